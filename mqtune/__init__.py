@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mqtune.core.trial import Action, Decision, TrialStatus
     from mqtune.driver.settings import Checkpoints, Failures, Local, Process, Run
     from mqtune.driver.warm_start import WarmStart
+    from mqtune.driver.whatif import Replay
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
     from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from mqtune.search.random import RandomSearcher
     from mqtune.search.repeater import Repeater
     from mqtune.search.space import Space
+    from mqtune.trainable.class_ import Trainable
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
@@ -103,6 +105,7 @@ __all__ = [
     "RandomSearcher",
     "Release",
     "Repeater",
+    "Replay",
     "ReportsReceived",
     "Resources",
     "Results",
@@ -198,6 +201,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
     **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
     **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "Run"), "mqtune.driver.settings"),
+    "Replay": "mqtune.driver.whatif",
     "WarmStart": "mqtune.driver.warm_start",
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.trial",

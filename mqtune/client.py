@@ -31,6 +31,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import describe_process
+from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.base import Entry
@@ -85,7 +86,7 @@ class Steering(Protocol):
         """Return the answer; raise an ``MqtuneError`` when the action is refused.
 
         Args:
-            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "add", "set" or "end".
+            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "label", "add", "set" or "end".
             trial: the trial's id; empty for an action on the experiment.
             arguments: of the action, by name.
             timeout_s: how long to wait for the driver's answer.
@@ -180,6 +181,27 @@ class TrialHandle:
         """End the trial as FAILED; it is not tried again."""
         return self._do("fail", timeout_s, request_id, reason=reason)
 
+    def label(
+        self,
+        tags: Sequence[str] = (),
+        *,
+        untag: Sequence[str] = (),
+        note: str = "",
+        notes: str | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Give the trial, whatever its status, more tags or another note; in force at once, without a driver too.
+
+        Args:
+            tags: what it has from now on too.
+            untag: what it has no longer.
+            note: a line below its notes.
+            notes: what it has in place of its notes.
+        """
+        given = _labels(tags, untag, note, notes)
+        return self._steering.steer("label", self.id, given, timeout_s=timeout_s, request_id=request_id)
+
     def _do(self, action: str, timeout_s: float | None, request_id: str, **arguments: object) -> Answer:
         return self._steering.steer(action, self.id, _given(**arguments), timeout_s=timeout_s, request_id=request_id)
 
@@ -187,6 +209,11 @@ class TrialHandle:
 def _given(**arguments: object) -> dict[str, object]:
     """Return the arguments that were given."""
     return {name: value for name, value in arguments.items() if value is not None and value != ""}
+
+
+def _labels(tags: Sequence[str], untag: Sequence[str], note: str, notes: str | None) -> dict[str, object]:
+    given = {"tags": list(tags) or None, "untag": list(untag) or None, "note": note or None, "notes": notes}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +231,8 @@ class ExperimentState:
     age_s: float
     #: How many entries its journal has: what it takes to read it.
     entries: int = 0
+    #: Why its driver starts nothing, in its own words of some seconds ago; empty without a driver.
+    waits: str = ""
 
 
 class _Broker:
@@ -258,15 +287,18 @@ class ExperimentHandle:
         if not isinstance(created, ExperimentCreated):
             return None
         last = ask(lambda: redis.xrevrange(self._keys.journal, count=_LAST_COUNT))
+        is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
+        waits = ask(lambda: redis.hget(self._keys.meta, "waits")) if is_driven else None
         metric = created.definition.get("metric", "")
         return ExperimentState(
             name=self.name,
             metric=", ".join(map(str, metric)) if isinstance(metric, list) else str(metric),
             created_at=created.at,
             outcome=_outcome([fields[b"e"] for _, fields in last]),
-            is_driven=(self._driver_until() or 0.0) > self._broker.clock.time(),
+            is_driven=is_driven,
             age_s=self._age_s(last[0][0].decode()),
             entries=ask(lambda: redis.xlen(self._keys.journal)),
+            waits=(waits or b"").decode(errors="replace"),
         )
 
     def results(self, folder: Path) -> Results:
@@ -348,14 +380,41 @@ class ExperimentHandle:
         *,
         max_trials: int | None = None,
         max_concurrent: int | None = None,
+        priority: Priority | None = None,
+        share: float | None = None,
+        preemptible: bool | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Change how many trials there may be, or how many at once; what is left out stays."""
-        given = _given(max_trials=max_trials, max_concurrent=max_concurrent)
+        """Change how many trials there may be, or how many at once, or what it gets of a shared fleet; what is left out stays.
+
+        Args:
+            max_trials: how many trials the searcher is asked for.
+            max_concurrent: how many may run at once.
+            priority: "high", "normal" or "low"; see ``Run``.
+            share: how many slots it gets against others of its priority.
+            preemptible: whether its trials may be paused for others.
+        """
+        limits = {"max_trials": max_trials, "max_concurrent": max_concurrent}
+        given = _given(**limits, priority=priority, share=share, preemptible=preemptible)
         if not given:
-            raise ConfigurationError("set() changes nothing: give max_trials or max_concurrent")
+            raise ConfigurationError(
+                "set() changes nothing: give max_trials, max_concurrent, priority, share or preemptible"
+            )
         return self.steer("set", "", given, timeout_s=timeout_s, request_id=request_id)
+
+    def label(
+        self,
+        tags: Sequence[str] = (),
+        *,
+        untag: Sequence[str] = (),
+        note: str = "",
+        notes: str | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Give the experiment more tags or another note, as ``TrialHandle.label`` does a trial."""
+        return self.steer("label", "", _labels(tags, untag, note, notes), timeout_s=timeout_s, request_id=request_id)
 
     def end(self, *, now: bool = False, timeout_s: float | None = None, request_id: str = "") -> Answer:
         """End the experiment: start no other trial and let those that run end by themselves; with *now* stop them."""

@@ -23,8 +23,9 @@ from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, check
 from mqtune.driver.actions import Reply, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import Deployment, deployment_of
+from mqtune.driver.plan import Plan
 from mqtune.driver.runner import STEP_S, Runner
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Plan, Process, Run, Settings
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
 from mqtune.driver.warm_start import WarmStart
 from mqtune.results.checkpoints import Origin
@@ -76,7 +77,7 @@ class Tuner:
         seed: for everything that is random; drawn and kept with the experiment if left out.
         failures: what happens when a trial fails, a report can't be read, or the driver is lost.
         checkpoints: where checkpoints are stored, and which are kept.
-        process: how a trial's process runs.
+        process: how a trial's process runs; ``mqtune.Process(bundle=".")`` brings your code to workers that take code.
         run: what belongs to this run alone: callbacks, progress, labels, the most trials at once, overwriting.
 
     Raises:
@@ -211,7 +212,7 @@ class Tuner:
         """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
 
         Raises:
-            as ``run``.
+            MqtuneError: as ``run``.
         """
         self._runner.step(block_s)
 
@@ -224,7 +225,7 @@ class Tuner:
         did. Reports that ``step`` took in are not returned.
 
         Raises:
-            as ``run``.
+            MqtuneError: as ``run``.
         """
         return self._runner.next_report(block_s)
 
@@ -271,7 +272,7 @@ class Tuner:
         """Stop every trial that has not ended, wait until all have, journal that the experiment has finished, and return the results.
 
         Raises:
-            as ``run``.
+            MqtuneError: as ``run``.
         """
         return self._runner.finish(reason)
 
@@ -445,7 +446,7 @@ class BackgroundTuner:
         open_tuner: makes the tuner; called in the thread.
 
     Raises:
-        what *open_tuner* raises, or ``Tuner.run`` when it connects.
+        Exception: what *open_tuner* raises, or ``Tuner.run`` when it connects.
     """
 
     def __init__(self, open_tuner: Callable[[], Tuner]) -> None:
@@ -464,7 +465,7 @@ class BackgroundTuner:
         """Return what *action* returns, which the thread calls with the tuner between two steps.
 
         Raises:
-            what *action* raises, or what has ended the thread.
+            Exception: what *action* raises, or what has ended the thread.
         """
         call = _Call(action)
         with self._ending:

@@ -32,8 +32,9 @@ from mqtune.core.trial import (
 )
 from mqtune.driver.checkpoints import CheckpointGC, Deletes
 from mqtune.driver.loop import Driver
+from mqtune.driver.plan import Plan
 from mqtune.driver.retention import Retention
-from mqtune.driver.settings import Checkpoints, Failures, Plan, Process, Run, Settings
+from mqtune.driver.settings import Checkpoints, Failures, Process, Run, Settings
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream

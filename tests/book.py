@@ -37,6 +37,7 @@ class Book:
         scheduler: dict[str, Any] | None = None,
         max_failures: int = 0,
         accept_no_report: bool = False,
+        code_files: dict[str, str] | None = None,
     ):
         self.folder = folder
         self.entries: list[Entry] = []
@@ -50,6 +51,7 @@ class Book:
             "scheduler": scheduler or {"scheduler": "fifo"},
             "max_trials": 4,
             "accept_no_report": accept_no_report,
+            "code_files": code_files or {},
         }
         self._write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 
@@ -72,7 +74,7 @@ class Book:
         if start:
             self.start(trial)
 
-    def start(self, trial: str) -> None:
+    def start(self, trial: str, **details: Any) -> None:
         started = AttemptStarted(
             trial=TrialId(trial),
             attempt=self.attempts[trial],
@@ -82,6 +84,7 @@ class Book:
             at=self.now,
             stdout_path=f"/logs/{trial}.stdout",
             stderr_path=f"/logs/{trial}.stderr",
+            **details,
         )
         self.cursor = Cursor(self._write(started.encode()))
 

@@ -18,46 +18,29 @@ from waiting import eventually
 
 from mqtune.backends.local.server import find_binary
 
-#: How long a server may take to be up on a machine that runs other tests.
-UP_S = 30.0
+#: How long a server may take to be up, and Sentinels to agree, on a machine that runs other tests.
+UP_S = 60.0
 
 
-class RestartableRedis:
-    """A server of a test's own, with its append-only file on; it is up from the start."""
+class KeptServer:
+    """A server of a test's own, which keeps its address when it is killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._data = folder / "data"
+    #: What starts it.
+    command: list[str]
+
+    def __init__(self, folder: Path, password: str, **options: Any) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
-        self._password = secrets.token_hex(8)
-        self.url = f"redis://:{self._password}@127.0.0.1:{self.port}/0"
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         #: A connection that no fault of a test's lies on.
-        self.client: Any = redis.Redis(port=self.port, password=self._password, socket_timeout=UP_S)
-        self.start()
+        self.client: Any = redis.Redis(port=self.port, password=password, socket_timeout=UP_S, **options)
 
     def start(self) -> None:
         """Start it on what its folder holds; returns when it answers."""
-        self._data.mkdir(parents=True, exist_ok=True)
-        options = {
-            "port": str(self.port),
-            "bind": "127.0.0.1",
-            "requirepass": self._password,
-            "dir": str(self._data),
-            "appendonly": "yes",
-            # What was answered is in the file, also when the machine is slow.
-            "appendfsync": "always",
-            "save": "",
-        }
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(find_binary().path), *(word for name, value in options.items() for word in (f"--{name}", value))],
-                cwd=self._data,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         eventually(self._answers, UP_S)
 
@@ -71,6 +54,40 @@ class RestartableRedis:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def close(self) -> None:
+        """End it."""
+        self.client.close()
+        self.kill()
+
+
+class RestartableRedis(KeptServer):
+    """One with its append-only file on; it is up from the start."""
+
+    def __init__(self, folder: Path) -> None:
+        password = secrets.token_hex(8)
+        super().__init__(folder, password)
+        self._data = folder / "data"
+        self.url = f"redis://:{password}@127.0.0.1:{self.port}/0"
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "requirepass": password,
+            "dir": str(self._data),
+            "appendonly": "yes",
+            # What was answered is in the file, also when the machine is slow.
+            "appendfsync": "always",
+            "save": "",
+        }
+        self.command = [
+            str(find_binary().path),
+            *(word for name, value in options.items() for word in (f"--{name}", value)),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        super().start()
 
     def restart(self) -> None:
         """Kill it and start it again, with its data."""
@@ -101,11 +118,6 @@ class RestartableRedis:
         if to_kept:
             (self._folder / "kept").rename(self._data)
         self.start()
-
-    def close(self) -> None:
-        """End it."""
-        self.client.close()
-        self.kill()
 
     def __enter__(self) -> Self:
         return self

@@ -13,14 +13,17 @@ from benchmarks.processes import Memory
 from benchmarks.systems import (
     mqtune_catch_up,
     mqtune_checkpoint,
+    mqtune_fleet,
     mqtune_pause,
     mqtune_quality,
     mqtune_scaling,
+    mqtune_shares,
     mqtune_simulated,
+    mqtune_start,
     mqtune_studies,
     syne_loop,
 )
-from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, pondering, run
+from benchmarks.systems.mqtune_running import REUSED, SETTINGS, Observed, fifo, observing, pondering, run
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -30,12 +33,16 @@ if TYPE_CHECKING:
 __all__ = ["SYSTEM"]
 
 
-def _noop(context: Context) -> Figures:
-    from benchmarks import trainables
+def _noop(*, reuse: bool) -> Callable[[Context], Figures]:
+    def measure(context: Context) -> Figures:
+        from benchmarks import trainables
+        from mqtune.driver.settings import Process
 
-    trials, observed = context.sizes["trials"], Observed()
-    done = run(context, trainables.noop, trials, observing(fifo(), observed))
-    return noop.figures(trials, first_start=done.first_start, last_end=observed.last_end_at, run_s=done.taken_s)
+        trials, observed = context.sizes["trials"], Observed()
+        done = run(context, trainables.noop, trials, observing(fifo(), observed), process=Process(reuse=reuse))
+        return noop.figures(trials, first_start=done.first_start, last_end=observed.last_end_at, run_s=done.taken_s)
+
+    return measure
 
 
 def _stream(sync: Sync = "stream") -> Callable[[Context], Figures]:
@@ -79,19 +86,24 @@ def _compute() -> None:
         sum(number * number for number in range(1000))
 
 
-def _asha(context: Context) -> Figures:
-    from benchmarks import trainables
-    from mqtune.schedulers.asha import ASHA
+def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
+    def measure(context: Context) -> Figures:
+        from benchmarks import trainables
+        from mqtune.driver.settings import Process
+        from mqtune.schedulers.asha import ASHA
 
-    observed = Observed()
-    inner = ASHA(max_t=MAX_EPOCHS, grace_period=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
-    done = run(context, trainables.asha, context.sizes["trials"], observing(inner, observed))
-    return asha.figures(
-        context.folder,
-        first_start=done.first_start,
-        last_end=observed.last_end_at,
-        epochs_decided=observed.reports,
-    )
+        observed = Observed()
+        inner = ASHA(max_t=MAX_EPOCHS, grace_period=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
+        scheduler = observing(inner, observed)
+        done = run(context, trainables.asha, context.sizes["trials"], scheduler, process=Process(reuse=reuse))
+        return asha.figures(
+            context.folder,
+            first_start=done.first_start,
+            last_end=observed.last_end_at,
+            epochs_decided=observed.reports,
+        )
+
+    return measure
 
 
 def _memory(context: Context) -> Figures:
@@ -121,7 +133,11 @@ SYSTEM: Final = System(
     title="mqtune",
     packages=("mqtune",),
     variants={
-        "noop": (Variant(name="default", settings=SETTINGS, measure=_noop),),
+        "start": (Variant(name="default", settings=f"{SETTINGS}; all else as it comes", measure=mqtune_start.measure),),
+        "noop": (
+            Variant(name="default", settings=SETTINGS, measure=_noop(reuse=False)),
+            Variant(name="reused", settings=REUSED, measure=_noop(reuse=True)),
+        ),
         "stream": (
             Variant(name="stream", settings=SETTINGS, measure=_stream(), sizes={"reports": STREAM_REPORTS}),
             Variant(
@@ -144,7 +160,10 @@ SYSTEM: Final = System(
                 measure=_stop(_compute),
             ),
         ),
-        "asha": (Variant(name="default", settings=SETTINGS, measure=_asha),),
+        "asha": (
+            Variant(name="default", settings=SETTINGS, measure=_asha(reuse=False)),
+            Variant(name="reused", settings=REUSED, measure=_asha(reuse=True)),
+        ),
         "pause": (
             Variant(
                 name="default",
@@ -177,6 +196,16 @@ SYSTEM: Final = System(
         "quality": mqtune_quality.VARIANTS,
         "studies": mqtune_studies.VARIANTS,
         "syne_loop": syne_loop.VARIANTS,
+        "fleet": mqtune_fleet.VARIANTS,
+        "shares": (
+            Variant(
+                name="default",
+                settings="what keeps drivers to their shares, and nothing else of them",
+                measure=mqtune_shares.measure,
+                slow=True,
+                deadline_s=1_800,
+            ),
+        ),
         "catch_up": (
             Variant(
                 name="default",

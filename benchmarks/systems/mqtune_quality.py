@@ -1,4 +1,4 @@
-"""mqtune's whole driver on simulated workers, with TPE and ASHA."""
+"""mqtune's whole driver on simulated workers, with TPE and both forms of ASHA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["VARIANTS"]
 TRIALS: Final = 100_000
 
 
-def _run(searcher: str, **options: Any) -> Any:
+def _run(searcher: str, scheduler: str) -> Any:
     def run(_: Context, task: Task, seed: int, budget_s: float) -> Record:
         import mqtune
         from benchmarks import trainables
@@ -45,9 +45,9 @@ def _run(searcher: str, **options: Any) -> Any:
             mode="min",
             max_trials=TRIALS,
             searcher=searcher,
-            scheduler=mqtune.ASHA(EPOCHS, **options),
+            scheduler=getattr(mqtune, scheduler)(EPOCHS),
             stop=mqtune.TimeLimit(budget_s),
-            backend=mqtune.Simulated(curve, slots=SLOTS, checkpoints=False),
+            backend=mqtune.Simulated(curve, slots=SLOTS, checkpoints=scheduler != "ASHA"),
             name=f"{task.name}-{seed}",
             seed=seed,
             run=mqtune.Run(progress=False, callbacks=[Recording()]),
@@ -67,16 +67,17 @@ def _domain(parameter: Parameter) -> object:
     return mqtune.uniform(parameter.low, parameter.high)
 
 
-def _variant(name: str, settings: str, searcher: str, **options: Any) -> Variant:
+def _variant(name: str, settings: str, searcher: str, scheduler: str = "ASHA") -> Variant:
     return Variant(
         name=name,
         settings=f"the whole driver, simulated workers, journal's copy on disk; {settings}",
-        measure=quality.measure(_run(searcher, **options)),
+        measure=quality.measure(_run(searcher, scheduler)),
         deadline_s=quality.DEADLINE_S,
     )
 
 
 VARIANTS: Final = (
     _variant("TPE + ASHA", 'searcher="tpe", scheduler=ASHA(27)', "tpe"),
+    _variant("TPE + promotion", 'searcher="tpe", scheduler=PromotionASHA(27), checkpoints', "tpe", "PromotionASHA"),
     _variant("random + ASHA", "random search, scheduler=ASHA(27)", "random"),
 )

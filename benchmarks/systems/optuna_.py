@@ -12,7 +12,7 @@ from typing import Any, Final
 from benchmarks import bodies
 from benchmarks.measurement import Context, Figures, System, Variant
 from benchmarks.systems import optuna_quality, optuna_studies
-from benchmarks.work import asha, memory, noop, stream
+from benchmarks.work import asha, memory, noop, start, stream
 
 __all__ = ["SYSTEM"]
 
@@ -214,6 +214,22 @@ def _asha_threads(context: Context) -> Figures:
     return asha.figures(context.folder, first_start=begin, last_end=end, epochs_decided=sum(counted))
 
 
+def _start(context: Context) -> Figures:
+    """Measure the script by its journal; a trial reports at once when it has started, which is the time that the journal has."""
+    import optuna
+
+    run = start.run_script("start_optuna.py", context)
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(context.folder / "start.log"))
+    )
+    trials = optuna.load_study(study_name="start", storage=storage).trials
+    return start.figures(
+        run,
+        first_report_at=min(trial.datetime_start.timestamp() for trial in trials),
+        last_end_at=max(trial.datetime_complete.timestamp() for trial in trials),
+    )
+
+
 def _memory(context: Context) -> Figures:
     from optuna.pruners import NopPruner
 
@@ -244,6 +260,7 @@ SYSTEM: Final = System(
     title="Optuna",
     packages=("optuna",),
     variants={
+        "start": (Variant(name="processes", settings=PROCESSES, measure=_start),),
         "noop": _both(_noop_processes, _noop_threads),
         "stream": _both(_stream_processes, _stream_threads),
         "asha": _both(_asha_processes, _asha_threads),

@@ -8,13 +8,16 @@ from benchmarks.work import (
     asha,
     catch_up,
     checkpoint,
+    fleet,
     limits,
     memory,
     noop,
     pause,
     quality,
     scaling,
+    shares,
     simulated,
+    start,
     stop,
     stream,
     studies,
@@ -27,6 +30,7 @@ __all__ = ["WORKLOADS", "Figure", "Workload"]
 WORKLOADS: Final[dict[str, Workload]] = {
     module.WORKLOAD.name: module.WORKLOAD
     for module in (
+        start,
         noop,
         stream,
         stop,
@@ -39,7 +43,9 @@ WORKLOADS: Final[dict[str, Workload]] = {
         quality,
         studies,
         catch_up,
+        fleet,
         syne_loop,
         limits,
+        shares,
     )
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint
     from mqtune.checkpoints.dicts import MAX_DICT_BYTES, decode_dict, encode_dict
-    from mqtune.checkpoints.registry import experiment_url, open_store
+    from mqtune.checkpoints.registry import experiment_url, open_store, stores_below
     from mqtune.checkpoints.store import CheckpointStore
 
 __all__ = [
@@ -19,13 +19,14 @@ __all__ = [
     "encode_dict",
     "experiment_url",
     "open_store",
+    "stores_below",
 ]
 
 # Most trials need none of it, and none should wait for the stores: names are found when used.
 _HOMES: Final[dict[str, str]] = {
     "Checkpoint": "checkpoint",
     **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "dicts"),
-    **dict.fromkeys(("experiment_url", "open_store"), "registry"),
+    **dict.fromkeys(("experiment_url", "open_store", "stores_below"), "registry"),
     "CheckpointStore": "store",
 }
 

@@ -34,6 +34,7 @@ from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
     CheckpointStore,
+    Owner,
     check_id,
     checked_name,
     gone,
@@ -49,6 +50,8 @@ from mqtune.core.trial import CheckpointId
 _STAGING: Final = ".staging"
 #: The folder with the store's mark; a folder, since only the rename of a folder never replaces an existing one.
 _MARK_FOLDER: Final = ".store"
+#: The folder with a file for each owner.
+_OWNERS: Final = ".owners"
 #: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
 #: How many files are copied at once where there are many bytes. A trial has few cores, and each thread has a buffer.
@@ -255,6 +258,53 @@ class DirectoryStore(CheckpointStore):
             finally:
                 os.rmdir(probe)
         return swept
+
+    def claim(self, owner: Owner) -> None:
+        with self._storing("write to the checkpoint store"):
+            os.makedirs(os.path.join(self._root, _OWNERS), exist_ok=True)
+            work = self._new_workspace()
+            try:
+                write_file(os.path.join(work, MARK), owner.encode())
+                os.replace(os.path.join(work, MARK), self._owner_at(owner))
+            finally:
+                remove_tree(work)
+
+    def release(self, owner: Owner) -> None:
+        with self._storing("write to the checkpoint store"), suppress(FileNotFoundError):
+            os.unlink(self._owner_at(owner))
+
+    def owners(self) -> list[Owner]:
+        with self._storing("read the checkpoint store"):
+            folder = Path(self._root, _OWNERS)
+            found = sorted(os.listdir(folder)) if folder.is_dir() else []
+            return [Owner.decode((folder / name).read_bytes()) for name in found]
+
+    def _owner_at(self, owner: Owner) -> str:
+        return os.path.join(self._root, _OWNERS, f"{owner.broker}.json")
+
+    def folders(self) -> list[str]:
+        with self._storing("look into the checkpoint store"):
+            return sorted(os.listdir(self._root))
+
+    def idle_s(self) -> float:
+        with self._storing("look into the checkpoint store"):
+            probe = self._new_workspace()
+            try:
+                now = newest_change(probe)
+            finally:
+                os.rmdir(probe)
+            # Of .staging only what is in it counts: the probe has changed that itself.
+            inside = [entry.path for entry in os.scandir(self._root) if entry.name != _STAGING]
+            inside += [entry.path for entry in os.scandir(os.path.join(self._root, _STAGING))]
+            return max(0.0, now - max(map(newest_change, inside), default=now))
+
+    def remove(self) -> None:
+        super().remove()
+        for name in (_OWNERS, _STAGING, _MARK_FOLDER):
+            remove_tree(os.path.join(self._root, name))
+        # Somebody may have files of his own there.
+        with suppress(OSError):
+            os.rmdir(self._root)
 
     def _manifest(self, id: CheckpointId) -> Manifest:  # noqa: A002
         check_id(id)

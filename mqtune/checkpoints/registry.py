@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.checkpoints.store import CheckpointStore, check_id, myself, split_name, without_secrets
+from mqtune.checkpoints.store import CheckpointStore, check_id, is_id, myself, split_name, without_secrets
 from mqtune.core.errors import ConfigurationError, MqtuneError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
     base, mark, query = base.partition("?")
     below = f"{base}{experiment}" if base.endswith("://") else f"{base.rstrip('/')}/{experiment}"
     return f"{below}{mark}{query}"
+
+
+def stores_below(place: str | os.PathLike[str]) -> list[CheckpointStore]:
+    """Return what may be the experiments' own stores below *place*, as ``Checkpoints(store=…)`` names one.
+
+    Raises:
+        ConfigurationError, StoreUnavailable: it can't be opened, or looked into.
+    """
+    return [open_store(experiment_url(place, name)) for name in open_store(os.fspath(place)).folders() if is_id(name)]
 
 
 def schemes() -> list[str]:

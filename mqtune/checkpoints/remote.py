@@ -18,6 +18,7 @@ from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
     CheckpointStore,
+    Owner,
     check_id,
     checked_name,
     gone,
@@ -34,6 +35,8 @@ from mqtune.core.trial import CheckpointId
 _MANIFESTS: Final = "manifests"
 #: The folder of the files, by id and by the save that wrote them, so that the files of two saves never mix.
 _CONTENT: Final = "content"
+#: The folder with an object for each owner.
+_OWNERS: Final = "owners"
 #: The folder where objects are written before they are moved to their place.
 _STAGING: Final = "staging"
 #: Characters that fsspec takes for a pattern in some places.
@@ -224,10 +227,7 @@ class FsspecStore(CheckpointStore):
     def sweep(self, older_than_s: float = SWEEP_AFTER_S) -> int:
         swept = 0
         with self._storing("sweep"):
-            probe = self._at(_STAGING, token())
-            self._files.pipe_file(probe, b"")
-            now = self._newest_change(probe)
-            self._files.rm_file(probe)
+            now = self._now()
             named = {id_: self._content_of(id_) for id_ in self.ids()}
             left = self._list(self._at(_STAGING))
             for folder in self._list(self._at(_CONTENT)):
@@ -239,6 +239,48 @@ class FsspecStore(CheckpointStore):
                     self._remove(path)
                     swept += 1
         return swept
+
+    def claim(self, owner: Owner) -> None:
+        with self._storing("write to"):
+            self._files.makedirs(self._at(_OWNERS), exist_ok=True)
+            self._put(self._owner_at(owner), owner.encode())
+
+    def release(self, owner: Owner) -> None:
+        with self._storing("delete from"), suppress(FileNotFoundError):
+            self._files.rm_file(self._owner_at(owner))
+
+    def owners(self) -> list[Owner]:
+        with self._storing("read"):
+            marks = map(self._get, sorted(self._list(self._at(_OWNERS))))
+            return [Owner.decode(mark) for mark in marks if mark is not None]
+
+    def _owner_at(self, owner: Owner) -> str:
+        return self._at(_OWNERS, f"{owner.broker}.json")
+
+    def folders(self) -> list[str]:
+        with self._storing("look into"):
+            return sorted(map(posixpath.basename, self._list(self._root)))
+
+    def idle_s(self) -> float:
+        with self._storing("look into"):
+            # Of two infinities, where the store doesn't know when a file changed, the difference is no number.
+            return max(0.0, -(self._newest_change(self._root) - self._now()))
+
+    def remove(self) -> None:
+        super().remove()
+        for name in (_OWNERS, _MANIFESTS, _CONTENT, _STAGING, MARK):
+            self._remove(self._at(name))
+        # Where there are folders; somebody may have files of his own there.
+        with suppress(Exception):
+            self._files.rmdir(self._root)
+
+    def _now(self) -> float:
+        """Return the time by the store's clock; infinity if that is not known."""
+        probe = self._at(_STAGING, token())
+        self._files.pipe_file(probe, b"")
+        now = self._newest_change(probe)
+        self._files.rm_file(probe)
+        return now
 
     def _content_of(self, id: CheckpointId) -> str:  # noqa: A002
         """Return which save a checkpoint's manifest names; empty when it is gone meanwhile."""

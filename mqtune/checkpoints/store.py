@@ -7,7 +7,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.files import remove_tree, token
@@ -27,6 +27,29 @@ _NAMED_URL: Final = re.compile(r"(?P<url>.*)#mqtune-store=(?P<name>[0-9a-f]+)", 
 
 
 _SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
+#: In place of a broker's id: the experiment is in the folder of a machine alone, or the driver may not know that id.
+ARCHIVE: Final = "archive"
+UNKNOWN: Final = "unknown"
+
+
+class Owner(NamedTuple):
+    """Whose checkpoints a store has: an experiment, and the id of the broker that has or had it."""
+
+    broker: str
+    experiment: str
+
+    def encode(self) -> bytes:
+        """Return its mark in a store."""
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def decode(cls, mark: bytes) -> Owner:
+        """Return whose mark it is; UNKNOWN if it can't be read."""
+        try:
+            read = json.loads(mark)
+            return cls(str(read["broker"]), str(read["experiment"]))
+        except (ValueError, TypeError, KeyError):
+            return cls(UNKNOWN, "")
 
 
 class CheckpointStore(ABC):
@@ -119,6 +142,31 @@ class CheckpointStore(ABC):
 
         Files that changed within the last *older_than_s* seconds, by the store's clock, may belong to a save in progress.
         """
+
+    # What ``mqtune gc`` asks. A store that leaves these out is never collected.
+
+    def claim(self, owner: Owner) -> None:
+        """Note that an experiment has its checkpoints here; once for each broker, a no-op when that is noted."""
+
+    def release(self, owner: Owner) -> None:
+        """Note that it has them no more; a no-op when it had none."""
+
+    def owners(self) -> list[Owner]:
+        """Return who has checkpoints here, as far as that was noted."""
+        return []
+
+    def folders(self) -> list[str]:
+        """Return the names of what is directly below the store's place; below one that has no store, each may be a store."""
+        return []
+
+    def idle_s(self) -> float:
+        """Return how long ago a checkpoint was saved or an owner noted, by the store's clock; 0 if that is not known."""
+        return 0.0
+
+    def remove(self) -> None:
+        """Delete all checkpoints, and what else there is of the store; files that are not the store's stay."""
+        for each in self.ids():
+            self.delete(each)
 
     def staging(self) -> Path:
         """Return a new empty folder to write a checkpoint into, which ``save`` may move instead of copying.

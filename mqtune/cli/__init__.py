@@ -14,20 +14,65 @@ from mqtune.core.version import __version__
 
 __all__ = ["main"]
 
-#: The verbs by what they are for. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in that of several verbs.
+#: The verbs by what they are for, each in a few words. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in that of
+#: several verbs.
 SECTIONS: Final = {
-    "Look": ("list", "show", "trials", "watch", "plot", "logs", "compare", "optuna-dashboard"),
-    "Steer": (
-        *("stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail"),
-        *("add", "set", "end"),
-    ),
-    "Keep": ("export", "delete", "doctor"),
-    "Fleet": ("worker", "workers", "queues", "top", "drain", "acl"),
-    "Begin": ("demo",),
+    "Look": {
+        "list": "List experiments, here and on the broker.",
+        "show": "Show an experiment, or one of its trials.",
+        "trials": "List the trials of an experiment.",
+        "watch": "Show an experiment's table, live.",
+        "why": "Say why a trial waits, or nothing runs.",
+        "plot": "Draw an experiment.",
+        "logs": "Print the output of a trial.",
+        "compare": "Show experiments side by side.",
+        "replay": "Try other schedulers on what was recorded.",
+        "ui": "Show experiments in a browser, live.",
+        "optuna-dashboard": "Show one in Optuna's dashboard.",
+    },
+    "Steer": {
+        "stop": "Stop trials early.",
+        "pause": "Pause trials.",
+        "resume": "Go on with an experiment, or with trials.",
+        "restart": "Have trials begin again.",
+        "save": "Have trials save a checkpoint.",
+        "complete": "End trials as completed.",
+        "abandon": "Give trials up.",
+        "fail": "End trials as failed.",
+        "add": "Have a config tried next.",
+        "set": "Change the limits of an experiment.",
+        "end": "End an experiment.",
+        "tag": "Tag an experiment or trials.",
+        "note": "Note something about them.",
+    },
+    "Keep": {
+        "export": "Write an experiment to a file or a tool.",
+        "import": "Save another tool's experiment here.",
+        "code": "List, or write, the code that ran.",
+        "archive": "Move an experiment from Redis to disk.",
+        "delete": "Delete an experiment.",
+        "gc": "Delete what belongs to nothing any more.",
+        "doctor": "Check machine, broker and workers.",
+    },
+    "Fleet": {
+        "worker": "Run trials on this machine.",
+        "workers": "List the workers that are connected.",
+        "queues": "List the queues that they serve.",
+        "top": "Show the busy slots, and what runs there.",
+        "drain": "Have workers give their trials back.",
+        "quota": "Limit what experiments may run at once.",
+        "acl": "Print the commands that make accounts.",
+    },
+    "Begin": {
+        "demo": "Tune a small network on digits.",
+        "init": "Write a starter project.",
+    },
 }
 COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))
 _SHARED: Final = {
     **dict.fromkeys(("stop", "pause", "restart", "save", "complete", "abandon", "fail", "add", "set", "end"), "steer"),
+    **dict.fromkeys(("tag", "note"), "label"),
+    "import": "importing",
     **dict.fromkeys(("workers", "queues", "top"), "fleet"),
 }
 #: The exit code after Ctrl-C, as shells have it.
@@ -48,12 +93,10 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # As wide in each section.
+        widest = max(map(len, COMMANDS))
         for section, verbs in SECTIONS.items():
-            found = [(verb, self.get_command(ctx, verb)) for verb in verbs]
-            # As wide in each section.
-            widest = max(map(len, COMMANDS))
-            room = formatter.width - widest - 6
-            rows = [(verb.ljust(widest), each.get_short_help_str(room)) for verb, each in found if each is not None]
+            rows = [(verb.ljust(widest), words) for verb, words in verbs.items()]
             with formatter.section(section):
                 formatter.write_dl(rows)
 

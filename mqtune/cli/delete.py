@@ -14,7 +14,7 @@ import click
 from mqtune.cli.output import broker_option, say
 from mqtune.cli.place import Place, find_place, name_argument, server_of
 from mqtune.core.errors import ConfigurationError, NameTaken
-from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.journal.lock import LOCK_S
 from mqtune.results.results import Results
@@ -43,7 +43,9 @@ def command(name: str, broker: str | None, *, dry_run: bool, here: bool, yes: bo
         _delete_folder(place, dry_run=dry_run, yes=yes)
         return
     try:
-        done = _delete_everywhere(place, dry_run=dry_run, yes=yes)
+        is_archived = place.folder is not None and (place.folder / ARCHIVED).is_file()
+        delete = _delete_archived if is_archived else _delete_everywhere
+        done = delete(place, dry_run=dry_run, yes=yes)
     except NameTaken as error:
         raise NameTaken(f"{error}; end it first: mqtune end {place.name} --now") from None
     if done and place.folder is not None:
@@ -60,25 +62,57 @@ def _check_folder(place: Place) -> None:
 
 def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool) -> bool:
     """Delete what a server and a store have, and return whether that was wanted."""
-    from mqtune.driver.deletion import delete_remains, remains_of, undriven  # noqa: PLC0415 - only this needs redis
+    from mqtune.driver import deletion  # noqa: PLC0415 - only this needs redis
+    from mqtune.driver.owning import owner_on  # noqa: PLC0415 - as above
     from mqtune.journal.connection import redact  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(server_of(place))
+        if place.folder is not None and not deletion.is_on(place.name, url):
+            # Who takes its lock would make it known there.
+            return is_wanted([str(place.folder)], dry_run=dry_run, yes=yes)
+        owner = owner_on(url, place.name)
         # Another process may drive it while the question waits for an answer.
-        with undriven(place.name, url) as journal:
-            found = remains_of(journal)
+        with deletion.undriven(place.name, url) as journal:
+            found = deletion.remains_of(journal, owner)
         parts = [f"{place.name}: {len(found.trials)} trials on its server"]
-        if found.store:
-            # Without the mark by which the store is known again.
-            parts.append(f"{found.checkpoints} checkpoints in {redact(found.store.partition('#')[0])}")
+        # Without the mark by which the store is known again.
+        where = redact(found.store.partition("#")[0])
+        if found.is_shared:
+            click.echo(f"the checkpoints in {where} stay: an experiment on another broker has them too", err=True)
+        elif found.store:
+            parts.append(f"{found.checkpoints} checkpoints in {where}")
+        if messages := deletion.messages_of(place.name, url):
+            parts.append(f"{len(messages)} messages in queues of workers")
         if place.folder is not None:
             parts.append(str(place.folder))
-        if not _is_wanted(parts, dry_run=dry_run, yes=yes):
+        if not is_wanted(parts, dry_run=dry_run, yes=yes):
             return False
-        with undriven(place.name, url) as journal:
-            delete_remains(journal, remains_of(journal))
+        with deletion.undriven(place.name, url) as journal:
+            # Before what they are about, so that a failure leaves nothing that nobody knows of.
+            deletion.remove_messages(deletion.messages_of(place.name, url), url)
+            deletion.delete_remains(journal, deletion.remains_of(journal, owner), owner)
     return True
+
+
+def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
+    """Delete the checkpoints of an experiment that is in a folder alone, and return whether that was wanted."""
+    from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
+    from mqtune.driver.owning import is_archives  # noqa: PLC0415 - only this needs redis
+
+    assert place.folder is not None  # noqa: S101 - that is where it is
+    url = str(Results.load(place.folder).definition.get("store", ""))
+    store = open_store(url) if url else None
+    parts = [str(place.folder)]
+    if store is not None and is_archives(store, place.name):
+        parts.insert(0, f"{len(store.ids())} checkpoints in {store.describe()}")
+    elif store is not None:
+        click.echo(f"what there is in {store.describe()} stays: it may be somebody else's", err=True)
+        store = None
+    is_sure = is_wanted(parts, dry_run=dry_run, yes=yes)
+    if is_sure and store is not None:
+        store.remove()
+    return is_sure
 
 
 def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
@@ -86,7 +120,7 @@ def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
         raise ConfigurationError(f"experiment {place.name!r} has no folder on this machine")
     if _is_written(place.folder):
         raise NameTaken(f"experiment {place.name!r} seems to run; end it first: mqtune end {place.name} --now")
-    if _is_wanted([str(place.folder)], dry_run=dry_run, yes=yes):
+    if is_wanted([str(place.folder)], dry_run=dry_run, yes=yes):
         shutil.rmtree(place.folder)
         click.echo(f"{place.folder} is deleted")
 
@@ -97,7 +131,8 @@ def _is_written(folder: Path) -> bool:
     return (folder / SERVER_FOLDER / "url").exists() or (age_s < _QUIET_S and not Results.load(folder).outcome)
 
 
-def _is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
+def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
+    """Say what goes, and return whether somebody wants that."""
     for part in parts:
         say(f"{'would delete' if dry_run else 'delete'}  {part}")
     if dry_run:

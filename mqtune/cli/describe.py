@@ -45,6 +45,7 @@ def _attempt(attempt: Attempt) -> dict[str, object]:
         "exit_code": attempt.exit_code,
         "signal": attempt.signal,
         "error": attempt.error,
+        "retired": attempt.retired,
         "checkpoint": attempt.checkpoint,
         "source": attempt.source,
         "stdout": attempt.stdout_path,

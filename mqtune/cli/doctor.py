@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shutil
 import sys
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
-from mqtune.core.errors import AccessDenied, MqtuneError
+from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.version import __version__
+from mqtune.trainable.bundle import ACCEPTS_TAG
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
@@ -48,7 +48,11 @@ _MARKS: Final = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 @click.command("doctor")
 @broker_option("The Redis server that drivers and workers use; without one, this machine alone is looked at.")
-@click.option("--trainable", metavar="MODULE:NAME", help="A trainable that must be importable in the current folder.")
+@click.option(
+    "--trainable",
+    metavar="MODULE:NAME|SCRIPT",
+    help="A trainable, or a script, that workers are to run from the current folder.",
+)
 @json_option
 def command(broker: str | None, trainable: str | None, *, as_json: bool) -> None:
     """Check this machine, the broker, the workers and a trainable; each problem has its way out.
@@ -123,31 +127,37 @@ def _gpus() -> Finding:
     return Finding("GPUs", "ok", f"{len(found)} for workers here: {', '.join(found)}" if found else "none here")
 
 
-def _trainable(name: str) -> Finding:
-    module, _, attribute = name.removesuffix(".py").replace(".py:", ":").partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+def _trainable(named: str) -> Finding:
     try:
-        found: object = importlib.import_module(module.replace("/", "."))
-        for part in attribute.split(".") if attribute else ():
-            found = getattr(found, part)
+        _load_as_a_worker_does(named, Path.cwd())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is user code
-        said = f"{name} can't be imported in {Path.cwd()}: {type(error).__name__}: {error}"
+        said = f"{named} can't be run from {Path.cwd()}: {type(error).__name__}: {error}"
         way_out = (
             "go to the folder that workers have as --code-root, install what is missing there, and import it by hand"
         )
         return Finding("trainable", "problem", said, way_out)
-    if attribute and not callable(found):
-        return Finding(
-            "trainable", "problem", f"{name} is no function or class", "name the function that a trial calls"
-        )
-    return Finding("trainable", "ok", f"{name} can be imported in {Path.cwd()}")
+    return Finding("trainable", "ok", f"{named} can be run from {Path.cwd()}")
+
+
+def _load_as_a_worker_does(named: str, code_root: Path) -> None:
+    from mqtune.trainable.spec import TrainableSpec  # noqa: PLC0415 - only this needs it
+
+    place, _, name = named.partition(":")
+    if not name:
+        TrainableSpec(place, script=place, kind="script").load(code_root)
+        return
+    where = {"script": place} if place.endswith(".py") else {"module": place}
+    with contextlib.suppress(TrainableNotFound):
+        TrainableSpec(name, kind="class", **where).load(code_root)
+        return
+    TrainableSpec(name, kind="function", **where).load(code_root)
 
 
 # The broker.
 
 
 def _broker(url: str) -> Iterator[Finding]:
-    from mqtune.journal.connection import connect, redact  # noqa: PLC0415 - as above
+    from mqtune.journal.connection import connect, redact, sentinels_say  # noqa: PLC0415 - as above
 
     try:
         client = connect(url, role="reader")
@@ -161,7 +171,18 @@ def _broker(url: str) -> Iterator[Finding]:
         return
     with contextlib.closing(client):
         yield from _server_findings(client, redact(url))
+        if said := sentinels_say(url):
+            yield _sentinels(said)
         yield from _fleet(client)
+
+
+def _sentinels(said: list[str]) -> Finding:
+    """Return whether all Sentinels name one master; each says which, or nothing."""
+    master = max(said, key=said.count)
+    agree = said.count(master) if master else 0
+    text = f"the master is {master or 'not known'}, {agree} of {len(said)} Sentinels agree"
+    way_out = "look at the others: a majority of them has to be up, or nothing takes a dead master's place"
+    return Finding("sentinels", "ok", text) if agree == len(said) else Finding("sentinels", "warning", text, way_out)
 
 
 def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
@@ -193,6 +214,8 @@ def _clock(ahead_s: float) -> Finding:
 
 def _memory(info: object) -> Iterator[Finding]:
     """Yield what a server says of itself, which an account may be forbidden to ask."""
+    from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
+
     said = info if isinstance(info, dict) else {}
     used, most = said.get("used_memory", 0), said.get("maxmemory", 0)
     limit = f" of {most / (1 << 20):.0f} MiB" if most else ", no limit"
@@ -201,12 +224,11 @@ def _memory(info: object) -> Iterator[Finding]:
         yield Finding("memory", "warning", text, "raise maxmemory; when it is full, drivers and workers wait")
     else:
         yield Finding("memory", "ok", text)
-    policy = said.get("maxmemory_policy", "noeviction")
-    if most and policy != "noeviction":
-        way_out = "redis-cli config set maxmemory-policy noeviction"
+    if policy := eviction_policy(said):
+        way_out = "redis-cli config set maxmemory-policy noeviction; of a managed Redis it is a setting of its own"
         yield Finding("eviction", "problem", f"{policy}: a full server deletes experiments", way_out)
     if not said.get("aof_enabled", 0):
-        way_out = "redis-cli config set appendonly yes; until then a driver that lives puts back what a restart loses"
+        way_out = "redis-cli config set appendonly yes, or replicas of a managed Redis; a driver that lives puts back what a restart loses"
         yield Finding(
             "persistence",
             "warning",
@@ -232,7 +254,9 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
         )
         return
     slots = sum(info.slots for info in workers)
-    yield Finding("workers", "ok", f"{len(workers)} connected, {slots} slots")
+    taking = sum(ACCEPTS_TAG in info.tags for info in workers)
+    takes = f"; {taking} {'takes' if taking == 1 else 'take'} code that drivers bring" if taking else ""
+    yield Finding("workers", "ok", f"{len(workers)} connected, {slots} slots{takes}")
     yield from filter(None, map(_worker, workers))
 
 

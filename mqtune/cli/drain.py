@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.output import broker_option, say
+from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.core.errors import ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ _REGISTER_S: Final = 20.0
 @click.argument("workers", nargs=-1, metavar="WORKER…")
 @broker_option("The Redis server that the workers use.", required=True)
 @click.option("--all", "everyone", is_flag=True, help="Drain all connected workers.")
-def command(workers: tuple[str, ...], broker: str, everyone: bool) -> None:
+@json_option
+def command(workers: tuple[str, ...], broker: str, everyone: bool, *, as_json: bool) -> None:
     """Drain workers: they requeue their trials and shut down. Returns when they have shut down.
 
     WORKER is a name such as gpu@node7, or gpu if only one worker has that name. Trials have the worker's --grace to save a
@@ -40,15 +42,18 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool) -> None:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         connected = fleet.workers()
         chosen = connected if everyone else [_find(name, connected) for name in workers]
+        tell = _tell_nothing if as_json else say
         if not chosen:
-            click.echo("no worker is connected")
+            click.echo("no worker is connected", err=as_json)
         for info in chosen:
             fleet.drain(info)
-            say(
+            tell(
                 f"{info.name} is draining: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
-        _wait(fleet, chosen)
+        took = _wait(fleet, chosen, tell)
+        if as_json:
+            print_json([{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()])
     finally:
         client.close()
 
@@ -70,19 +75,25 @@ def _find(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     raise ConfigurationError(f"no worker {name!r} is connected; {f'there are: {names}' if names else 'there are none'}")
 
 
-def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
-    """Wait until workers have shut down.
+def _tell_nothing(_: str) -> None:
+    pass
+
+
+def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say) -> dict[str, float]:
+    """Wait until workers have shut down, and return by their names how long that took, in seconds.
 
     Raises:
         MqtuneError: one has not shut down in time.
     """
     began = time.monotonic()
     left = {(info.name, info.joined_at): info for info in told}
+    took: dict[str, float] = {}
     while left:
         here = {(info.name, info.joined_at) for info in fleet.workers()}
         waited_s = time.monotonic() - began
         for key in [key for key in left if key not in here]:
-            say(f"{left.pop(key).name} has shut down after {waited_s:.0f} s")
+            took[left.pop(key).name] = waited_s
+            tell(f"{key[0]} has shut down after {waited_s:.0f} s")
         late = [info.name for info in left.values() if waited_s > info.leaves_within_s + _REGISTER_S]
         if late:
             raise MqtuneError(
@@ -92,3 +103,4 @@ def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
         if left:
             # No message says that a worker has ended: its record is gone then.
             time.sleep(_LOOK_S)
+    return took

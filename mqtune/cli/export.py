@@ -1,10 +1,11 @@
-"""``mqtune export``: an experiment's trials, attempts or reports as a file for other programs."""
+"""``mqtune export``: an experiment's trials, attempts or reports as files for other programs, or in their own places."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, cast
 
 import click
 
@@ -14,34 +15,55 @@ from mqtune.core.errors import MqtuneError
 from mqtune.results.frames import Row, Rows, attempt_rows, report_rows, trial_rows
 from mqtune.results.results import Results, csv_text, json_text
 
-_FORMATS: Final = ("csv", "jsonl", "parquet", "optuna")
+
+class _Logger(Protocol):
+    def write(self, results: Results) -> None: ...
+
+
+_FORMATS: Final = ("csv", "jsonl", "parquet", "optuna", "syne-tune")
 _ROWS: Final = ("trials", "attempts", "reports")
 #: What the names of files of a format end with, where that is not the format's name.
 _ENDINGS: Final = {"pq": "parquet", "json": "jsonl", "log": "optuna"}
+#: Loggers by the tool that they write to: the module and the class, whose first argument is the place.
+_LOGGERS: Final = {
+    "tensorboard": ("tensorboard", "TensorBoard"),
+    "mlflow": ("mlflow", "MLflow"),
+    "wandb": ("wandb", "WandB"),
+    "opentelemetry": ("opentelemetry", "OpenTelemetry"),
+}
 
 
 @click.command("export")
 @name_argument
-@click.option(
-    "-o",
-    "--output",
-    "path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; by default standard output.",
-)
+@click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="The file; by default standard output.")
 @click.option(
     "--format", "wanted", type=click.Choice(_FORMATS), help="By default what the file's name ends with, or csv."
 )
 @click.option("--rows", type=click.Choice(_ROWS), default="trials", show_default=True, help="What a row, or line, is.")
+@click.option(
+    "--to",
+    "tools",
+    multiple=True,
+    metavar="TOOL[=PLACE]",
+    help=f"Write into {', '.join(_LOGGERS)} in place of a file: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated.",
+)
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
-def command(name: str, path: Path | None, wanted: str | None, rows: Rows, broker: str | None) -> None:
-    """Write an experiment as CSV, JSON lines, Parquet, or a journal of Optuna's (JournalFileBackend).
+def command(
+    name: str, path: Path | None, wanted: str | None, rows: Rows, tools: tuple[str, ...], broker: str | None
+) -> None:
+    """Write an experiment as CSV, JSON lines, Parquet, a journal of Optuna's (JournalFileBackend), or a folder of Syne Tune's.
 
-    Parquet needs pandas and pyarrow; Optuna's journal, which has a study of the experiment's name, Optuna.
+    Parquet needs pandas and pyarrow; Optuna's journal, which has a study of the experiment's name, Optuna. With --to, the tool's
+    extra; what the tool has already is not written again.
     """
+    if tools:
+        if path is not None or wanted is not None:
+            raise click.UsageError("--to writes no file; leave out --output and --format")
+        _log(name, broker, [_logger(tool) for tool in tools])
+        return
     ending = "" if path is None else path.suffix.removeprefix(".")
     format_ = wanted or _ENDINGS.get(ending, ending if ending in _FORMATS else "csv")
-    if path is None and format_ in ("parquet", "optuna"):
+    if path is None and format_ in ("parquet", "optuna", "syne-tune"):
         raise click.UsageError(f"{format_} is not for a terminal; give --output FILE")
     with opened(find_place(name, broker)) as view:
         if path is None:
@@ -49,6 +71,28 @@ def command(name: str, path: Path | None, wanted: str | None, rows: Rows, broker
                 say(part, nl=False)
         else:
             _write(view.results, path, format_, rows)
+
+
+def _logger(tool: str) -> _Logger:
+    name, _, place = tool.partition("=")
+    if name not in _LOGGERS:
+        raise click.UsageError(f"there is no logger {name!r}; there are {', '.join(_LOGGERS)}")
+    module, kind = _LOGGERS[name]
+    logger = getattr(import_module(f"mqtune.integrations.{module}"), kind)
+    return cast("_Logger", logger(*filter(None, [place])))
+
+
+def _log(name: str, broker: str | None, loggers: list[_Logger]) -> None:
+    with opened(find_place(name, broker)) as view:
+        for logger in loggers:
+            try:
+                logger.write(view.results)
+            except MqtuneError:
+                raise
+            except Exception as error:
+                # Each tool has errors of its own.
+                raise MqtuneError(f"{type(logger).__name__}: {error}") from error
+            click.echo(f"{view.results.name}: {len(view.results)} trials are in {type(logger).__name__}")
 
 
 def _text(results: Results, format_: str, rows: Rows) -> Iterable[str]:
@@ -70,6 +114,10 @@ def _write(results: Results, path: Path, format_: str, rows: Rows) -> None:
             from mqtune.integrations.optuna_study import write_journal  # noqa: PLC0415 - Optuna need not be here
 
             write_journal(results.to_optuna_study(), results.name, path)
+        elif format_ == "syne-tune":
+            from mqtune.integrations.syne_tune_folder import write_folder  # noqa: PLC0415 - one format of many
+
+            write_folder(results, path)
         else:
             with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(_text(results, format_, rows))
@@ -79,7 +127,18 @@ def _write(results: Results, path: Path, format_: str, rows: Rows) -> None:
 
 def _write_parquet(results: Results, path: Path, rows: Rows) -> None:
     frame = results.dataframe(rows)
+    for name in frame.columns[frame.dtypes == "object"]:
+        frame[name] = _of_one_type(frame[name])
     try:
         frame.to_parquet(path, index=False)
     except ImportError:
         raise MqtuneError("Parquet needs pyarrow: pip install pyarrow, or use --format csv") from None
+
+
+def _of_one_type(values: Iterable[object]) -> list[object]:
+    """Return a column as Parquet can have it: what is a list, or of several types, is JSON, but for texts."""
+    column = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is not itself
+    types = {type(value) for value in column if value is not None}
+    if len(types) <= 1 and not types & {list, dict}:
+        return column
+    return [value if isinstance(value, str | None) else json_text(value) for value in column]

@@ -27,7 +27,8 @@ _broker = broker_option("The Redis server that the workers use.", required=True)
 
 
 @contextlib.contextmanager
-def _fleet(broker: str) -> Iterator[Fleet]:
+def open_fleet(broker: str) -> Iterator[Fleet]:
+    """Yield the register of a broker's workers."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
 
@@ -35,7 +36,8 @@ def _fleet(broker: str) -> Iterator[Fleet]:
         yield Fleet(client, patience_s=CONNECT_TIMEOUT_S)
 
 
-def _busy(info: WorkerInfo) -> int:
+def busy_slots(info: WorkerInfo) -> int:
+    """Return how many slots of a worker have an attempt."""
     return sum(count for count in info.busy.values() if type(count) is int)
 
 
@@ -47,10 +49,10 @@ def _busy(info: WorkerInfo) -> int:
 @json_option
 def _workers(broker: str, *, as_json: bool) -> None:
     """List the workers that are connected, with their slots."""
-    with _fleet(broker) as fleet:
+    with open_fleet(broker) as fleet:
         found = fleet.workers()
     if as_json:
-        print_json([{**dataclasses.asdict(info), "busy": _busy(info)} for info in found])
+        print_json([{**dataclasses.asdict(info), "busy": busy_slots(info)} for info in found])
     elif found:
         print_table(("name", "busy", "slots", "gpus", "up", "queue", "note"), map(_worker_row, found))
     else:
@@ -60,13 +62,13 @@ def _workers(broker: str, *, as_json: bool) -> None:
 def _worker_row(info: WorkerInfo) -> list[str]:
     up = duration(max(0.0, time.time() - info.joined_at))
     gpus = ",".join(info.devices) if info.gpus else ""
-    return [*map(printable, (info.name, str(_busy(info)), str(info.slots), gpus, up, info.queue, info.note))]
+    return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, info.note))]
 
 
 # Queues.
 
 
-class _Queue(NamedTuple):
+class Queue(NamedTuple):
     """A queue of workers: their slots, and the messages that wait; None where the account may not count them."""
 
     queue: str
@@ -84,23 +86,24 @@ def _queues(broker: str, *, as_json: bool) -> None:
 
     To count what waits takes a driver's account.
     """
-    with _fleet(broker) as fleet:
-        found = _queues_of(fleet)
+    with open_fleet(broker) as fleet:
+        found = queues_of(fleet)
     if as_json:
         print_json([queue._asdict() for queue in found])
     elif found:
         rows = ([printable("?" if cell is None else str(cell)) for cell in queue] for queue in found)
-        print_table(_Queue._fields, rows)
+        print_table(Queue._fields, rows)
     else:
         click.echo("no worker is connected; start one: mqtune worker", err=True)
 
 
-def _queues_of(fleet: Fleet) -> list[_Queue]:
+def queues_of(fleet: Fleet) -> list[Queue]:
+    """Return the queues that the connected workers serve."""
     groups: dict[str, list[WorkerInfo]] = {}
     for info in fleet.workers():
         groups.setdefault(info.queue, []).append(info)
     return [
-        _Queue(name, len(group), sum(each.slots for each in group), sum(map(_busy, group)), _waiting(fleet, name))
+        Queue(name, len(group), sum(each.slots for each in group), sum(map(busy_slots, group)), _waiting(fleet, name))
         for name, group in groups.items()
     ]
 
@@ -115,7 +118,7 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
 # What runs where.
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """An attempt that runs, and where."""
 
     worker: str
@@ -132,13 +135,13 @@ class _Run(NamedTuple):
 @json_option
 def _top(broker: str, *, as_json: bool) -> None:
     """Show the slots that are busy, and which trial runs where."""
-    with _fleet(broker) as fleet:
+    with open_fleet(broker) as fleet:
         workers = fleet.workers()
-    runs = sorted(_runs(broker))
+    runs = sorted(runs_on(broker))
     if as_json:
         print_json([run._asdict() for run in runs])
         return
-    slots, busy = sum(info.slots for info in workers), sum(map(_busy, workers))
+    slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
     gpus = sum(len(info.devices) for info in workers if info.gpus)
     count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
     click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
@@ -146,7 +149,7 @@ def _top(broker: str, *, as_json: bool) -> None:
         print_table(("worker", "devices", "experiment", "trial", "runs for", "reports", "best"), map(_run_row, runs))
 
 
-def _runs(broker: str) -> Iterator[_Run]:
+def runs_on(broker: str) -> Iterator[Run]:
     """Yield what runs of all experiments on a broker that have not ended."""
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
@@ -154,10 +157,11 @@ def _runs(broker: str) -> Iterator[_Run]:
         states = [state for each in there.experiments() if (state := each.state()) is not None and not state.outcome]
     for state in states:
         with opened(Place(state.name, None, broker)) as view:
-            yield from _runs_of(view.results.experiment)
+            yield from runs_of(view.results.experiment)
 
 
-def _runs_of(experiment: Experiment) -> Iterator[_Run]:
+def runs_of(experiment: Experiment) -> Iterator[Run]:
+    """Yield the attempts of an experiment that run."""
     for trial in experiment.trials.values():
         if trial.attempts and _is_running(trial.attempts[-1]):
             yield _run_of(experiment, trial, trial.attempts[-1])
@@ -167,13 +171,13 @@ def _is_running(attempt: Attempt) -> bool:
     return attempt.started_at is not None and attempt.end is None
 
 
-def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> _Run:
+def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> Run:
     best = trial.best_value if trial.has_metric else None
     devices = ",".join(attempt.devices)
-    return _Run(attempt.worker, devices, experiment.name, trial.id, attempt.started_at or 0.0, attempt.reports, best)
+    return Run(attempt.worker, devices, experiment.name, trial.id, attempt.started_at or 0.0, attempt.reports, best)
 
 
-def _run_row(run: _Run) -> list[str]:
+def _run_row(run: Run) -> list[str]:
     took = duration(max(0.0, time.time() - run.since))
     best = "" if run.best is None else short_value(run.best)
     return [*map(printable, (run.worker, run.devices, run.experiment, run.trial, took, str(run.reports), best))]

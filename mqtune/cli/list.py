@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,6 +21,9 @@ from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_value
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import SUMMARY_FILE, Results
+
+if TYPE_CHECKING:
+    from mqtune.client import ExperimentState
 
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]
@@ -37,11 +40,9 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
     "tags",
     multiple=True,
     metavar="TAG",
-    help="List only experiments of this machine with this tag; may be repeated.",
+    help="List only experiments with this tag; may be repeated.",
 )
-@click.option(
-    "--notes", default="", metavar="TEXT", help="List only experiments of this machine with this text in their notes."
-)
+@click.option("--notes", default="", metavar="TEXT", help="List only experiments with this text in their notes.")
 @json_option
 def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: bool) -> None:
     """List the experiments on this machine, those with the newest event first, and then those on a broker.
@@ -51,21 +52,24 @@ def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: b
     is_filtered = bool(tags or notes)
     folders = [each for each in saved_experiments() if not is_filtered or _labels(each).match(tags, notes)]
     if as_json:
-        there = _described_on(broker) if broker and not is_filtered else []
-        print_json([*map(_described, folders), *there])
+        there = _described_on(broker, tags, notes) if broker else []
+        print_json([*map(described_here, folders), *there])
         return
     if folders:
-        rows = [_row(folder) for folder in folders]
-        # No column for tags unless there are some.
-        width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
-        print_table(_HEADS[:width], (row[:width] for row in rows))
-    elif is_filtered:
+        _print([_row(folder) for folder in folders])
+    elif is_filtered and not broker:
         click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
-    else:
+    elif not is_filtered:
         more = "" if broker else "; try: mqtune demo"
         click.echo(f"no experiments in {mqtune_home()}{more}")
-    if broker and not is_filtered:
-        _list_broker(broker)
+    if broker:
+        _list_broker(broker, tags, notes)
+
+
+def _print(rows: list[list[str]]) -> None:
+    # No column for tags unless there are some.
+    width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
+    print_table(_HEADS[:width], (row[:width] for row in rows))
 
 
 def _labels(folder: Path) -> Labels:
@@ -75,7 +79,8 @@ def _labels(folder: Path) -> Labels:
     return NO_LABELS
 
 
-def _described(folder: Path) -> dict[str, object]:
+def described_here(folder: Path) -> dict[str, object]:
+    """Return what is known of an experiment on this machine; if it can't be read, why."""
     try:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
@@ -83,8 +88,8 @@ def _described(folder: Path) -> dict[str, object]:
     return {**summary, "state": state_of_folder(folder, summary["outcome"]), "place": str(folder)}
 
 
-def _described_on(url: str) -> list[dict[str, object]]:
-    """Return the experiments on a broker; of those with a long journal, what is known without reading it."""
+def _described_on(url: str, tags: tuple[str, ...], notes: str) -> list[dict[str, object]]:
+    """Return the experiments on a broker with these labels; of those with a long journal, unless that is needed, little."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     found: list[dict[str, object]] = []
@@ -92,23 +97,32 @@ def _described_on(url: str) -> list[dict[str, object]]:
         for experiment in there.experiments():
             if (state := experiment.state()) is None:
                 continue
-            if state.entries <= _ENTRIES:
-                with opened(Place(experiment.name, None, url)) as view:
-                    found.append(described_experiment(view))
+            if not tags and not notes:
+                found.append(described_there(state, url, there.place))
                 continue
-            words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
-            plain = {"name": state.name, "outcome": state.outcome, "created_at": state.created_at}
-            found.append({**plain, "metric": state.metric, "state": words, "place": there.place})
+            with opened(Place(experiment.name, None, url)) as view:
+                if view.results.experiment.labels.match(tags, notes):
+                    found.append(described_experiment(view))
     return found
 
 
-def _list_broker(url: str) -> None:
+def described_there(state: ExperimentState, url: str, place: str) -> dict[str, object]:
+    """Return what is known of an experiment on a broker, without reading a long journal."""
+    if state.entries <= _ENTRIES:
+        with opened(Place(state.name, None, url)) as view:
+            return described_experiment(view)
+    words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
+    plain = {"name": state.name, "outcome": state.outcome, "created_at": state.created_at}
+    return {**plain, "metric": state.metric, "state": words, "place": place}
+
+
+def _list_broker(url: str, tags: tuple[str, ...], notes: str) -> None:
     from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
 
-    found = _described_on(url)
+    found = _described_on(url, tags, notes)
     click.echo(f"\non {printable(redact(url))}{':' if found else ': no experiments'}")
     if found:
-        print_table(("name", "started", "status", "trials", "best"), (_cells(each)[:-1] for each in found))
+        _print(list(map(_cells, found)))
         click.echo("details: mqtune show --broker … NAME")
 
 

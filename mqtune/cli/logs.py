@@ -7,9 +7,10 @@ import sys
 
 import click
 
-from mqtune.cli.output import broker_option
+from mqtune.cli.output import broker_option, json_option, say
 from mqtune.cli.place import name_argument, trial_argument, whole_name
 from mqtune.core.text import printable
+from mqtune.results.results import json_text
 
 
 @click.command("logs")
@@ -26,25 +27,42 @@ from mqtune.core.text import printable
     help="Bytes to skip; if negative, bytes to print from the end.",
 )
 @broker_option("The Redis server that the workers use, for a trial that ran on another machine.")
+@json_option
 def command(
-    name: str, trial: str, *, stderr: bool, attempt: int | None, follow: bool, offset: int, broker: str | None
+    name: str,
+    trial: str,
+    *,
+    stderr: bool,
+    attempt: int | None,
+    follow: bool,
+    offset: int,
+    broker: str | None,
+    as_json: bool,
 ) -> None:
     """Print the output of TRIAL of experiment NAME.
 
     It is read from a file on this machine, from a folder shared with the worker, or from the worker through the broker. In a
-    terminal, control characters are escaped; elsewhere the bytes are unchanged.
+    terminal, control characters are escaped; elsewhere the bytes are unchanged. With --json it is an object; with --follow one on each line.
     """
     from mqtune.results.logs import follow_log  # noqa: PLC0415 - --help needs none of it
 
-    is_terminal = sys.stdout.isatty()
+    name, stream = whole_name(name, broker), "stderr" if stderr else "stdout"
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for data in follow_log(
-        whole_name(name, broker),
+    pieces = follow_log(
+        name,
         trial,
         "stderr" if stderr else "stdout",
         attempt=attempt,
         offset=offset,
         follow=follow,
         broker=broker or None,
-    ):
+    )
+    if as_json:
+        head = {"experiment": name, "trial": trial.zfill(4) if trial.isdecimal() else trial, "stream": stream}
+        texts = map(decoder.decode, pieces)
+        for text in texts if follow else ["".join(texts)]:
+            say(json_text({**head, "text": text}))
+        return
+    is_terminal = sys.stdout.isatty()
+    for data in pieces:
         click.echo(printable(decoder.decode(data)) if is_terminal else data, nl=False)

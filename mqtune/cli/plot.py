@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from mqtune.cli.output import broker_option
+from mqtune.cli.output import broker_option, json_option, print_json
 from mqtune.cli.place import complete_experiment, find_place, newest_place, opened
 from mqtune.core.text import printable
 
@@ -26,19 +26,28 @@ KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timel
     help="The file: .png, .svg, .pdf, or .html for a page to zoom in; by default KIND.png.",
 )
 @broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
-def command(name: str | None, kind: str | None, path: Path | None, broker: str | None) -> None:
+@json_option
+def command(name: str | None, kind: str | None, path: Path | None, broker: str | None, *, as_json: bool) -> None:
     """Draw an experiment that is running or has ended: NAME, or its folder; by default the newest.
 
-    Without KIND, it is what the file is called, as of curves.png, or else history. Needs pip install 'mqtune[plot]'.
+    Without KIND, it is what the file is called, as of curves.png, or else history. Needs pip install 'mqtune[plot]'. With --json
+    nothing is drawn: it prints the points.
     """
+    if as_json and path is not None:
+        raise click.UsageError("--json draws no file; leave out --output")
     # --help needs none of it.
     from mqtune.results.plots.picture import drawn_by, require  # noqa: PLC0415
 
     kind = kind or (path.stem if path is not None and path.stem in KINDS else "history")
     path = path or Path(f"{kind}.png")
-    # Before a long journal is read.
-    require(drawn_by(path))
+    if not as_json:
+        # Before a long journal is read.
+        require(drawn_by(path))
     with opened(newest_place(broker) if name is None else find_place(name, broker)) as view:
         picture = view.results.plot.draw(kind)
+        if as_json:
+            head = {"experiment": view.results.name, "kind": kind, "title": picture.title, "note": picture.note}
+            print_json({**head, "points": [*picture.rows()]})
+            return
         picture.save(path)
     click.echo(f"{path}: {printable(picture.title)} · {picture.note}")

@@ -178,6 +178,11 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
         if attempt.working_dir:
             console.print(Text(f"\nfolder of attempt {attempt.number}", "bold"), printable(attempt.working_dir))
     for attempt in result.attempts:
+        if attempt.retired:
+            console.print(
+                f"\nthe process of attempt {attempt.number} took no other trial: {printable(attempt.retired)}"
+            )
+    for attempt in result.attempts:
         _show_output(console, attempt, last=attempt is result.attempts[-1])
 
 

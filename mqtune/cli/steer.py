@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -13,20 +15,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
-from mqtune.cli.place import complete_trial, find_place, find_trial, name_argument, steered
+from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, steered
 from mqtune.cli.terms import conditions_of, config_of, selected
 from mqtune.core.errors import ConfigurationError, RequestRefused
 from mqtune.core.experiment import Experiment
+from mqtune.core.shares import PRIORITIES
 from mqtune.core.text import printable
-from mqtune.core.trial import Trial, TrialId, TrialStatus
+from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
 
 if TYPE_CHECKING:
-    from mqtune.client import Answer, ExperimentHandle
+    from mqtune.client import Answer, ExperimentHandle, ExperimentState
 
 #: The exit code when a request was made that no driver has carried out yet.
 NOT_YET: Final = 3
 #: How long an answer is waited for: a driver answers at once, and is known to be dead after 20 s.
 _ANSWER_S: Final = 30.0
+#: How long after that a new trial waits for a slot rather than for its driver.
+_TAKEN_S: Final = 0.5
 _OPEN: Final = frozenset(status for status in TrialStatus if not status.is_terminal)
 _RUNNING: Final = frozenset({TrialStatus.RUNNING})
 _PAUSED: Final = frozenset({TrialStatus.PAUSED})
@@ -34,7 +39,7 @@ _DEPLOYED: Final = frozenset({TrialStatus.STAGED, TrialStatus.RUNNING})
 STATUSES: Final = click.Choice([status.value for status in TrialStatus])
 
 
-class _Verb(NamedTuple):
+class Verb(NamedTuple):
     """What a verb does to a trial, what it has done then, and with which statuses --all and --where take trials."""
 
     help: str
@@ -42,15 +47,26 @@ class _Verb(NamedTuple):
     statuses: frozenset[TrialStatus]
 
 
-_VERBS: Final = {
-    "stop": _Verb("Stop trials early.", "is stopped", _OPEN),
-    "pause": _Verb("Pause trials: they save a checkpoint, and their slots become free.", "is paused", _DEPLOYED),
-    "resume": _Verb("Resume paused trials, from their newest checkpoint.", "is resumed", _PAUSED),
-    "restart": _Verb("Have trials begin again, from scratch or from a checkpoint.", "begins again", _OPEN),
-    "save": _Verb("Have running trials save a checkpoint as soon as they can.", "is to save a checkpoint", _RUNNING),
-    "complete": _Verb("End trials as completed.", "is completed", _DEPLOYED),
-    "abandon": _Verb("Give trials up: their configs are never proposed again.", "is abandoned", _OPEN),
-    "fail": _Verb("End trials as failed; they are not tried again.", "has failed", _OPEN),
+VERBS: Final = {
+    "stop": Verb("Stop trials early.", "is stopped", _OPEN),
+    "pause": Verb("Pause trials: they save a checkpoint, and their slots become free.", "is paused", _DEPLOYED),
+    "resume": Verb("Resume paused trials, from their newest checkpoint.", "is resumed", _PAUSED),
+    "restart": Verb("Have trials begin again, from scratch or from a checkpoint.", "begins again", _OPEN),
+    "save": Verb("Have running trials save a checkpoint as soon as they can.", "is to save a checkpoint", _RUNNING),
+    "complete": Verb("End trials as completed.", "is completed", _DEPLOYED),
+    "abandon": Verb("Give trials up: their configs are never proposed again.", "is abandoned", _OPEN),
+    "fail": Verb("End trials as failed; they are not tried again.", "has failed", _OPEN),
+}
+
+
+#: What the other verbs have done then.
+_DONE: Final = {
+    "add": "is added",
+    "set": "has these limits now",
+    "end": "ends",
+    "tag": "is tagged",
+    "untag": "is tagged so no longer",
+    "note": "has this note",
 }
 
 
@@ -166,29 +182,32 @@ def steer_trials(
     if choice.by_rule == bool(choice.trials):
         raise click.UsageError("name the trials, or give --all, --where or --status")
     with steered(find_place(name, broker)) as handle:
-        experiment = _experiment_of(handle)
+        experiment = experiment_of(handle)
         if origin is not None:
             how["source"], how["checkpoint"] = _origin(experiment, origin)
-        trials = choice.of(experiment, _VERBS[verb].statuses)
+        trials = choice.of(experiment, VERBS[verb].statuses)
         if not trials:
             click.echo(f"no trial of {handle.name} to {verb}", err=True)
-        outcomes = (_steered(handle, verb, trial, how) for trial in trials)
-        _tell(handle.name, outcomes, as_json=as_json)
+        outcomes = (steered_trial(handle, verb, trial, how) for trial in trials)
+        tell(handle.name, outcomes, as_json=as_json)
 
 
-def _experiment_of(handle: ExperimentHandle) -> Experiment:
+def experiment_of(handle: ExperimentHandle) -> Experiment:
+    """Return what has become of an experiment so far."""
     with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         return handle.results(Path(folder)).experiment
 
 
-def _steered(handle: ExperimentHandle, verb: str, trial: Trial, how: dict[str, object]) -> Outcome:
+def steered_trial(handle: ExperimentHandle, verb: str, trial: Trial, how: dict[str, object]) -> Outcome:
+    """Request a verb of a trial, unless that has ended, and return what became of it."""
     if trial.status.is_terminal:
         # A later driver would refuse it too, when nobody is there to read why.
         return Outcome(verb, trial.id, done=False, reason=f"it is {trial.status.name} already", refused=True)
-    return _asked(verb, trial.id, partial(getattr(handle.trial(trial.id), verb), **how))
+    return asked(verb, trial.id, partial(getattr(handle.trial(trial.id), verb), **how))
 
 
-def _asked(verb: str, trial: str, request: Callable[[], Answer]) -> Outcome:
+def asked(verb: str, trial: str, request: Callable[[], Answer]) -> Outcome:
+    """Make a request, and return what became of it."""
     try:
         answer = request()
     except RequestRefused as error:
@@ -196,7 +215,7 @@ def _asked(verb: str, trial: str, request: Callable[[], Answer]) -> Outcome:
     return Outcome(verb, answer.trial or trial, answer.is_done, answer.reason, request=answer.request_id)
 
 
-def _tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
+def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
     """Say what becomes of each request as soon as it is known, and exit with what came of all."""
     told = []
     for outcome in outcomes:
@@ -213,20 +232,23 @@ def _tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
 
 
 def _say(outcome: Outcome, name: str) -> None:
+    text = in_words(outcome, name)
+    click.echo(printable(text), err=True) if outcome.refused else say(text)
+
+
+def in_words(outcome: Outcome, name: str) -> str:
+    """Return what became of a request to the experiment of this name."""
     what = f"trial {outcome.trial}" if outcome.trial else name
     if outcome.refused:
-        click.echo(f"{what}: {outcome.action} is refused: {printable(outcome.reason)}", err=True)
-    elif outcome.done:
-        say(f"{what} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}")
-    else:
-        say(f"{what}: {outcome.action} is requested: {outcome.reason}")
+        return f"{what}: {outcome.action} is refused: {outcome.reason}"
+    if outcome.done:
+        return f"{what} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}"
+    return f"{what}: {outcome.action} is requested: {outcome.reason}"
 
 
 def _done(outcome: Outcome) -> str:
-    verb = _VERBS.get(outcome.action)
-    return (
-        {"add": "is added", "set": "has these limits now", "end": "ends"}[outcome.action] if verb is None else verb.done
-    )
+    verb = VERBS.get(outcome.action)
+    return _DONE[outcome.action] if verb is None else verb.done
 
 
 def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
@@ -257,7 +279,7 @@ def _plain(verb: str, *more: Callable[[Callable[..., object]], Callable[..., obj
         steer_trials(verb, name, broker, choice, {**how, **changes}, as_json=as_json, origin=origin)
 
     call.__doc__ = (
-        f"{_VERBS[verb].help}\n\nTRIAL is an id such as 0007 or 7, or best. The driver's answer is waited for; without a driver "
+        f"{VERBS[verb].help}\n\nTRIAL is an id such as 0007 or 7, or best. The driver's answer is waited for; without a driver "
         "the next one carries the request out."
     )
     options = (
@@ -298,33 +320,78 @@ def _add(
 ) -> None:
     """Have a config tried next; what it leaves out is sampled.
 
-    The answer comes when a slot is free, and names the new trial. Values are JSON, or else text: lr=0.1,optimizer=adam,layers.width=64.
+    The answer names the new trial, or says that it is queued for the next free slot. Values are JSON, or else text:
+    lr=0.1,optimizer=adam,layers.width=64.
     """
-    with steered(find_place(name, broker)) as handle:
-        source, checkpoint = ("", None) if origin is None else _origin(_experiment_of(handle), origin)
+    place = find_place(name, broker)
+    with steered(place) as handle:
+        source, checkpoint = ("", None) if origin is None else _origin(experiment_of(handle), origin)
         request = partial(
-            handle.add, config_of(configs), source, checkpoint, tags=tags, notes=notes, key=key, timeout_s=timeout_s
+            handle.add,
+            config_of(configs),
+            source,
+            checkpoint,
+            tags=tags,
+            notes=notes,
+            key=key,
+            request_id=secrets.token_hex(16),
         )
-        _tell(handle.name, [_asked("add", "", request)], as_json=as_json)
+        outcome = asked("add", "", partial(request, timeout_s=min(timeout_s, _TAKEN_S)))
+        if not outcome.done and not outcome.refused and (state := handle.state()) is not None and state.is_driven:
+            if why := _why_queued(place, handle, state):
+                outcome = outcome._replace(reason=f"it is queued, and begins as soon as it has a slot: {why}")
+            elif timeout_s > _TAKEN_S:
+                outcome = asked("add", "", partial(request, timeout_s=timeout_s - _TAKEN_S))
+        tell(handle.name, [outcome], as_json=as_json)
+
+
+def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) -> str:
+    """Return why no slot takes another trial now, or nothing."""
+    from mqtune.cli.why import Inquiry  # noqa: PLC0415 - few need it
+
+    with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        results = handle.results(Path(folder))
+        reason = Inquiry(place, results.experiment, results.definition).no_slot()
+    return state.waits if reason is None else reason.text
+
+
+class _Limit(NamedTuple):
+    """What a limit may be, and what anything else is none of."""
+
+    accepts: Callable[[object], bool]
+    is_no: str
+
+
+_COUNT: Final = _Limit(lambda value: type(value) is int and value > 0, "no number from 1 on")
+_LIMITS: Final = {
+    "max_trials": _COUNT,
+    "max_concurrent": _COUNT,
+    "priority": _Limit(lambda value: value in PRIORITIES, f"none of {', '.join(PRIORITIES)}"),
+    "preemptible": _Limit(lambda value: type(value) is bool, "neither true nor false"),
+    "share": _Limit(lambda value: is_number(value) and 0 < value < math.inf, "no number above 0"),
+}
 
 
 @click.command("set")
 @name_argument
-@click.argument("limits", nargs=-1, required=True, metavar="NAME=NUMBER…")
+@click.argument("limits", nargs=-1, required=True, metavar="NAME=VALUE…")
 @timeout_option
 @_broker
 @json_option
 def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, as_json: bool) -> None:
-    """Change how many trials there may be, or how many at once: max_trials=200 max_concurrent=16."""
+    """Change how many trials there may be, how many at once, or what it gets of a shared fleet: max_trials=200 max_concurrent=16 share=2.
+
+    priority is high, normal or low; share is a number, against others of that priority; preemptible is true or false.
+    """
     values = config_of(limits)
     for key, value in values.items():
-        if key not in ("max_trials", "max_concurrent"):
-            raise click.UsageError(f"{key!r} is no limit; there are max_trials and max_concurrent")
-        if type(value) is not int or value < 1:
-            raise click.UsageError(f"{key}={value!r} is no number from 1 on")
+        if key not in _LIMITS:
+            raise click.UsageError(f"{key!r} is no limit; there are {', '.join(_LIMITS)}")
+        if not _LIMITS[key].accepts(value):
+            raise click.UsageError(f"{key}={value!r} is {_LIMITS[key].is_no}")
     with steered(find_place(name, broker)) as handle:
         request = partial(handle.set, **values, timeout_s=timeout_s)
-        _tell(handle.name, [_asked("set", "", request)], as_json=as_json)
+        tell(handle.name, [asked("set", "", request)], as_json=as_json)
 
 
 @click.command("end")
@@ -339,7 +406,7 @@ def _end(name: str, broker: str | None, timeout_s: float, *, now: bool, as_json:
         state = handle.state()
         if state is not None and state.outcome == "finished":
             raise ConfigurationError(f"experiment {handle.name!r} has finished already")
-        _tell(handle.name, [_asked("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
+        tell(handle.name, [asked("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
 
 
 COMMANDS: Final = {

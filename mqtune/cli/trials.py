@@ -17,6 +17,7 @@ from mqtune.results.display import trial_table
 @click.option(
     "--status", "statuses", multiple=True, type=STATUSES, help="Only those with this status; may be repeated."
 )
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only those with this tag; may be repeated.")
 @click.option("--where", "wheres", multiple=True, metavar="CONDITION", help="Only those for which it holds: 'lr<0.1'.")
 @click.option(
     "--sort", metavar="NAME", help="Sort by a metric, a value of the config, or a column; the best metric comes first."
@@ -28,6 +29,7 @@ from mqtune.results.display import trial_table
 def command(
     name: str,
     statuses: tuple[str, ...],
+    tags: tuple[str, ...],
     wheres: tuple[str, ...],
     sort: str | None,
     broker: str | None,
@@ -43,6 +45,7 @@ def command(
         experiment = view.results.experiment
         trials = selected(experiment.trials.values(), conditions_of(wheres))
         trials = [trial for trial in trials if not statuses or trial.status.value in statuses]
+        trials = [trial for trial in trials if trial.labels.match(tags)]
         if sort is not None:
             trials = in_order(experiment, trials, sort, reverse=reverse)
         if as_json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,7 @@ from mqtune.core.events import DriverStarted, ExperimentCreated, ExperimentEnded
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Trial, TrialId, TrialStatus
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalTail
 from mqtune.journal.lock import LOCK_S
 from mqtune.results.display import REDRAW_S, ProgressDisplay
 from mqtune.results.experiments import duration, empty_experiment
@@ -70,13 +69,11 @@ class _FileTail:
     """The entries of a file that another process writes."""
 
     def __init__(self, path: Path) -> None:
-        self._copy = JournalFile(path)
-        self._count = 0
+        self._copy = JournalTail(path)
 
     def read(self, timeout_s: float) -> list[Entry]:
         """Return the entries that have come; wait for some time if there are none."""
-        found = list(islice(self._copy.read(), self._count, None))
-        self._count += len(found)
+        found = list(self._copy.read())
         if not found and timeout_s:
             # Nothing says that a file has grown.
             time.sleep(_LOOK_S)

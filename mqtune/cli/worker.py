@@ -16,6 +16,9 @@ from mqtune.cli.output import broker_option, say
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mqtune.worker.figures import ReadFigures
     from mqtune.worker.settings import WorkerSettings
 
 #: An option that an environment variable can set: MQTUNE_ and its name.
@@ -50,7 +53,16 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     default=True,
     help="Obey Celery's remote commands: inspect, terminate, shutdown.",
 )
+@_setting(
+    "--accept-code",
+    is_flag=True,
+    help="Run code that drivers bring (Process(bundle=…)), if it is signed with $MQTUNE_CODE_KEY.",
+)
 @_setting("--user", default="", show_default=False, help="User to run as, with its trials, if root starts the worker.")
+@_setting(
+    "--metrics-port", type=click.IntRange(0, 65_535), help="Port to serve figures for Prometheus at; by default none."
+)
+@_setting("--metrics-address", default="127.0.0.1", help="Address that this port is at.")
 @_option("--name", help="Celery node name; @host is appended.")
 @_option(
     "--check",
@@ -93,15 +105,30 @@ def settings_from_environment() -> WorkerSettings:
     return _settings(**options)
 
 
-def _settings(*, code_root: Path | None, log_root: Path | None, user: str, **others: Any) -> WorkerSettings:
+def _settings(
+    *,
+    code_root: Path | None,
+    log_root: Path | None,
+    user: str,
+    metrics_port: int | None,
+    metrics_address: str,
+    **others: Any,
+) -> WorkerSettings:
     from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415 - as above
 
     return WorkerSettings(
         code_root=(code_root or Path.cwd()).absolute(),
         log_root=(log_root or default_log_root(user)).absolute(),
         user=user,
+        observe=None if metrics_port is None else _served_at(metrics_port, metrics_address),
         **others,
     )
+
+
+def _served_at(port: int, address: str) -> Callable[[ReadFigures], object]:
+    from mqtune.integrations.prometheus import serve_worker  # noqa: PLC0415 - prometheus_client is an extra
+
+    return partial(serve_worker, port, address)
 
 
 def _check(broker: str, name: str | None) -> str:

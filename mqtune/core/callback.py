@@ -47,7 +47,7 @@ class Callback:
         """The driver begins, or goes on; *experiment* may be read from now on."""
 
     def on_step(self, waiting_for: str) -> None:
-        """Something may have changed; *waiting_for* says why nothing runs, or is empty.
+        """Something may have changed; *waiting_for* says why nothing runs, or no more than its share, or is empty.
 
         Not told for each step of the driver: while one waits to be told, the latest is enough.
         """

@@ -50,6 +50,10 @@ class BrokerTooOld(BrokerUnavailable):
     """The Redis server is older than the oldest one that mqtune works with."""
 
 
+class CodeRefused(MqtuneError):
+    """A worker takes no code that a driver brings, or not this: it is not signed with the worker's key, or damaged."""
+
+
 class CheckpointGone(MqtuneError):
     """There is no checkpoint of that id: it was deleted, or never saved."""
 

@@ -400,6 +400,8 @@ class AttemptEnded(_Body):
     #: Whether it failed because it ran longer than its ``ttl_s``: another attempt would, too.
     outlived: bool = False
     cursor: Cursor | None = None
+    #: Why its process runs no other trial, if processes are reused; empty if it may.
+    retired: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from mqtune.core.errors import InvalidTransition
+from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -54,6 +55,9 @@ from mqtune.core.trial import (
 #: Attempts of one trial that may be lost, or requeued without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
 LOST_BUDGET: Final = 5
+#: The action of a request that changes labels, which is in force from the moment in which it is in the journal, and its arguments.
+LABEL: Final = "label"
+LABELS: Final = frozenset({"tags", "untag", "note", "notes"})
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
 #: each once, and this is for a server that has lost the ids of its requests.
 ANSWERED_COUNT: Final = 1_000
@@ -176,8 +180,9 @@ class Experiment:
             self.carried_out[request] = getattr(event, "trial", "")
         match event:
             case Requested():
-                if event.id not in self._answered:
-                    self.requests.setdefault(event.id, event)
+                if event.id not in self._answered and event.id not in self.requests:
+                    self.requests[event.id] = event
+                    self._label(event)
             case RequestAnswered():
                 self._answer(event)
             case TrialStaged():
@@ -375,6 +380,7 @@ class Experiment:
         attempt.exit_code, attempt.signal = event.exit_code, event.signal
         attempt.error_type, attempt.error = event.error_type, event.error
         attempt.stdout_tail, attempt.stderr_tail = event.stdout_tail, event.stderr_tail
+        attempt.retired = event.retired
         if attempt.started_at is not None:
             ran_s = max(0.0, event.at - attempt.started_at)
             trial.run_s += ran_s
@@ -395,6 +401,14 @@ class Experiment:
         self._no_longer_waits(trial)
         trial.restart = None
         self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
+
+    def _label(self, request: Requested) -> None:
+        """Carry out a request to label, which takes no driver; one that can't be is for the driver to refuse."""
+        labelled = self.trials.get(TrialId(request.trial)) if request.trial else self
+        if request.action == LABEL and labelled is not None and request.arguments.keys() <= LABELS:
+            with contextlib.suppress(ConfigurationError):
+                labelled.labels = labelled.labels.after(request.arguments)
+                self.carried_out[request.id] = request.trial
 
     def _no_longer_waits(self, trial: Trial) -> None:
         for waiting in (self.to_retry, self.to_restart):

@@ -9,6 +9,11 @@ The fleet, shared by all experiments::
     mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
     mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
+    mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it
+    mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, and JSON of what its
+                                            driver wants of the fleet (see mqtune.journal.demands)
+    mqtune:quotas                   hash    pattern of names of experiments -> how many attempts of theirs may run at once
+    mqtune:quota:<pattern>          zset    "<experiment>/<trial>" that runs under that quota -> server time (ms) at which its lease runs out; expires
 
 One experiment ``E``::
 
@@ -17,6 +22,7 @@ One experiment ``E``::
                                             driver_until  server time (ms) at which the driver's lock runs out, or ran out
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it
+                                            waits       why the driver starts nothing now, for people
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
                                             owner       token of that driver
                                             driver      who that is, for people
@@ -32,6 +38,8 @@ One experiment ``E``::
     mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
     mqtune:x:{E}:log:<token>        list    msgpack answer to one of them; expires
     mqtune:x:{E}:requests           hash    id of a request -> id of the journal entry that holds it
+    mqtune:x:{E}:code               hash    <digest>    the bundle of the experiment's code
+                                            <digest>:signature  who brings it proves that they have the workers' key
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
     mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
                                             attempt     number of the current attempt, the fencing token
@@ -66,6 +74,9 @@ from typing import Final
 FLEET: Final = "mqtune:fleet"
 WORKERS: Final = "mqtune:workers"
 EXPERIMENTS: Final = "mqtune:experiments"
+IDENTITY: Final = "mqtune:identity"
+DEMANDS: Final = "mqtune:demands"
+QUOTAS: Final = "mqtune:quotas"
 #: The exchanges of Celery's remote commands and events for mqtune's workers. Celery's own names would have other teams' commands on
 #: the same Redis, such as ``control shutdown``, end them.
 CONTROL_EXCHANGE: Final = "mqtune"
@@ -90,6 +101,11 @@ def name_key(worker: str) -> str:
     return f"mqtune:name:{worker}"
 
 
+def quota_key(pattern: str) -> str:
+    """Return the key of the attempts that run under a quota."""
+    return f"mqtune:quota:{pattern}"
+
+
 def drain_key(worker: str) -> str:
     """Return the key that says that a worker is to drain."""
     return f"mqtune:drain:{worker}"
@@ -98,6 +114,17 @@ def drain_key(worker: str) -> str:
 def control_channel(worker: str) -> str:
     """Return the channel on which a worker hears of intents."""
     return f"mqtune:control:{worker}"
+
+
+#: A pattern of the server's that the keys of all experiments match.
+ALL_EXPERIMENTS: Final = "mqtune:x:{*"
+_OF_EXPERIMENT: Final = re.compile(r"mqtune:x:\{([^{}]*)\}:.*")
+
+
+def experiment_of(key: str) -> str:
+    """Return the name of the experiment that a key belongs to; empty if it is none of an experiment."""
+    found = _OF_EXPERIMENT.fullmatch(key)
+    return found[1] if found and is_name(found[1]) else ""
 
 
 class ExperimentKeys:
@@ -114,6 +141,8 @@ class ExperimentKeys:
         self.staged = f"{prefix}:staged"
         self.checkpoints = f"{prefix}:checkpoints"
         self.requests = f"{prefix}:requests"
+        #: The code that its driver brings; no worker may write it.
+        self.code = f"{prefix}:code"
         self._restored = f"{prefix}:restored:"
         self._trial = f"{prefix}:trial:"
         self._asked = f"{prefix}:asked:"

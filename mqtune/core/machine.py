@@ -93,6 +93,11 @@ def process_stat(pid: int) -> tuple[str, int, int]:
 
 #: The folder, below an experiment's, of the server that it has of its own.
 SERVER_FOLDER: Final = "redis"
+#: The file, in an experiment's folder, that says that no server has it: it was archived, and has not gone on since.
+ARCHIVED: Final = "archived"
+
+#: What an experiment in virtual time says that its driver is.
+SIMULATION: Final = "a simulation"
 
 
 def mqtune_home() -> Path:

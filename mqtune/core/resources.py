@@ -11,6 +11,7 @@ from typing import Final
 from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.version import __version__
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
@@ -19,6 +20,8 @@ QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
 QUEUES: Final = "mqtune-*"
 #: The names of all experiments, as a pattern.
 EVERY: Final = "*"
+#: What kombu puts between the name of a queue and a priority.
+_PRIORITY_MARK: Final = "\x06\x16"
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: Tags become part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
@@ -110,6 +113,11 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     return f"mqtune-{QUEUE_VERSION}.gpu{offer.gpus:g}.cpu{offer.cpus}{memory}{tags}" + (
         "" if experiments == EVERY else f"@{experiments}"
     )
+
+
+def lists_of(queue: str) -> list[str]:
+    """Return the Redis lists in which the messages of a queue wait, one for each priority, from the first to be taken to the last."""
+    return [f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER]
 
 
 def check_experiments(pattern: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
+import math
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping
@@ -32,6 +35,28 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def cell_value(text: str) -> object:
+    """Return what a cell of a table holds: JSON, a value as Python writes it, or the text itself."""
+    if text in _WORDS:
+        return _WORDS[text]
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return text
+
+
+#: Values as Python, pandas and R write them.
+_WORDS: Final = {
+    "True": True,
+    "False": False,
+    "TRUE": True,
+    "FALSE": False,
+    "None": None,
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+}
 
 
 def in_words(values: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -137,6 +137,18 @@ class Labels(NamedTuple):
             self.notes if notes is None else checked_notes(notes),
         )
 
+    def after(self, arguments: Mapping[str, object]) -> Labels:
+        """Return what a request to label makes of these: *tags* are added and *untag* removed; *note* is a line more, or all with *notes*.
+
+        Raises:
+            ConfigurationError: an argument is not what it should be.
+        """
+        gone = checked_tags(arguments.get("untag", []))
+        tags = [*self.tags, *checked_tags(arguments.get("tags", []))]
+        note = checked_notes(arguments.get("note", ""))
+        notes = checked_notes(arguments.get("notes", self.notes))
+        return self.changed([tag for tag in tags if tag not in gone], "\n".join(filter(None, (notes, note))))
+
     def match(self, tags: Iterable[str] = (), text: str = "") -> bool:
         """Whether all of *tags* are there, and *text* stands in the notes, in capitals or not."""
         return set(tags) <= set(self.tags) and text.casefold() in self.notes.casefold()
@@ -153,12 +165,13 @@ def checked_tags(tags: object) -> list[str]:
     """
     if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"tags={tags!r:.200} is no list of names; give a list such as ['baseline', 'v2']")
-    found = list(dict.fromkeys(tags))
-    for tag in found:
+    given = list(tags)
+    for tag in given:
         if not isinstance(tag, str) or not tag.strip() or len(tag) > _TAG_CHARS or not tag.isprintable():
             raise ConfigurationError(
                 f"tags: {tag!r:.200} is no tag; give a text of up to {_TAG_CHARS} characters, on one line"
             )
+    found = list(dict.fromkeys(given))
     if len(found) > _MOST_TAGS:
         raise ConfigurationError(f"there are {len(found)} tags, and the most is {_MOST_TAGS}")
     return found
@@ -410,7 +423,8 @@ class Attempt:
 
     ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
-    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty.
+    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired`` says, with
+    ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
     """
 
     number: int
@@ -433,6 +447,7 @@ class Attempt:
     signal: int | None = None
     error_type: str = ""
     error: str = ""
+    retired: str = ""
     working_dir: str = ""
     stdout_path: str = ""
     stderr_path: str = ""
@@ -440,6 +455,11 @@ class Attempt:
     stdout_tail: str = ""
     stderr_tail: str = ""
     reports: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its reports count: it has not ended, and nothing but to run is wanted of it."""
+        return self.end is None and self.intent is Intent.RUN
 
     @property
     def could_not_start(self) -> bool:

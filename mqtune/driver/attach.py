@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 from mqtune.core.resources import Resources
 from mqtune.core.text import there_are
 from mqtune.driver.connect import BrokerDeployment
@@ -77,7 +77,7 @@ def attached(
                 # What it learns stands in the definition.
                 searcher = WarmStart(names, searcher)
             return Settings(
-                trainable=trainable if trainable is not None else _trainable(definition, deployment),
+                trainable=_trainable(trainable, definition, deployment),
                 space=whole,
                 metric=definition["metric"],
                 mode=definition["mode"],
@@ -103,7 +103,12 @@ def attached(
         raise
 
 
-def _trainable(definition: Definition, deployment: BrokerDeployment) -> KnownTrainable:
+def _trainable(
+    given: AnyTrainable | None, definition: Definition, deployment: BrokerDeployment
+) -> AnyTrainable | KnownTrainable:
+    # Workers go on with the code that was brought to them.
+    if given is not None and not definition.get("bundle"):
+        return given
     # Where code is taken from is never the choice of who may write to a server.
     code_root = Path(definition["code_root"]) if deployment.is_private else Path.cwd()
     return KnownTrainable(TrainableSpec.decode(definition["trainable"]), code_root)
@@ -127,6 +132,10 @@ def _definition(name: str, place: BrokerDeployment) -> Definition:
     """Return an experiment's definition, from its server or, if that has lost it, from this machine's copy."""
     folder = mqtune_home() / name
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
+        if (folder / ARCHIVED).is_file():
+            raise ConfigurationError(
+                f"experiment {name!r} is archived in {folder}; give a broker, and it goes on there: `mqtune resume {name} --broker URL`"
+            )
         if (folder / JOURNAL_FILE).is_file():
             raise ConfigurationError(
                 f"experiment {name!r} did not run on this machine alone; give its broker: the URL of the Redis that has it"

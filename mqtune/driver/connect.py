@@ -11,30 +11,40 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from mqtune.backends.base import Backend, BackendSession
-from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
-from mqtune.backends.local.worker import LocalWorker
-from mqtune.backends.simulated import Simulated
+from mqtune.backends.local.worker import LocalWorker, PrivateWorker, WorkerProcess
+from mqtune.backends.queues import QueueBackend
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
-from mqtune.core.machine import SERVER_FOLDER, make_folder
+from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, SIMULATION, make_folder
+from mqtune.core.resources import Resources
+from mqtune.core.trial import CheckpointId
+from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.local_slots import worker_options
-from mqtune.driver.settings import Checkpoints, Definition, Local, Plan
+from mqtune.driver.local_slots import slot_settings
+from mqtune.driver.owning import claim
+from mqtune.driver.plan import Plan
+from mqtune.driver.settings import Checkpoints, Definition, Local
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
+from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import bring_back, entries_behind, kept_definition
+from mqtune.results.checkpoints import DICTS
+from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
 #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
@@ -58,7 +68,7 @@ class Session:
     #: Whether no worker of an earlier run can be left.
     is_private: bool
     #: Starts what runs trials here, or does nothing; returns what the caller ends.
-    start_worker: Callable[[], LocalWorker | None]
+    start_worker: Callable[[], WorkerProcess | None]
     #: Whether the driver ever waits there; what never waits may not be interrupted in the middle.
     waits: bool = True
 
@@ -101,6 +111,8 @@ class BrokerDeployment:
         self.store: str | None = None
         self._broker = broker
         self._server: _Server | None = None
+        #: The worker that was started ahead, until it is told what to do.
+        self._worker: PrivateWorker | None = None
         #: Releases the server.
         self._held = ExitStack()
 
@@ -151,8 +163,11 @@ class BrokerDeployment:
             InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine can't.
         """
         stack.callback(self._held.close)
+        self._start_ahead(plan, folder, stack)
         server = self._connect(folder)
         broker, client, is_local = server.url, server.client, server.is_local
+        if plan.project is not None and not is_local:
+            check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
         plan.broker = "" if is_local else broker
         journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
         journal.on_loss = plan.on_loss
@@ -163,46 +178,48 @@ class BrokerDeployment:
         make_folder(folder)
         store = _store(plan, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
+        bundles, exchange = BundleFolder(folder), CodeExchange(client, plan.name, patience_s=_PATIENCE_S)
+        plan.find_bundle = lambda digest: bundles.find(digest) or exchange.bundle(digest)
         plan.read_code()
         if plan.settings.run.overwrite:
             if is_local:
                 # Nothing is deleted for what could never run here.
-                worker_options(plan.resources, self.local_slots)
+                slot_settings(plan.resources, self.local_slots)
             _delete(journal, folder, store)
+        if store is not None:
+            claim(store, client, plan.name)
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)
             bring_back(journal, copy, at=clock.time(), accept=plan.definition)
             kept = journal.definition()
+            _bring_dicts(journal, folder)
         if kept is None and is_local:
             # Nothing is begun that could never run here.
-            worker_options(plan.resources, self.local_slots)
+            slot_settings(plan.resources, self.local_slots)
         definition = plan.definition(kept)
         _keep_code(plan, definition, folder)
-        backend = CeleryBackend(
+        if plan.bundle is not None:
+            bundles.keep(plan.bundle)
+        code_key = os.environ.get(KEY_VARIABLE) or (secrets.token_hex() if is_local else "")
+        bundle = plan.bundle or bundles.find(definition.get("bundle", ""))
+        journal.on_restored = bring(definition, bundle, exchange, code_key, is_own=is_local, before=plan.bundle_before)
+        needs = needed(plan.resources, definition)
+        digest = hashlib.sha256(encode_value(definition)).hexdigest()[:16]
+        backend = _backend_on(server)(
             client,
             broker,
             journal=journal,
             clock=clock,
             title=f"{plan.name}/{plan.spec.name}",
-            digest=hashlib.sha256(encode_value(definition)).hexdigest()[:16],
-            resources=plan.resources,
+            digest=digest,
+            resources=needs,
             patience_s=_PATIENCE_S,
             is_local=is_local,
         )
         stack.callback(backend.close)
         if not is_local:
             _check_offer(plan, backend)
-
-        def start_worker() -> LocalWorker | None:
-            if not is_local:
-                return None
-            return LocalWorker(
-                broker,
-                folder=folder,
-                code_root=plan.code_root,
-                options=worker_options(plan.resources, self.local_slots),
-            )
 
         return Session(
             journal=journal,
@@ -214,8 +231,36 @@ class BrokerDeployment:
             definition=definition,
             is_new=kept is None,
             is_private=server.is_private,
-            start_worker=start_worker,
+            start_worker=partial(
+                self._start_worker, plan, folder, needs, digest, code_key if definition.get("bundle") else ""
+            ),
         )
+
+    def _start_worker(
+        self, plan: Plan, folder: Path, needs: Resources, digest: str, code_key: str
+    ) -> WorkerProcess | None:
+        """Start what runs trials here, where there is to be something."""
+        server = self._server
+        if server is None or not server.is_local:
+            return None
+        slots = slot_settings(needs, self.local_slots)
+        if not server.is_private:
+            return LocalWorker(server.url, folder=folder, code_root=plan.code_root, slots=slots, code_key=code_key)
+        worker, self._worker = self._worker or PrivateWorker(folder), None
+        most = [number for number in (plan.limits.max_trials, plan.limits.max_concurrent) if number is not None]
+        ahead = plan.name, digest, min(most, default=None)
+        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=ahead, code_key=code_key)
+        return worker
+
+    def _start_ahead(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+        """Start the worker of a new experiment on this machine alone, so that it imports what it needs while the server starts.
+
+        One that exists may have ended, and may be deleted.
+        """
+        if not self.is_known and not plan.settings.run.overwrite and not (folder / JOURNAL_FILE).exists():
+            make_folder(folder)
+            self._worker = worker = PrivateWorker(folder)
+            stack.callback(worker.kill)
 
     def _connect(self, folder: Path) -> _Server:
         """Return the server, with a connection to it; once."""
@@ -223,6 +268,8 @@ class BrokerDeployment:
             url, is_local, is_private = self._find(folder)
             client = connect(url, role="driver")
             self._held.callback(client.close)
+            if is_private:
+                Fleet(client, patience_s=_PATIENCE_S).forget_all()
             self._server = _Server(url, is_local, is_private, client)
         return self._server
 
@@ -248,7 +295,7 @@ class BackendDeployment:
 
     def __init__(self, backend: Backend) -> None:
         self.local_slots = None
-        self.is_simulated = isinstance(backend, Simulated)
+        self.is_simulated = is_simulated(backend)
         self._backend = backend
 
     def close(self) -> None:
@@ -262,6 +309,8 @@ class BackendDeployment:
             InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
         """
+        if plan.project is not None and not self.is_simulated:
+            raise ConfigurationError("Process(bundle=…) is for a broker's workers, or this machine's: leave it out")
         backend = self._backend.open(plan.name, plan.resources)
         stack.callback(backend.close)
         _check_offer(plan, backend)
@@ -286,7 +335,7 @@ class BackendDeployment:
             backend=backend,
             clock=backend.clock,
             owner=owner,
-            driver="a simulation" if self.is_simulated else _this_process(),
+            driver=SIMULATION if self.is_simulated else _this_process(),
             store=store,
             definition=definition,
             is_new=kept is None,
@@ -294,6 +343,15 @@ class BackendDeployment:
             start_worker=lambda: None,
             waits=not self.is_simulated,
         )
+
+
+def _backend_on(server: _Server) -> type[QueueBackend]:
+    """Return the backend for a server; where nobody else is, Celery has nothing to do."""
+    if server.is_private:
+        return LocalBackend
+    from mqtune.backends.celery import CeleryBackend  # noqa: PLC0415 - celery's import takes a third of a second
+
+    return CeleryBackend
 
 
 def _learn(plan: Plan, journal: Journal, folder: Path) -> None:
@@ -334,6 +392,13 @@ def _store(plan: Plan, usual: Path | None, *, known: str | None = None) -> Check
     return store
 
 
+def _bring_dicts(journal: RedisJournal, folder: Path) -> None:
+    """Have the server hold the checkpoints that its experiment's folder has for it, as that of an archived one."""
+    for file in (folder / DICTS).glob("*"):
+        journal.bring_checkpoint(CheckpointId(file.name), file.read_bytes())
+    (folder / ARCHIVED).unlink(missing_ok=True)
+
+
 def _keep_code(plan: Plan, definition: Definition, folder: Path) -> None:
     """Keep the trainable's files as they are, so that trials run them while they are edited."""
     for name, wanted in definition["code_files"].items():
@@ -367,6 +432,13 @@ def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
+def is_simulated(backend: object) -> bool:
+    """Whether a backend is of simulated workers."""
+    from mqtune.backends.simulated import Simulated  # noqa: PLC0415 - nobody else needs it
+
+    return isinstance(backend, Simulated)
+
+
 def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> Deployment:
     """Return where a user wants an experiment to run.
 
@@ -386,7 +458,7 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> 
     if isinstance(backend, BrokerDeployment):
         # ``attach`` has connected already, to read the definition.
         return backend
-    if isinstance(backend, Simulated) and checkpoints.store is not None:
+    if is_simulated(backend) and checkpoints.store is not None:
         raise ConfigurationError("simulated workers store no checkpoints: leave out Checkpoints(store=…)")
     if isinstance(backend, Backend) and not isinstance(backend, type):
         return BackendDeployment(backend)

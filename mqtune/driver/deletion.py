@@ -8,21 +8,59 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
+from mqtune.checkpoints.store import Owner
 from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
+from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.driver.connect import unless_away
+from mqtune.driver.owning import is_shared
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
+from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import entries_behind
 
 
+def is_on(name: str, url: str) -> bool:
+    """Whether a server has an experiment, or what a deletion that was cut off has left of it."""
+    with contextlib.closing(connect(url, role="reader")) as client:
+        return name in experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
+
+
+def messages_of(name: str, url: str) -> list[tuple[str, bytes]]:
+    """Return the messages about an experiment's attempts that wait for workers, each with its queue.
+
+    Raises:
+        AccessDenied: the account may not look.
+    """
+    with contextlib.closing(connect(url, role="driver")) as client:
+        kept = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S).definition()
+        # Where no worker offers it, an attempt waits in the queue of what it asks for.
+        asked = {} if kept is None else decode_definition(name, kept).get("resources", {})
+        fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+        return fleet.messages_of(name, [queue_name(Resources.decode(asked)), *(info.queue for info in fleet.workers())])
+
+
+def remove_messages(messages: list[tuple[str, bytes]], url: str) -> None:
+    """Remove messages from their queues; those of other experiments stay, in their order.
+
+    Raises:
+        AccessDenied: the account may not, as one that an earlier version has made.
+    """
+    with contextlib.closing(connect(url, role="driver")) as client:
+        Fleet(client, patience_s=CONNECT_TIMEOUT_S).remove(messages)
+
+
 class Remains(NamedTuple):
-    """What a server and a store have of an experiment: its trials, the store's URL or nothing, and how many checkpoints it holds."""
+    """What a server and a store have of an experiment: its trials, the store's URL or nothing, and how many checkpoints it holds.
+
+    Of a store that an experiment on another server has too, nothing goes.
+    """
 
     trials: list[TrialId]
     store: str
     checkpoints: int
+    is_shared: bool
 
 
 @contextlib.contextmanager
@@ -35,6 +73,8 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
     """
     with contextlib.closing(connect(url, role="driver")) as client:
         journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
+        # What workers do without a driver stays as the last one has said.
+        journal.on_loss = journal.kept_on_loss()
         owner = secrets.token_hex(8)
         take_lock(journal, owner)
         try:
@@ -43,8 +83,8 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
             unless_away(journal.unlock, owner)
 
 
-def remains_of(journal: RedisJournal) -> Remains:
-    """Return what there is of an experiment.
+def remains_of(journal: RedisJournal, owner: Owner) -> Remains:
+    """Return what there is of an experiment, which is *owner* to its store.
 
     Raises:
         StoreUnavailable: its store can't be reached from here.
@@ -53,16 +93,22 @@ def remains_of(journal: RedisJournal) -> Remains:
     url = "" if kept is None else str(decode_definition(journal.experiment, kept).get("store", ""))
     written = driver_events(entries_behind(journal, START.entry)).values()
     trials = [event.trial for events in written for event in events if isinstance(event, TrialStaged)]
-    return Remains(list(dict.fromkeys(trials)), url, len(open_store(url).ids()) if url else 0)
+    store = open_store(url) if url else None
+    count, shared = (0, False) if store is None else (len(store.ids()), is_shared(store, owner))
+    return Remains(list(dict.fromkeys(trials)), url, count, shared)
 
 
-def delete_remains(journal: RedisJournal, found: Remains) -> None:
+def delete_remains(journal: RedisJournal, found: Remains, owner: Owner) -> None:
     """Delete an experiment's checkpoints and then its keys; after a failure it may be called again.
 
-    A worker that still runs a trial of it ends that. A message that waits in a queue is refused by the worker that takes it.
+    A worker that still runs a trial of it ends that.
     """
-    if found.store:
-        store = open_store(found.store)
+    store = open_store(found.store) if found.store else None
+    if store is not None and not found.is_shared:
         for checkpoint in store.ids():
             store.delete(checkpoint)
-    journal.forget(found.trials)
+    # From here on nothing says where its store is; its name and the lock stay until that is gone, too.
+    journal.erase(found.trials)
+    if store is not None:
+        store.release(owner) if found.is_shared else store.remove()
+    journal.forget([])

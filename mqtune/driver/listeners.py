@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from mqtune.backends.base import BackendSession
 from mqtune.core.errors import (
     CodeDiffers,
+    CodeRefused,
     MetricMissing,
     MqtuneError,
     StoreUnavailable,
@@ -25,15 +26,19 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.text import printable
 from mqtune.core.trial import Action, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction
+from mqtune.driver.requirements import differences
 from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
 
 logger = logging.getLogger(__name__)
 
 #: The error that ends the run when no attempt could be started because of it; any other is the trainable's.
-_NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {kind.__name__: kind for kind in (CodeDiffers, StoreUnavailable)}
+_NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
+    kind.__name__: kind for kind in (CodeDiffers, CodeRefused, StoreUnavailable)
+}
 
 
 class Listener(Protocol):
@@ -70,11 +75,14 @@ class FailureWatch:
         self._fail_fast = fail_fast
         #: Where code was not the experiment's, and which, as far as that was logged.
         self._said_other_code: set[tuple[str, ...]] = set()
+        #: In what workers differ from this machine, as far as that was logged.
+        self._said_differences = {""}
 
     def hear(self, event: Event) -> tuple[()]:
         """Look at an attempt that has started, or ended."""
         if isinstance(event, AttemptStarted):
             self._look_at_code(event)
+            self._look_at_requirements(event)
         elif isinstance(event, AttemptEnded):
             self._look_at_end(event)
         return ()
@@ -92,6 +100,14 @@ class FailureWatch:
                 "them the same; code='strict' would keep such a worker from running its trials",
                 event.worker,
                 ", ".join(files),
+            )
+
+    def _look_at_requirements(self, event: AttemptStarted) -> None:
+        """Warn, once for all workers that are alike, that what this driver has brought runs there with other packages."""
+        if event.environment.get("bundle") and (said := differences(event.environment)) not in self._said_differences:
+            self._said_differences.add(said)
+            logger.warning(
+                "the code runs on worker %s with other versions than here: %s", event.worker, printable(said)
             )
 
     def _look_at_end(self, event: AttemptEnded) -> None:

@@ -13,8 +13,8 @@ from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable
 _SHARE_TOLERANCE: Final = 1e-6
 
 
-def worker_options(asked: Resources, slots: int | None) -> list[str]:
-    """Return the options of a local worker whose slots fit trials that ask for this.
+def slot_settings(asked: Resources, slots: int | None) -> dict[str, str | int]:
+    """Return those settings of a local worker that say which slots it has: such that trials fit that ask for this.
 
     Args:
         asked: what each trial asks for; this machine is assumed to have the tags.
@@ -24,8 +24,8 @@ def worker_options(asked: Resources, slots: int | None) -> list[str]:
         InsufficientResources: this machine can't give that.
         ConfigurationError: its GPUs can't be divided into that many slots.
     """
-    tags = ["--tags", ",".join(sorted(asked.tags))] if asked.tags else []
     cores = usable_cpus()
+    shared: dict[str, str | int] = {"cpus": cores, "tags": ",".join(sorted(asked.tags))}
     if asked.cpus > cores:
         raise _lacks(asked, f"it has {cores}")
     if not asked.gpus:
@@ -33,11 +33,11 @@ def worker_options(asked: Resources, slots: int | None) -> list[str]:
         # Who asks for one core asks for nothing in particular, and may have more trials than cores.
         if asked.cpus > 1 and number * asked.cpus > cores:
             raise _lacks(asked, f"with {number} slots they need {number * asked.cpus}, and it has {cores}")
-        return ["--gpus", "0", "--slots", str(number), "--cpus", str(cores), *tags]
-    return ["--cpus", str(cores), *_gpu_options(asked, slots, cores), *tags]
+        return {"gpus": "0", "slots": number, **shared}
+    return {**_gpu_settings(asked, slots, cores), **shared}
 
 
-def _gpu_options(asked: Resources, slots: int | None, cores: int) -> list[str]:
+def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, str | int]:
     per_slot, per_gpu = _counts(asked)
     gpus = find_gpus("auto")
     if len(gpus) < per_slot:
@@ -61,7 +61,7 @@ def _gpu_options(asked: Resources, slots: int | None, cores: int) -> list[str]:
         has = f"{offer.gpu_memory_gb:g} GB for each" if memory_mb else "an amount that nvidia-smi does not say"
         raise _lacks(asked, f"its GPUs have {has}")
     # With a comma, so that one number is a name, and not how many there are.
-    return ["--gpus", f"{','.join(used)},", "--slots-per-gpu", str(per_gpu), "--gpus-per-slot", str(per_slot)]
+    return {"gpus": f"{','.join(used)},", "slots_per_gpu": per_gpu, "gpus_per_slot": per_slot}
 
 
 def _counts(asked: Resources) -> tuple[int, int]:

@@ -124,8 +124,10 @@ class Driver:
         self._held: Iterator[Report | None] | None = None
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
         self._restorer = Restorer(journal, self._reader, copy, clock)
+        journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
         self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
+        self._timers.share(lambda: self._slots.share(is_over=self._draining))
 
     @property
     def is_finished(self) -> bool:
@@ -150,14 +152,14 @@ class Driver:
 
     @property
     def waiting_for(self) -> str:
-        """Why nothing runs, or an empty text."""
+        """Why nothing runs, or no more than its share of a fleet; else an empty text."""
         if self.experiment.counts[TrialStatus.RUNNING] or self._draining or self.is_finished:
-            return ""
+            return "" if self._draining else self._slots.sharing.why
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
-            return self._timers.held_up_by
-        return "a request to resume what a request has paused" if self._requests.has_paused else self._slots.waits_for
+            return self._timers.held_up_by or self._slots.sharing.why
+        return "a request to resume what a request has paused" if self._requests.has_paused else self._slots.why_no_more
 
     def begin(
         self,
@@ -602,13 +604,13 @@ class Driver:
         """Journal that this driver is done, and have all of the journal on the server and in the copy."""
         self.carry_out(Finish(outcome, reason))
         self._restorer.look()
-        self._reader.finish()
+        self._restorer.finish()
 
     def label(self, trial: Trial | None, labels: Labels) -> None:
         """Give a trial, or without one the experiment, these labels; the copy has that at once if nothing else can come."""
         self.carry_out(Label(trial, labels))
         if self.is_finished:
-            self._reader.finish()
+            self._restorer.finish()
 
     def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
         """Delete all checkpoints of a trial that nothing may still go on from, and return them."""
@@ -653,16 +655,10 @@ class Driver:
     def _check_that_something_happens(self) -> None:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
-        can_happen = experiment.live or self._draining or self.failure is not None or not self.backend.slots
-        if (
-            can_happen
-            or self._limits.is_open
-            or self._slots.is_suggestion_due
-            or self._requests.has_paused
-            or self.is_finished
-        ):
-            return
-        raise self._slots.nothing_resumes()
+        can_happen = experiment.live or self._draining or self.failure is not None or not self._slots.has_slots
+        is_expected = self._limits.is_open or self._slots.is_suggestion_due or self._requests.has_paused
+        if not (can_happen or is_expected or self.is_finished):
+            raise self._slots.nothing_resumes()
 
     # For those who drive it.
 
@@ -688,6 +684,7 @@ class Driver:
     def close(self) -> None:
         """Close the copy and release the lock, so that another driver may go on at once."""
         self._is_closed = True
+        self._slots.sharing.close()
         self._checkpoints.close()
         self._reader.close()
         self._copy.close()

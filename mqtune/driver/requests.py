@@ -16,7 +16,7 @@ from mqtune.core.events import (
     RequestAnswered,
     Requested,
 )
-from mqtune.core.experiment import Experiment
+from mqtune.core.experiment import LABEL, LABELS, Experiment
 from mqtune.core.trial import (
     NO_LABELS,
     Action,
@@ -33,6 +33,7 @@ from mqtune.driver.actions import (
     Answer,
     Decide,
     DriverAction,
+    Label,
     Save,
     Stage,
     again,
@@ -59,7 +60,8 @@ _ARGUMENTS: Final = {
     "resume": frozenset({"config", "checkpoint", "reason"}),
     "restart": frozenset({"config", "source", "checkpoint", "reason"}),
     "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes", "key"}),
-    "set": frozenset({"max_trials", "max_concurrent"}),
+    LABEL: LABELS,
+    "set": frozenset({"max_trials", "max_concurrent", "priority", "share", "preemptible"}),
     "end": frozenset({"now", "reason"}),
 }
 #: Actions whose effect is their answer: it puts them in force, in a replay too.
@@ -140,6 +142,7 @@ class Requests:
             self._slots.max_trials = optional_count("max_trials", changes["max_trials"], 1)
         if "max_concurrent" in changes:
             self._slots.max_concurrent = optional_count("max_concurrent", changes["max_concurrent"], 1)
+        self._slots.sharing.standing = self._slots.sharing.standing.changed(changes)
 
     def action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition:
         """Return the action that carries a request out, or the trial that it adds once a slot is free.
@@ -173,6 +176,9 @@ class Requests:
                 return self._restart(request, brought)
             case "add":
                 return self._add(request, brought)
+            case "label":
+                trial = self._trial(request.trial) if request.trial else None
+                return Label(trial, (trial or self._experiment).labels.after(request.arguments))
             case _:
                 return self._setting(request)
 
@@ -249,9 +255,12 @@ class Requests:
             _reason(request)
         else:
             if not request.arguments:
-                raise ConfigurationError("set changes nothing: give max_trials or max_concurrent")
-            for name, value in request.arguments.items():
-                optional_count(name, value, 1)
+                raise ConfigurationError(
+                    "set changes nothing: give max_trials, max_concurrent, priority, share or preemptible"
+                )
+            for name in request.arguments.keys() & {"max_trials", "max_concurrent"}:
+                optional_count(name, request.arguments[name], 1)
+            self._slots.sharing.standing.changed(request.arguments)
         return Answer(request.id, is_done=True)
 
     def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from mqtune.backends.local.worker import LocalWorker
+from mqtune.backends.local.worker import WorkerProcess
 from mqtune.core.callback import Callback
 from mqtune.core.errors import (
     BrokerUnavailable,
@@ -28,7 +28,8 @@ from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
-from mqtune.driver.settings import LEARNT, Plan
+from mqtune.driver.plan import Plan
+from mqtune.driver.settings import LEARNT
 from mqtune.driver.warm_start import teach
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
@@ -48,23 +49,28 @@ _FULL_BELOW_BYTES: Final = 2**20
 
 
 class Runner:
-    """Runs one experiment: connects, drives it to its end or to Ctrl-C, saves the results and closes all connections."""
+    """Runs one experiment: connects, drives it to its end or to Ctrl-C, saves the results and closes all connections.
 
-    def __init__(self, plan: Plan, deployment: Deployment) -> None:
+    Args:
+        plan: the experiment.
+        deployment: where it runs.
+        folder: its folder on this machine; by default the one of its name.
+    """
+
+    def __init__(self, plan: Plan, deployment: Deployment, folder: Path | None = None) -> None:
         self.plan = plan
         self.experiment = plan.experiment
         #: The experiment's folder on this machine.
-        self.folder = mqtune_home() / plan.name
+        self.folder = folder if folder is not None else mqtune_home() / plan.name
         self._deployment = deployment
         run = plan.settings.run
-        shown = _progress(self._planned, self.folder) if run.progress else []
-        self._callbacks = [*shown, *run.callbacks]
+        self._callbacks = list(run.callbacks)
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
         self._checkpoints: CheckpointGC | None = None
         self._is_closed = self._is_opening = False
-        self._worker: LocalWorker | None = None
-        self._start_worker: Callable[[], LocalWorker | None] = lambda: None
+        self._worker: WorkerProcess | None = None
+        self._start_worker: Callable[[], WorkerProcess | None] = lambda: None
         self._opened = contextlib.ExitStack()
         # A connection that ``attach`` has made is closed also by a tuner that never runs.
         self._opened.callback(self._deployment.close)
@@ -235,9 +241,9 @@ class Runner:
         plan, opened = self.plan, self._opened
         place = self._deployment.open(plan, self.folder, opened, self._interrupts)
         opened.callback(self._end_worker)
+        if plan.settings.run.progress:
+            self._callbacks[:0] = [_progress(self._planned, self.folder)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
-        for callback in self._callbacks:
-            callback.setup(self.folder)
         searcher = plan.searcher()
         teach(searcher, place.definition.get(LEARNT, ()))
         if searcher.is_slow and place.waits:
@@ -274,6 +280,8 @@ class Runner:
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)
         opened.callback(callbacks.tell, "on_end")
+        for callback in self._callbacks:
+            callback.setup(self.folder)
         driver.begin(
             self.plan.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed
         )
@@ -330,6 +338,9 @@ class Runner:
             self._hand_back(driver, "the driver was interrupted")
         outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
         driver.end(outcome, reason)
+        if self._worker is not None:
+            # It ends while the results are written.
+            self._worker.leave()
         return self._save(driver)
 
     def _save(self, driver: Driver) -> Results:
@@ -401,7 +412,7 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-def _progress(total: Callable[[], int | None], folder: Path) -> list[Callback]:
+def _progress(total: Callable[[], int | None], folder: Path) -> Callback:
     from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich takes longer to import than all else here
 
-    return [ProgressDisplay(total=total, folder=folder)]
+    return ProgressDisplay(total=total, folder=folder)

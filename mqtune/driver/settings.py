@@ -6,10 +6,7 @@ may change when the experiment goes on. The definition and what ``Tuner.attach``
 
 from __future__ import annotations
 
-import re
-import secrets
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,30 +14,23 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cas
 
 from mqtune.core.callback import Callback
 from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
-from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
-from mqtune.core.events import decode_definition
-from mqtune.core.experiment import Experiment
-from mqtune.core.keys import is_name
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Metric, Modes, Objective
-from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.resources import Resources
+from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.trial import checked_notes, checked_tags
-from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.retention import Retention
-from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
+from mqtune.driver.screening import MetricFrom, OnOddReport
+from mqtune.driver.sharing import Standing
 from mqtune.driver.warm_start import WarmStart
-from mqtune.journal.base import LossPolicy, OnLoss
-from mqtune.schedulers.base import FIFO, Decider, Scheduler
-from mqtune.schedulers.stopping.rule import StopRule, as_rule
-from mqtune.search.base import SEARCHERS, Searcher, searcher_named
-from mqtune.search.points import Nobody, PointsFirst
-from mqtune.search.random import RandomSearcher
-from mqtune.search.repeater import Repeater
+from mqtune.journal.base import LossPolicy
+from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.search.base import SEARCHERS, Searcher
+from mqtune.search.points import Nobody
 from mqtune.search.space import AnySpace, Space
-from mqtune.trainable.class_ import check_reusable
-from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
+from mqtune.trainable.cells import Cell, cell_of
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 
 T = TypeVar("T")
@@ -136,12 +126,11 @@ def _is_retry_count(name: str, value: object) -> object:
 
 def _is_place(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, str | Path) or not str(value).strip()):
-        raise ConfigurationError(
-            f"Checkpoints({name}={value!r}): give a folder, or a URL such as s3://bucket/folder, or leave it out"
-        )
+        url = " or a URL such as s3://bucket/folder," if name == "store" else ""
+        raise ConfigurationError(f"{name}={value!r}: give a folder,{url} or leave it out")
 
 
-def _is_grace(name: str, value: object) -> object:
+def _is_above_zero(name: str, value: object) -> object:
     return positive("", name, value)
 
 
@@ -178,7 +167,7 @@ class Failures(_Checked):
     on_odd_report: OnOddReport = _option("warn", _one_of(*get_args(OnOddReport)), is_later=True)
     accept_no_report: bool = _option(False, _flag)
     on_driver_loss: LossPolicy = _option("continue", _one_of(*get_args(LossPolicy)), may_change=True)
-    driver_loss_grace_s: float = _option(DRIVER_LOSS_GRACE_S, _is_grace, may_change=True, keep=float)
+    driver_loss_grace_s: float = _option(DRIVER_LOSS_GRACE_S, _is_above_zero, may_change=True, keep=float)
 
 
 @dataclass(frozen=True)
@@ -231,8 +220,9 @@ class Process(_Checked):
         start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module, or the
             installed packages that a Python script imports first; "spawn" imports them for each trial, for libraries that
             can't be forked. By default "fork", on macOS "spawn".
-        reuse: whether a trial's process, with the instance of its class, stays for the next trial in its slot, for classes
-            whose ``setup`` takes long: only one with a ``reset_config`` that returns True; see ``mqtune.Trainable``.
+        reuse: whether a trial's process runs the next trial in its slot too, with what it has imported and holds on a GPU: of a
+            function, if the trial has left the process as it was; of a class, with its instance, if its ``reset_config``
+            returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See docs/trials.md.
         ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
         pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has something
@@ -246,6 +236,8 @@ class Process(_Checked):
         code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run again
             after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none of its
             trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the code as it was.
+        bundle: a folder with the trainable, whose files the driver brings to workers that take code
+            (``mqtune worker --accept-code``), such as "."; by default they have the code themselves. See docs/workers.md.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -264,6 +256,7 @@ class Process(_Checked):
         "always", _one_of(*get_args(KeepWorkingDir)), may_change=True, is_later=True
     )
     code: CodePolicy = _option("warn", _one_of(*get_args(CodePolicy)), may_change=True, is_later=True)
+    bundle: str | Path | None = _option(None, _is_place, key=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +265,12 @@ class Run(_Checked):
 
     Args:
         max_concurrent: the most trials at once; by default as many as there are slots.
+        priority: on a fleet that several experiments use, those of a "high" priority have the slots that they want before "normal"
+            ones, and these before "low" ones. See docs/how-to/shared-fleet.md.
+        share: how many slots it gets against others of its priority: with 2.0 twice as many as with 1.0. What one does not
+            use, the others have.
+        preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this experiment has
+            had more than its share for a minute; they go on from it by themselves.
         queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is raised, as
             it is in any case for what this machine can't give when there is no broker.
         overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints; each run
@@ -286,6 +285,9 @@ class Run(_Checked):
     """
 
     max_concurrent: int | None = _option(None, _from(1), may_change=True)
+    priority: Priority = _option("normal", _one_of(*PRIORITIES), may_change=True, is_later=True)
+    share: float = _option(1.0, _is_above_zero, may_change=True, is_later=True, keep=float)
+    preemptible: bool = _option(False, _flag, may_change=True, is_later=True)
     queue_trials: bool = _option(True, _flag, may_change=True)
     overwrite: bool = _option(False, _flag, key=None)
     callbacks: Sequence[Callback] = _option((), key=None)
@@ -309,10 +311,21 @@ class Local(_Checked):
 
 
 class KnownTrainable(NamedTuple):
-    """A trainable by its name in a definition, with the code root that it is found below."""
+    """A trainable by its name in a definition, with the code root that it is found below, and its source if it is in no file."""
 
     spec: TrainableSpec
     code_root: Path
+    cell: Cell | None = None
+
+    @classmethod
+    def of(cls, trainable: AnyTrainable) -> Self:
+        """Return a function, class or script by its name.
+
+        Raises:
+            TrainableNotFound: no worker could import it.
+        """
+        cell = cell_of(trainable)
+        return cls(*TrainableSpec.of(trainable)) if cell is None else cls(cell.spec, Path.cwd(), cell)
 
 
 class HasLocalSlots(Protocol):
@@ -404,13 +417,13 @@ _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
 # What a definition keeps of it.
 
 
-def _kept(group: object) -> Definition:
+def kept_options(group: object) -> Definition:
     """Return what a definition keeps of a group of options, and of the groups in it."""
     found: Definition = {}
     for each, option, key in _options(group):
         value = getattr(group, each.name)
         if "group" in each.metadata:
-            found |= _kept(value)
+            found |= kept_options(value)
             continue
         outer, _, inner = key.partition(".")
         plain = value if option.keep is None or value is None else option.keep(value)
@@ -447,12 +460,14 @@ def _changeable(group: object) -> Iterator[str]:
 #: What definitions said before ``TimeLimit`` said it: ``attach`` makes a rule of it.
 RETIRED: Final[Mapping[str, Literal["driver", "trials"]]] = {"time_budget_s": "driver", "trial_time_budget_s": "trials"}
 #: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it, where.
-_MAY_CHANGE: Final = frozenset(_changeable(Settings)) | {"stop", "code_files", "code_root", "version"} | RETIRED.keys()
+MAY_CHANGE: Final = (
+    frozenset(_changeable(Settings))
+    | {"stop", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"}
+    | RETIRED.keys()
+)
 #: The names of the sources of a ``WarmStart``, and what was learnt from them; only where there is one.
 LEARN_FROM: Final = "learn_from"
 LEARNT: Final = "learnt"
-#: What counts of a definition that was written before it had this, and what must not change.
-_BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,222 +479,6 @@ class Limits:
     ttl_s: float | None = None
     fail_fast: FailFast = False
     rule: StopRule | None = None
+    standing: Standing = field(default_factory=Standing)
     #: Whether trials may be added until somebody says that it has ended.
     is_open: bool = False
-
-
-class Plan:
-    """One experiment as its user wants it: its settings, with all that follows from them.
-
-    Args:
-        settings: what the user gave.
-
-    Raises:
-        ConfigurationError: an argument is invalid, or some don't go together.
-        TrainableNotFound: no worker could import the trainable.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        if isinstance(settings.trainable, KnownTrainable):
-            self.spec, self.code_root = settings.trainable
-        else:
-            self.spec, self.code_root = TrainableSpec.of(settings.trainable)
-            if settings.process.reuse:
-                check_reusable(settings.trainable)
-        #: The files of the trainable, once they were read, and those that are not as they were when the experiment began.
-        self.sources: dict[str, bytes] = {}
-        self.changed: list[str] = []
-        #: The URL of the checkpoint store, and of the broker, or empty; known once there is a connection.
-        self.store = self.broker = ""
-        self.seed = settings.seed
-        self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
-        self.resources = settings.resources if settings.resources is not None else Resources()
-        self.name = settings.name if settings.name is not None else _new_name(self.spec)
-        self.scheduler = settings.scheduler if settings.scheduler is not None else FIFO()
-        if not is_name(self.name):
-            raise ConfigurationError(
-                f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
-            )
-        self._learnt: Definition = {}
-        self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
-        self._searcher = self._chosen_searcher()
-        self.objective = Objective.of(settings.metric, settings.mode)
-        if self.warm_start is not None:
-            self.warm_start.check_objective(self.objective)
-        if self._searcher is not None:
-            self._searcher.check_space(self.space)
-            self._searcher.check_objective(self.objective)
-            if self._searcher.wants_whole_trials and not isinstance(self.scheduler, FIFO):
-                raise ConfigurationError(
-                    f"scheduler={type(self.scheduler).__name__}(…): {type(self._searcher).__name__} compares trials that have run to "
-                    "their own end; leave the scheduler out, or end trials by rules: stop=…"
-                )
-        self.scheduler.check_space(self.space)
-        is_open = isinstance(self.space, AnySpace)
-        if settings.metric or not is_open:
-            self._bind(self.scheduler)
-        self.limits = self._limits(as_rule(settings.stop), is_open=is_open)
-        failures = settings.failures
-        self.reading = Reading(failures.metric_from, failures.on_odd_report)
-        self.experiment = Experiment(
-            self.name,
-            metric=settings.metric,
-            mode=settings.mode,
-            max_failures=failures.max_failures,
-            accept_no_report=failures.accept_no_report,
-        )
-
-    def _chosen_searcher(self) -> Searcher | None:
-        """Return the searcher that was given, or that the scheduler brings; None for random search."""
-        given, own = self.settings.searcher, self.scheduler.searcher
-        if own is not None and given is not None:
-            raise ConfigurationError(
-                f"searcher={given!r}: {type(self.scheduler).__name__} proposes the configs itself; leave searcher out"
-            )
-        if isinstance(given, WarmStart):
-            return given.searcher
-        return searcher_named(given) if isinstance(given, str) else own or given
-
-    def _bind(self, decider: Decider) -> None:
-        """Tell a decider what is optimised."""
-        decider.check_objective(self.objective)
-        decider.bind(self.objective.metrics[0], self.objective.modes[0])
-
-    def _limits(self, rule: StopRule | None, *, is_open: bool) -> Limits:
-        settings = self.settings
-        if rule is not None:
-            self._bind(rule)
-        return Limits(
-            max_trials=settings.max_trials if settings.max_trials is not None else self._default_number(),
-            max_concurrent=settings.run.max_concurrent,
-            ttl_s=settings.process.ttl_s,
-            fail_fast=settings.failures.fail_fast,
-            rule=rule,
-            is_open=is_open,
-        )
-
-    def _default_number(self) -> int | None:
-        """Return how many trials there are if nobody says so; None for as many as the searcher has."""
-        searcher = self._searcher
-        if searcher is None:
-            return max(self.space.grid_size, 1)
-        if isinstance(searcher, PointsFirst | Repeater) and searcher.count is not None:
-            return max(self.space.grid_size, searcher.count, 1)
-        return None
-
-    @property
-    def on_loss(self) -> OnLoss:
-        """What workers do when nobody drives the experiment."""
-        failures = self.settings.failures
-        return OnLoss(failures.on_driver_loss, float(failures.driver_loss_grace_s))
-
-    def searcher(self) -> Searcher:
-        """Return the searcher, at its beginning; the seed must be known."""
-        seed = self.seed or 0
-        if self._searcher is None:
-            return RandomSearcher(self.space, seed)
-        self._searcher.bind(self.space, seed, metric=self.objective.metrics[0], mode=self.objective.modes[0])
-        return self._searcher
-
-    def read_code(self) -> None:
-        """Read the trainable's files, as far as they are here: the definition then says what they hold."""
-        self.sources = read_code(self.spec, self.code_root)
-
-    def definition(self, kept: bytes | None) -> Definition:
-        """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
-
-        What may change is as this plan has it. A seed that was left out is drawn, or taken from what was kept.
-
-        Raises:
-            NameTaken: an experiment with another definition has the name.
-            CodeDiffers: the code has changed, and must not.
-            ConfigurationError: a new one can't learn from what it should.
-        """
-        before = None if kept is None else decode_definition(self.name, kept)
-        if before is not None:
-            before |= {key: value for key, value in _BEFORE.items() if key not in before}
-        if self.seed is None:
-            self.seed = before["seed"] if before is not None else secrets.randbits(32)
-        now: Definition = decode_value(encode_value(self._describe()))
-        if before is None:
-            return now | self.learnt()
-        fixed = [key for key in dict.fromkeys([*now, LEARN_FROM]) if key not in _MAY_CHANGE]
-        pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
-        if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
-            raise NameTaken(self._what_differs(differing))
-        if not self.sources:
-            # Where the code isn't, as with ``attach`` on another machine, it is what it was.
-            now["code_files"] = before.get("code_files", {})
-        self._check_code(now["code_files"], before.get("code_files"))
-        return {**before, **{key: value for key, value in now.items() if key in _MAY_CHANGE}}
-
-    def learnt(self) -> Definition:
-        """Return what a new experiment's searcher learns, read once from its sources; later drivers take it from the definition.
-
-        Raises:
-            ConfigurationError: there is nothing that it could learn.
-            BrokerUnavailable: the broker doesn't answer.
-        """
-        if self.warm_start is not None and not self._learnt:
-            found = self.warm_start.read(
-                self.space, self.objective.metrics[0], self.objective.modes[0], broker=self.broker
-            )
-            self._learnt = decode_value(encode_value({LEARNT: found}))
-        return self._learnt
-
-    def _check_code(self, now: Mapping[str, str], before: object) -> None:
-        self.changed = changed_files(now, before)
-        if self.changed and self.settings.process.code == "strict":
-            raise CodeDiffers(
-                f"experiment {self.name!r} began with other code, and goes on with no other (code='strict'): "
-                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from scratch: "
-                "run=Run(overwrite=True)"
-            )
-
-    def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
-        """Return, line by line, in what another experiment of this name differs, and what can be done."""
-        lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
-        # A searcher that has the space and the seed would say the same once more.
-        lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
-        head = f"experiment {self.name!r} exists, and is another one:"
-        ways_out = (
-            f"Give this one another name, such as name={f'{self.name}-2'!r}; or go on with the one that exists: "
-            f"`mqtune resume {self.name}`; or delete that, with its results, and start from scratch: "
-            "run=Run(overwrite=True)"
-        )
-        return "\n  ".join([head, *lines, ways_out])
-
-    def _describe(self) -> Definition:
-        kept, rule = _kept(self.settings), self.limits.rule
-        if kept["pass_checkpoint_dir"] is None:
-            kept["pass_checkpoint_dir"] = self.settings.checkpoints.store is not None
-        return kept | {
-            "trainable": self.spec.encode(),
-            "space": self.space.describe(),
-            "searcher": described(self.searcher()),
-            "scheduler": described(self.scheduler),
-            "stop": None if rule is None else described(rule),
-            "resources": self.resources.encode(),
-            "max_trials": self.limits.max_trials,
-            "seed": self.seed,
-            "store": self.store,
-            "code_files": fingerprints(self.spec, self.sources),
-            "code_root": str(self.code_root),
-            "version": __version__,
-            **dict.fromkeys(RETIRED),
-            **({} if self.warm_start is None else {LEARN_FROM: self.warm_start.names}),
-        }
-
-
-def _same(value: object) -> object:
-    """Return what must be equal; a script may be started from another folder, or a class be imported by another name."""
-    if isinstance(value, dict):
-        value = {key: inner for key, inner in value.items() if key != CLASS}
-        return {**value, "script": Path(value["script"]).name} if "script" in value else value
-    return value
-
-
-def _new_name(spec: TrainableSpec) -> str:
-    stem = re.sub(r"[^A-Za-z0-9_-]", "-", spec.name)[:60]
-    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

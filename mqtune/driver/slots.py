@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,9 +13,19 @@ from mqtune.core.errors import ConfigurationError, NothingResumes
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, TrialId, TrialStatus, trial_of
-from mqtune.driver.actions import Close, Stage, again, checkpoint_of, newest_checkpoint, next_trial_id, resuming
+from mqtune.driver.actions import (
+    Close,
+    DriverAction,
+    Stage,
+    again,
+    checkpoint_of,
+    newest_checkpoint,
+    next_trial_id,
+    resuming,
+)
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.settings import Limits
+from mqtune.driver.sharing import Sharing
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
@@ -47,6 +58,7 @@ class SlotFiller:
         self.is_suggestion_due = False
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
+        self.sharing = Sharing(experiment, backend, limits.standing)
         self._experiment = experiment
         self._backend = backend
         self._deciders = deciders
@@ -77,7 +89,32 @@ class SlotFiller:
         """
         waits = self._experiment.to_retry or self._experiment.to_restart
         room = math.inf if self._is_open and waits else self._backend.slots * self._ahead
-        return self._experiment.live < (room if self.max_concurrent is None else min(room, self.max_concurrent))
+        most = room if self.max_concurrent is None else min(room, self.max_concurrent)
+        return self._experiment.live < min(most, self.sharing.limit(self.max_concurrent))
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether there is any slot that an attempt may have, free or not."""
+        return self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
+
+    def share(self, *, is_over: bool) -> Iterable[DriverAction]:
+        """Look at what other experiments want, and return what gives back slots that they are to have.
+
+        Args:
+            is_over: whether nothing more starts in any case.
+        """
+        self.sharing.is_sated = self.sharing.is_sated or is_over
+        return self.sharing.look(self.max_concurrent)
+
+    @property
+    def why_no_more(self) -> str:
+        """Why nothing more is started, for people, as of the last time that a slot was to be filled; empty while something is."""
+        if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
+            return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
+        is_over = self.max_trials is not None and self._suggested >= self.max_trials and not self._added
+        if is_over and not self.exhausted:
+            return f"all of max_trials={self.max_trials} have begun"
+        return self.sharing.why or self.waits_for
 
     @property
     def _wants_more(self) -> bool:
@@ -92,8 +129,13 @@ class SlotFiller:
             UserCodeFailed: scheduler or searcher has raised an error.
             ConfigurationError: nothing can be done about the scheduler's choice, or the searcher's config.
         """
+        action = self._choose()
+        self.sharing.is_sated = action is None and not self.is_suggestion_due
+        return action
+
+    def _choose(self) -> Stage | Close | None:
         experiment = self._experiment
-        self.is_suggestion_due = False
+        self.is_suggestion_due, self.waits_for = False, ""
         if experiment.to_retry:
             trial = experiment.trials[experiment.to_retry[0]]
             return again(trial, Restart(trial.config, *newest_checkpoint(trial), by="driver", reason=trial.reason))

@@ -11,6 +11,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import FORGOTTEN, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
+from mqtune.driver.sharing import LOOK_S
 from mqtune.journal.base import Held, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
@@ -28,6 +29,9 @@ REAP_GRACE_S: Final = 8.0
 STALL_S: Final = 8.0
 #: How often the fleet is looked at without a message from it; there is one when a worker joins or leaves, not when one dies.
 REFRESH_S: Final = 5.0
+#: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each look takes some
+#: 20 ms, and a driver has other work.
+_FLEET_PAUSE: Final = 10
 #: How often it is looked up what workers are doing while nothing runs: a user watches that.
 LOOK_AT_HELD_S: Final = 1.0
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
@@ -66,6 +70,8 @@ class DriverTimers:
         self._experiment = experiment
         self._clock = clock
         self._outages = self._journal.outages
+        #: Before then workers that come and go are not looked at again.
+        self._fleet_from = 0.0
         now = clock.monotonic()
         #: When leases were looked at last.
         self._looked_at = now
@@ -81,6 +87,11 @@ class DriverTimers:
         #: Why no attempt runs yet, for people; empty when one does, or nothing is known.
         self.held_up_by = ""
         #: When the next timer is due, by the monotonic clock.
+        self.due = min(timer.due for timer in self._timers)
+
+    def share(self, look: Callable[[], Iterable[DriverAction]]) -> None:
+        """Have what other experiments want looked at from time to time."""
+        self._timers.append(_Timer(LOOK_S, look, self._clock.monotonic()))
         self.due = min(timer.due for timer in self._timers)
 
     def run_due(self) -> Iterable[DriverAction]:
@@ -154,11 +165,14 @@ class DriverTimers:
 
     def look_at_fleet_if_changed(self) -> None:
         """Look at the slots again if a worker has come or gone."""
-        if not self._journal.fleet_changed:
+        begin = self._clock.monotonic()
+        if not self._journal.fleet_changed or begin < self._fleet_from:
             return
         self._journal.fleet_changed = False
         none_fitted = not self._backend.slots
         self._backend.refresh()
+        now = self._clock.monotonic()
+        self._fleet_from = now + (now - begin) * _FLEET_PAUSE
         if none_fitted and self._backend.slots and self._experiment.live:
             # An attempt that was staged before the first worker came may wait in a queue that this one doesn't serve.
             self.publish_lost(older_than_s=0)

@@ -8,6 +8,7 @@ import logging
 import math
 import random
 import re
+import statistics
 import threading
 import warnings
 from collections import deque
@@ -41,6 +42,8 @@ try:
     from ax.utils.common.logger import ROOT_STREAM_HANDLER
     from ax.utils.common.random import with_rng_seed
     from botorch.acquisition.multi_objective import logei
+
+    from mqtune.integrations.ax_space import check_alike, check_objective, constrained
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
 finally:
@@ -55,6 +58,10 @@ _WARNINGS: Final = ("To copy construct from a tensor", "Encountered a `MultiObje
 _CONSTRAINT: Final = re.compile(r"\s*(?P<metric>[^*<>=]*[^*<>=\s])\s*(?P<rest>[<>]=\s*[-+.\deE]+)\s*")
 #: The share of a normal distribution that is left out at each end: Ax's ranges have bounds.
 _TAIL: Final = 1e-6
+#: Values at an early time count only if trials differ there by this share of what they differ by at the time where they do most.
+_TELLING: Final = 0.5
+#: How many values it takes to know by how much trials differ: as many as Syne Tune's MOBSTER wants at a time that it suggests for.
+_SPREAD_OF: Final = 3
 #: How many trials must have ended with data before there is a model: Ax's own default for its five first trials.
 _OBSERVED: Final = 2
 #: What a trial that has ended, or is paused, is for Ax.
@@ -81,6 +88,10 @@ class _Parameter:
     ax: Any
     to_value: Callable[[Any], object]
     to_parameter: Callable[[Any], Any]
+
+
+#: A value that Ax has as it is.
+_AS_IT_IS: Final = _Parameter(None, lambda value: value, lambda value: value)
 
 
 @dataclass(slots=True)
@@ -124,7 +135,8 @@ class AxSearcher(Searcher):
 
     Ax has a trial's values at the steps 1, 2, 4, 8 and so on, and its last one. Once trials have been stopped early or paused, the
     strategies that Ax has a name for model config and time together, from all of these, and suggest for the latest time that
-    any trial has come to, as MOBSTER does; before, and otherwise, Ax models the last of them. Time is taken as its logarithm.
+    any trial has come to, as MOBSTER does; before, and otherwise, Ax models the last of them. Time is taken as its logarithm. Values at
+    early times at which trials are still alike are left out.
 
     With several metrics Ax looks for their Pareto front. Of a report counts all that is optimised and constrained, or nothing.
 
@@ -134,7 +146,9 @@ class AxSearcher(Searcher):
 
     Args:
         strategy: "fast" for a Gaussian process; "quality" for one with a sparse prior and warped inputs, which takes many times
-            as long; "random_search" for the Sobol sequence alone; or a new ``GenerationStrategy`` of Ax's.
+            as long; "random_search" for the Sobol sequence alone; a new ``GenerationStrategy`` of Ax's; or a configured ``Client``,
+            which is copied: with its space (``ax_space.space_of``), its constraints, the trials that it has, and its generation
+            strategy, or else "fast".
         outcome_constraints: what metrics must be kept to, such as "latency <= 10": one metric in each, which trials report and
             Ax models; of several metrics also those that are optimised. Ax may try what turns out not to keep to it.
         seed: None for the experiment's.
@@ -152,15 +166,22 @@ class AxSearcher(Searcher):
     def __init__(
         self, strategy: Any = "fast", *, outcome_constraints: Sequence[str] = (), seed: int | None = None
     ) -> None:
-        if strategy not in METHODS and not isinstance(strategy, GenerationStrategy):
-            hint = "; run_client of mqtune.integrations.ax_client runs a Client's own experiment"
+        if strategy not in METHODS and not isinstance(strategy, GenerationStrategy | Client):
             raise ConfigurationError(
-                f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy of Ax"
-                + (hint if isinstance(strategy, Client) else "")
+                f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy or a "
+                "Client of Ax"
             )
+        self._constraints = [_constraint(each) for each in _listed(outcome_constraints)]
+        #: The client to begin with, if one was given.
+        self._given = strategy if isinstance(strategy, Client) else None
+        if self._given is not None:
+            if outcome_constraints:
+                raise ConfigurationError("AxSearcher: a Client has outcome_constraints of its own")
+            outcome_constraints = constrained(self._given)
+            self._constraints = [(metric, "") for metric in outcome_constraints]
+            strategy = self._given._maybe_generation_strategy or METHODS[0]
         self._strategy = strategy
         self._outcome_constraints = outcome_constraints
-        self._constraints = [_constraint(each) for each in _listed(outcome_constraints)]
         self._seed = seed
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, _Record] = {}
@@ -174,6 +195,8 @@ class AxSearcher(Searcher):
         """Check that there is something to choose, and nothing that Ax can't keep to."""
         if space.constraint:
             raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
+        if self._given is not None:
+            check_alike(space, self._given)
         _parameters(space)
         self._check_strategy()
         if all(domain.size == 1 for domain in space.domains.values()):
@@ -185,7 +208,7 @@ class AxSearcher(Searcher):
         Raises:
             ConfigurationError: it is another experiment's.
         """
-        if self._strategy not in METHODS and self._strategy._experiment is not None:
+        if self._given is None and self._strategy not in METHODS and self._strategy._experiment is not None:
             raise ConfigurationError(
                 f"AxSearcher: the generation strategy {self._strategy.name} is another experiment's or Client's; give "
                 "strategy.clone_reset()"
@@ -194,8 +217,9 @@ class AxSearcher(Searcher):
     def check_objective(self, objective: Objective) -> None:
         """Check that constraints are of other metrics than the one that is optimised."""
         super().check_objective(objective)
-        constrained = [metric for metric, _ in self._constraints]
-        if objective.is_single and objective.metrics[0] in constrained:
+        if self._given is not None:
+            check_objective(objective, self._given)
+        elif objective.is_single and objective.metrics[0] in [metric for metric, _ in self._constraints]:
             raise ConfigurationError(
                 f"AxSearcher: outcome_constraints={list(self._outcome_constraints)!r} are also on {objective}, the one metric "
                 "that is optimised, which Ax refuses"
@@ -216,24 +240,42 @@ class AxSearcher(Searcher):
         self._space, objective = space, self.objective or Objective.of(metric, cast("Mode", mode))
         # By Ax's names: not all can stand in an objective of Ax's.
         metrics = dict.fromkeys([*objective.metrics, *(metric for metric, _ in self._constraints)])
-        self._names = {metric: f"metric{number}" for number, metric in enumerate(metrics)}
+        self._names = {metric: metric if self._given else f"metric{number}" for number, metric in enumerate(metrics)}
         self._own_seed = random.Random(self._seed if self._seed is not None else seed).getrandbits(31)
-        self._parameters = _parameters(space)
-        self._client = Client()
-        self._client.configure_experiment([each.ax for each in self._parameters.values()], name="mqtune")
-        self._client.configure_optimization(
-            ", ".join(
-                _SIGNS[mode] + self._names[metric]
-                for metric, mode in zip(objective.metrics, objective.modes, strict=True)
-            ),
-            [f"{self._names[metric]} {rest}" for metric, rest in self._constraints] or None,
-        )
+        self._parameters = _parameters(space) if self._given is None else dict.fromkeys(space.domains, _AS_IT_IS)
+        self._client = self._configured(objective) if self._given is None else self._copied(self._given)
         self._experiment = self._client._experiment
         for message in _WARNINGS if not objective.is_single else ():
             # For good, as they come in another thread later.
             warnings.filterwarnings("ignore", message, module=r"ax\.")
         if self._strategy not in METHODS:
             self._strategy._experiment = self._experiment
+
+    def _configured(self, objective: Objective) -> Client:
+        """Return a client for the experiment."""
+        client = Client()
+        client.configure_experiment([each.ax for each in self._parameters.values()], name="mqtune")
+        client.configure_optimization(
+            ", ".join(
+                _SIGNS[mode] + self._names[metric]
+                for metric, mode in zip(objective.metrics, objective.modes, strict=True)
+            ),
+            [f"{self._names[metric]} {rest}" for metric, rest in self._constraints] or None,
+        )
+        return client
+
+    def _copied(self, given: Client) -> Client:
+        """Return a copy of the user's client, which saves nothing: a driver that resumes begins with the same again."""
+        client = copy.deepcopy(given)
+        client._storage_config = None
+        self._strategy = client._maybe_generation_strategy or self._strategy
+        return client
+
+    @property
+    def client(self) -> Client:
+        """Ax's client, with all that it was told; for analyses, after the experiment."""
+        self._tell()
+        return self._client
 
     @property
     def can_learn(self) -> bool:
@@ -273,9 +315,26 @@ class AxSearcher(Searcher):
 
     def _asked_of_ax(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
-        with quiet(), one_thread(), uncompiled(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
+        telling = self._telling_values() if self._strategy in METHODS else contextlib.nullcontext()
+        with quiet(), one_thread(), uncompiled(), telling, with_rng_seed(self._own_seed + len(self._experiment.trials)):
             ((run,),) = strategy.gen(self._experiment, n=1)
         return run
+
+    @contextlib.contextmanager
+    def _telling_values(self) -> Iterator[None]:
+        """Have Ax not see the values before the first time at which trials differ, once trials are stopped.
+
+        Most are stopped at the first rung. Where they are still alike there, a model of all values takes the space for flat, and
+        suggests its corners.
+        """
+        data = self._experiment.data
+        if self._experiment.trials_by_status[Status.EARLY_STOPPED]:
+            first = _first_telling(data._data_rows)
+            self._experiment.data = Data(data_rows=[row for row in data._data_rows if not row.step < first])
+        try:
+            yield
+        finally:
+            self._experiment.data = data
 
     def _named_strategy(self) -> Any:
         """Return the strategy that Ax has a name for, as it is after as many trials as there are.
@@ -373,7 +432,8 @@ class AxSearcher(Searcher):
         if record.has_diverged:
             return
         trial, record.told = record.trial, record.step
-        step = math.nan if record.is_end else math.log2(1 + record.step)
+        time = record.step if self._given else math.log2(1 + record.step)
+        step = math.nan if record.is_end else time
         for name, value in zip(self._names.values(), record.values, strict=True):
             signature = self._experiment.metrics[name].signature
             self._untold.append(DataRow(trial.index, trial.arm.name, name, signature, value, math.nan, step=step))
@@ -424,10 +484,16 @@ class AxSearcher(Searcher):
         constraints = {"outcome_constraints": list(self._outcome_constraints)} if self._constraints else {}
         return {
             "searcher": self.kind,
-            "strategy": self._strategy if self._strategy in METHODS else self._strategy.name,
+            "strategy": self._name,
             "seed": "" if self._seed is None else self._seed,
             **constraints,
         }
+
+    @property
+    def _name(self) -> str:
+        if self._given is not None:
+            return "of a Client"
+        return str(self._strategy if self._strategy in METHODS else self._strategy.name)
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxSearcher:
@@ -441,6 +507,17 @@ class AxSearcher(Searcher):
                 f"the searcher had the generation strategy {strategy}, which only your code can make: give searcher=AxSearcher(…)"
             )
         return super().from_arguments(arguments)
+
+
+def _first_telling(rows: Sequence[DataRow]) -> float:
+    """Return the first time at which trials differ, by the standard deviation of the first metric; 0 if that can't be known."""
+    values: dict[float, list[float]] = {}
+    for row in rows:
+        if row.metric_name == rows[0].metric_name and not math.isnan(row.step):
+            values.setdefault(row.step, []).append(row.mean)
+    spreads = {step: statistics.pstdev(values[step]) for step in sorted(values) if len(values[step]) >= _SPREAD_OF}
+    most = max(spreads.values(), default=0.0)
+    return next((step for step, spread in spreads.items() if spread >= _TELLING * most), 0.0)
 
 
 def _listed(constraints: object) -> list[object]:

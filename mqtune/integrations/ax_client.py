@@ -82,7 +82,7 @@ def run_client(
         ConfigurationError: the client has no experiment, or no objective; another call runs it; or an argument can't be meant.
         MetricMissing: a trial has completed, and none has ever reported a metric that is optimised or constrained. What still
             runs is stopped.
-        as ``Tuner.run``.
+        MqtuneError: as ``Tuner.run``.
     """
     file = None if save_to is None else Path(save_to)
     _check(client, max_trials, parallelism, ahead, file)

@@ -145,7 +145,7 @@ class MqtuneRunner(Runner):
 
         Raises:
             SpaceError: a parameter can't be sent to a worker.
-            as ``Tuner.run``, when it connects.
+            MqtuneError: as ``Tuner.run``, when it connects.
         """
         wanted = list(trials)
         if not wanted:
@@ -230,7 +230,7 @@ class MqtuneRunner(Runner):
     def serialize_init_args(cls, obj: MqtuneRunner) -> dict[str, Any]:
         """Return the arguments as plain values; the trainable by its name."""
         known = obj.trainable
-        spec, code_root = known if isinstance(known, KnownTrainable) else TrainableSpec.of(known)
+        spec, code_root = known[:2] if isinstance(known, KnownTrainable) else TrainableSpec.of(known)
         return {
             "trainable": {**spec.encode(), "code_root": str(code_root)},
             "backend": _without_password(obj.backend),
@@ -285,7 +285,7 @@ class MqtuneRunner(Runner):
         """Return what drives the mqtune experiment of one of Ax's; it is opened if need be.
 
         Raises:
-            what has ended it, once; the next call opens it again.
+            Exception: what has ended it, once; the next call opens it again.
         """
         backend = self.backend or os.environ.get("MQTUNE_BROKER")
         place = (repr(backend), self.name or _name(experiment))
@@ -308,7 +308,7 @@ class MqtuneRunner(Runner):
         """Return the mqtune trial of each arm of a trial by the arm's name; None where there is none.
 
         Raises:
-            as ``driven``.
+            Exception: as ``driven``.
         """
         driven = self.driven(trial.experiment)
         return {arm.name: driven.find(_key(trial, arm)) for arm in trial.arms}
@@ -328,7 +328,7 @@ class _SaysWhy(Callback):
             self._reason, self._since = waiting_for, time.monotonic()
         elif waiting_for not in self._said and time.monotonic() - self._since > _IDLE_S:
             self._said.add(waiting_for)
-            logger.warning("nothing runs: %s", waiting_for)
+            logger.warning("the experiment waits: %s", waiting_for)
 
 
 class MqtuneMetric(MapMetric):

@@ -46,8 +46,8 @@ class TrialLogger(Callback, ABC):
     def __init__(self) -> None:
         self._experiment_folder = Path()
         self._progress_by_trial: dict[TrialId, _Progress] = {}
-        #: Whether the tool lacks something that only the journal has.
-        self._lacks_some = False
+        #: What the driver has folded, while one tells this logger of events.
+        self._live_experiment: Experiment | None = None
 
     # What a subclass writes.
 
@@ -84,10 +84,9 @@ class TrialLogger(Callback, ABC):
 
     def on_start(self, experiment: Experiment) -> None:
         self._begin(experiment.name)
+        self._live_experiment = experiment
         if experiment.trials:
-            self._lacks_some = True
-            self._write_missing(Results.load(self._experiment_folder))
-            self._lacks_some = False
+            self._write_missing(self._live_results(experiment))
 
     def on_stage(self, trial: Trial) -> None:
         self._progress_of(trial)
@@ -106,8 +105,9 @@ class TrialLogger(Callback, ABC):
 
     def on_end(self) -> None:
         try:
-            if self._lacks_some:
-                self._write_missing(Results.load(self._experiment_folder))
+            experiment = self._live_experiment
+            if experiment is not None and self._lacks_reports(experiment):
+                self._write_missing(self._live_results(experiment))
             else:
                 self._end_all()
         finally:
@@ -129,8 +129,12 @@ class TrialLogger(Callback, ABC):
 
     def _begin(self, name: str) -> None:
         # One logger may be given one experiment after the other.
-        self._progress_by_trial, self._lacks_some = {}, False
+        self._progress_by_trial, self._live_experiment = {}, None
         self.open(name)
+
+    def _live_results(self, experiment: Experiment) -> Results:
+        # The journal may be ahead of the driver, which may yet stop a trial at a report before its last.
+        return Results(experiment, self._experiment_folder)
 
     def _write_missing(self, results: Results) -> None:
         counts: dict[TrialId, int] = {}
@@ -139,7 +143,11 @@ class TrialLogger(Callback, ABC):
         for recorded in results.reports():
             if not recorded.late:
                 number = counts[recorded.trial] = counts.get(recorded.trial, 0) + 1
-                self._take_report(self._progress_by_trial[recorded.trial], Report(*recorded[:-1]), number)
+                # A running driver may have begun the trial since.
+                progress = self._progress_by_trial.get(recorded.trial) or self._progress_of(
+                    results[recorded.trial].trial
+                )
+                self._take_report(progress, Report(*recorded[:-1]), number)
         self._end_all()
 
     # A trial's progress.
@@ -153,13 +161,19 @@ class TrialLogger(Callback, ABC):
 
     def _take_report(self, progress: _Progress, report: Report, number: int) -> None:
         expected = progress.written + len(progress.waiting) + 1
-        if number > expected:
-            self._lacks_some = True
-        elif number == expected:
+        if number == expected:
             if len(progress.waiting) >= MOST_WAITING:
                 # While the tool is away this fails, and the report comes from the journal later.
                 self._write_waiting(progress)
             progress.waiting.append(report)
+
+    def _lacks_reports(self, experiment: Experiment) -> bool:
+        """Return whether a trial has more reports than were told: some were dropped, or came while the tool was away."""
+        return any(self._taken(trial.id) < trial.reports for trial in list(experiment.trials.values()))
+
+    def _taken(self, trial: TrialId) -> int:
+        progress = self._progress_by_trial.get(trial)
+        return progress.written + len(progress.waiting) if progress else 0
 
     def _write_all_waiting(self) -> None:
         for progress in self._progress_by_trial.values():
@@ -181,9 +195,7 @@ class TrialLogger(Callback, ABC):
 
     def _end_once(self, progress: _Progress) -> None:
         self._write_waiting(progress)
-        if progress.written < progress.trial.reports:
-            self._lacks_some = True
-        elif not progress.has_ended:
+        if not progress.has_ended and progress.written >= progress.trial.reports:
             self.end_trial(progress.trial)
             progress.has_ended = True
 
@@ -202,8 +214,10 @@ def step_of(report: Report, number: int) -> int:
 
 def plain_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:
     """Return a config under flat names, such as ``optimizer.lr``; what is neither number nor text is JSON."""
-    return {name: value if _is_plain(value) else json_text(value) for name, value in flatten(config)}  # type: ignore[misc]
+    return {name: _plain(value) for name, value in flatten(config)}
 
 
-def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+def _plain(value: object) -> bool | float | str:
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return json_text(value)

@@ -15,7 +15,7 @@ try:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run, RunTag
     from mlflow.exceptions import MlflowException
-except ImportError as error:  # pragma: no cover - the tests have it
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"MLflow can't be imported ({error}); pip install 'mqtune[mlflow]'") from error
 
 #: Tags by which a logger finds what an earlier one has made, and how many reports that has written.

@@ -26,6 +26,8 @@ try:
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
+
+    from mqtune.integrations.optuna_level import LevelStorage
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
@@ -69,8 +71,9 @@ class _Record:
     running: optuna.trial.Trial | None
     #: The values by step, one of each metric.
     values: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    #: How many of them it had when the study was last told that it had ended.
+    #: How many of them it had when the study was last told that it had ended, and the number of the trial that was told so.
     told: int = 0
+    number: int | None = None
 
 
 class OptunaSearcher(Searcher):
@@ -88,9 +91,10 @@ class OptunaSearcher(Searcher):
     With several metrics the study has several directions. It knows no steps then: of a trial that was stopped early or paused it
     learns that it was, and not its values.
 
-    Where trials are stopped early or paused, TPE proposes two configs of three, and chance the others: what it learns then is mostly how
-    trials begin, which may mislead. After Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML
-    2018, section 3.
+    Where trials are stopped early or paused, TPE compares them at one time, the latest that at least ten trials have come to, by what they
+    had then, running ones included; all others are bad ones. It proposes two configs of three, and chance the others: what it learns
+    is mostly how trials begin, which may mislead. Both after Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization
+    at Scale", ICML 2018, section 3. A sampler of your own, and TPE with several metrics, has all trials as they have ended.
 
     In a space with conditions the sampler is asked for each parameter after those that it hangs on, and learns of those that a config
     has; TPE then has a model for each group of parameters that always come together (``group=True``).
@@ -148,7 +152,7 @@ class OptunaSearcher(Searcher):
         self._own_seed = self._seed if self._seed is not None else seed
         self._parameters = _parameters(space)
         self._distributions = {path: each.distribution for path, each in self._parameters.items()}
-        self._storage = optuna.storages.InMemoryStorage()
+        self._storage = LevelStorage()
         # Of arguments that the user has not given; for good, as it is said in another thread later.
         warnings.filterwarnings(
             "ignore", "Argument ``(group|multivariate|constant_liar)``", optuna.exceptions.ExperimentalWarning
@@ -173,6 +177,11 @@ class OptunaSearcher(Searcher):
             return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=False)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=True, group=True)
 
+    @property
+    def _is_by_level(self) -> bool:
+        """Whether the sampler is shown all trials at one time; with several metrics nothing is known of theirs."""
+        return self._sampler is None and self._has_pruned and self._objective.is_single
+
     def _numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
 
@@ -190,7 +199,9 @@ class OptunaSearcher(Searcher):
             self._sampler.reseed_rng()
         self._is_resumed = False
         self._count += 1
-        record = self._new_from_sampler() or self._new_at_random()
+        with self._storage.at_one_time(self._study_id) if self._is_by_level else contextlib.nullcontext():
+            record = self._new_from_sampler()
+        record = record or self._new_at_random()
         if record is None:
             return None
         self._asked.append(record)
@@ -300,9 +311,13 @@ class OptunaSearcher(Searcher):
         ended = TrialState.FAIL if has_diverged or not values else state
         result = last if ended is TrialState.COMPLETE else None
         self._has_pruned = self._has_pruned or ended is TrialState.PRUNED
+        if record.number is not None and state is not TrialState.FAIL:
+            self._storage.outdated.add(record.number)
         if running is not None:
+            record.number = running.number
             self._study.tell(running, result, ended)
         elif ended is not TrialState.FAIL:
+            record.number = self._storage.get_n_trials(self._study_id)
             self._study.add_trial(self._trial(ended, record.params, values, result))
         if has_diverged and state is not TrialState.FAIL:
             # Without a step it ranks behind all that were pruned at one.

@@ -28,7 +28,6 @@ from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local,
 from mqtune.integrations.optuna_storage import DeferredStorage
 from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, mark_of
 from mqtune.results.results import Results
-from mqtune.trainable.spec import TrainableSpec
 from mqtune.tuner import Tuner
 
 try:
@@ -264,6 +263,8 @@ class StudyTrials:
                 distribution = distribution_of(asked["distribution"])
                 value = distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
                 running.taken.add(asked["name"])
+                # Whoever answers it again, if this process is killed before the trial has said that it has it, finds it there.
+                self.storage.flush()
                 return value
             case "should_prune":
                 return handle.should_prune()
@@ -368,14 +369,14 @@ class _Call:
                 f"objective={objective!r} is no function, and workers import it by its name: give one at the top level of a "
                 "module or script that takes a trial"
             )
-        spec, root = TrainableSpec.of(objective)
+        known = KnownTrainable.of(objective)
         #: The trials of the experiment that have ended and are not told to the study yet.
         self.ended: list[TrialId] = []
         self._study, self._is_serial = study, is_serial
         self._options = {
             **options,
             **_metric_of(study),
-            "trainable": KnownTrainable(replace(spec, adapter=ADAPTER), root),
+            "trainable": known._replace(spec=replace(known.spec, adapter=ADAPTER)),
             "failures": replace(options["failures"], accept_no_report=True),
             "run": Run(progress=is_shown, callbacks=[_Ended(self.ended)]),
         }

@@ -281,7 +281,7 @@ def stored_study(storage: str | Path) -> optuna.Study:
     """
     shown = redact(str(storage))
     try:
-        opened = _opened(storage)
+        opened = open_storage(storage)
         names = optuna.study.get_all_study_names(opened)
     except Exception as error:  # SQLAlchemy's, Optuna's, JSON's, and those of the drivers of databases.
         raise ConfigurationError(
@@ -296,7 +296,8 @@ def stored_study(storage: str | Path) -> optuna.Study:
     return optuna.load_study(study_name=names[0], storage=opened)
 
 
-def _opened(storage: str | Path) -> optuna.storages.BaseStorage:
+def open_storage(storage: str | Path) -> optuna.storages.BaseStorage:
+    """Return a storage: one with a URL, or a file of SQLite or of Optuna's journal."""
     if isinstance(storage, str):
         return optuna.storages.get_storage(storage)
     with storage.open("rb") as file:

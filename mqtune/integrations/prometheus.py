@@ -1,7 +1,8 @@
-"""Figures of a running experiment for Prometheus; needs the extra ``prometheus``."""
+"""Figures of a running experiment, and of a worker, for Prometheus; needs the extra ``prometheus``."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Attempt, Trial
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:  # pragma: no cover - the tests have it
@@ -24,6 +25,9 @@ except ImportError as error:  # pragma: no cover - the tests have it
 
 if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment
+    from mqtune.worker.figures import ReadFigures, WorkerFigures
+
+logger = logging.getLogger(__name__)
 
 #: How long the server is waited for at the end: it answers what it has begun.
 _CLOSE_S: Final = 2.0
@@ -51,14 +55,7 @@ class Prometheus(Callback):
 
     def setup(self, folder: Path) -> None:
         del folder
-        registry = CollectorRegistry()
-        registry.register(self._figures)
-        try:
-            self._served = start_http_server(self.port, self._address, registry)
-        except OSError as error:
-            raise ConfigurationError(
-                f"Prometheus: {self._address}:{self.port} can't be listened on ({error.strerror}); give another port"
-            ) from error
+        self._served = _serve(self.port, self._address, self._figures)
         self.port = self._served[0].server_port
 
     def on_start(self, experiment: Experiment) -> None:
@@ -71,10 +68,34 @@ class Prometheus(Callback):
 
     def on_end(self) -> None:
         if self._served is not None:
-            server, thread = self._served
+            (server, thread), self._served = self._served, None
             server.shutdown()
             server.server_close()
             thread.join(_CLOSE_S)
+
+
+def serve_worker(port: int, address: str, read: ReadFigures) -> None:
+    """Serve a worker's figures until its process ends: slots, ended attempts, heartbeat, its devices, its own memory and time.
+
+    They are read when Prometheus asks. A worker without devices starts no process for them.
+
+    Raises:
+        ConfigurationError: the port is taken or not allowed.
+    """
+    server, _ = _serve(port, address, _WorkerFigures(read), ProcessCollector(registry=None))
+    logger.info("figures for Prometheus at http://%s:%d/metrics", address, server.server_port)
+
+
+def _serve(port: int, address: str, *collectors: Collector) -> tuple[WSGIServer, threading.Thread]:
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    try:
+        return start_http_server(port, address, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Prometheus: {address}:{port} can't be listened on ({error.strerror}); give another port"
+        ) from error
 
 
 class _Figures(Collector):
@@ -104,3 +125,44 @@ class _Figures(Collector):
         if experiment.best is not None:
             best.add_metric([name, experiment.metric], experiment.best.best_value)
         yield best
+
+
+class _WorkerFigures(Collector):
+    """A worker's figures at the moment at which they are asked for."""
+
+    def __init__(self, read: ReadFigures) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._read()
+        if figures is None:
+            return
+        yield from self._slots(figures)
+        ends = CounterMetricFamily(
+            "mqtune_worker_attempts_ended", "Attempts by how they ended.", labels=["worker", "end"]
+        )
+        for end, count in figures.ended.items():
+            ends.add_metric([figures.worker, end], count)
+        yield ends
+        devices = {
+            "memory_bytes": ("Memory in use on a device, by any process.", figures.gpu_memory),
+            "load_percent": ("Share of the last moment in which a device computed.", figures.gpu_load),
+        }
+        for name, (text, values) in devices.items():
+            family = GaugeMetricFamily(f"mqtune_worker_gpu_{name}", text, labels=["worker", "device"])
+            for device, value in values.items():
+                family.add_metric([figures.worker, device], value)
+            yield family
+
+    @staticmethod
+    def _slots(figures: WorkerFigures) -> Iterator[Metric]:
+        values = {
+            "slots": ("Slots.", figures.slots),
+            "slots_usable": ("Slots that take trials or run one.", figures.usable),
+            "slots_busy": ("Slots that run a trial.", figures.busy),
+            "heartbeat_timestamp_seconds": ("When it last told the fleet that it is here.", figures.heartbeat_at),
+        }
+        for name, (text, value) in values.items():
+            family = GaugeMetricFamily(f"mqtune_worker_{name}", text, labels=["worker"])
+            family.add_metric([figures.worker], value)
+            yield family

@@ -27,8 +27,9 @@ from mqtune.core.trial import (
     is_number,
 )
 from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend  # noqa: PLC0414 - this module's too
+from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
-from mqtune.search.base import Searcher
+from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.search.domains import Choice as OneOf
 from mqtune.search.domains import Domain, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
@@ -162,11 +163,12 @@ class SyneTuneScheduler(Scheduler):
       runs and it has none, those still paused are stopped early.
 
     **Replay.** A driver that resumes makes the same calls again, and puts the journal's config in the place of what is suggested:
-    a scheduler with a ``random_seed`` goes on as if nothing had happened, and no other forgets anything. It asks again for
+    a scheduler with a ``random_seed`` goes on as if nothing had happened (HyperTune and DyHPO may decide otherwise), and no other forgets anything. It asks again for
     10 seconds in all; from then on a slow model learns from the journal alone.
 
-    **Cost.** Suggestions are worked out in the driver's loop, as one object suggests and decides: while a model takes long,
-    reports wait. ``OptunaSearcher`` with one of mqtune's schedulers has a thread instead.
+    **Cost.** Where time is real, the scheduler's searcher works in a thread: neither reports nor decisions wait for a config, only slots
+    do. A searcher that draws at random, and one that its scheduler asks for more than configs (HyperTune, DyHPO), works in the driver's
+    loop.
 
     Works with Syne Tune 0.13 to 0.16. In the end synchronous Hyperband takes places that stay empty for failed trials.
 
@@ -201,6 +203,8 @@ class SyneTuneScheduler(Scheduler):
         self._given: dict[str, Any] | None = None
         self._asks_again = False
         self._replay_s = 0.0
+        #: The searcher within the scheduler, where that works in a thread.
+        self._slow: SlowSearcher | None = None
         self._steer_searcher()
 
     def _attributes(self, *names: str) -> Iterator[Any]:
@@ -213,14 +217,15 @@ class SyneTuneScheduler(Scheduler):
     def _steer_searcher(self) -> None:
         """Have the searcher within the scheduler, if there is one, suggest what is known already."""
         for searcher in self._attributes("searcher"):
-            name = "get_config" if hasattr(searcher, "get_config") else "suggest"
-            setattr(searcher, name, self._steered(getattr(searcher, name)))
+            name = suggest_name(searcher)
+            self._own_suggest = getattr(searcher, name)
+            setattr(searcher, name, self._steered(self._own_suggest))
             return
 
     def _steered(self, suggest: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
         def steered(*arguments: Any, **options: Any) -> dict[str, Any] | None:
-            if self._given is None and self._may_start:
-                return suggest(*arguments, **options)
+            if self._given is None and self._may_start and (self._slow is None or self._slow.has_answer):
+                return (self._slow.answer if self._slow else suggest)(*arguments, **options)
             if self._given is None:
                 if self._takes_number:
                     return None
@@ -233,6 +238,14 @@ class SyneTuneScheduler(Scheduler):
             return dict(self._given)
 
         return steered
+
+    def decide_in_background(self) -> None:
+        """Have the searcher within the scheduler, unless it is a quick one, work in a thread; decisions stay in the loop."""
+        for searcher in self._attributes("searcher"):
+            if not is_quick(searcher):
+                self._slow = SlowSearcher(self._scheduler, searcher, self._own_suggest)
+                self.background = self._slow.background
+            return
 
     # What it is made for.
 
@@ -290,8 +303,10 @@ class SyneTuneScheduler(Scheduler):
         reached: Any = metrics.get(self._time, report.sequence if self._time == ITERATION else None)
         if not all(map(is_number, values)) or (self._time and (reached is None or reached <= progress.time)):
             return CONTINUE
-        self._is_news = True
+        # While its searcher ponders the scheduler wants what it wanted, unless this ends or pauses a trial; to ask it takes a copy of it.
+        self._is_news = self._is_news or not (self._slow and self._slow.is_pondering)
         if not all(map(math.isfinite, values)):
+            self._is_news = True
             progress.has_diverged = True
             progress.decision = Decision(Action.STOP, f"{self._metrics[0]} is no finite number")
             return progress.decision
@@ -300,6 +315,7 @@ class SyneTuneScheduler(Scheduler):
         progress.told = {**metrics, **({self._time: reached} if self._time else {})}
         action = self._scheduler.on_trial_result(progress.theirs, dict(progress.told))
         if action != SchedulerDecision.CONTINUE:
+            self._is_news = True
             self._scheduler.on_trial_remove(progress.theirs)
             progress.checkpoint = trial.checkpoint
             progress.decision = self._decision(action, trial, progress.time)
@@ -338,7 +354,7 @@ class SyneTuneScheduler(Scheduler):
                 choice = self._choice(suggestion, can_start=can_start)
                 if choice is not None:
                     return choice
-            if can_start or self._is_news:
+            if self._is_news or (can_start and not (self._slow and self._slow.is_pondering)):
                 self._is_news = False
                 if self._ask(may_start=can_start):
                     continue
@@ -369,20 +385,24 @@ class SyneTuneScheduler(Scheduler):
             return Release(paused[0], f"{self._name} does not resume it, and no other trial is under way")
         return Wait(f"no new trial can start, and {self._name} resumes none")
 
-    def suggest(self) -> Config | None:
-        """Return the config that was suggested for a new trial, or None if there are no more."""
-        if not any(map(_is_plain_start, self._suggested)):
+    def suggest(self) -> Suggestion:
+        """Return the config that was suggested for a new trial, WAIT while it is worked out, or None if there are no more."""
+        if self._slow is None and not any(map(_is_plain_start, self._suggested)):
             self._ask(may_start=True)
-        return next((each.config for each in self._suggested if _is_plain_start(each)), None)
+        later = WAIT if self._slow and self._slow.is_asked else None
+        return next((each.config for each in self._suggested if _is_plain_start(each)), later)
 
     def _ask(
         self, *, may_start: bool = True, given: Config | None = None, asks_again: bool = False
     ) -> _Suggestion | None:
         """Ask Syne Tune once, and keep what it suggests."""
+        numbers = [self._next] if self._takes_number else []
+        if may_start and given is None and self._waits(numbers):
+            return None
         self._may_start, self._asks_again = may_start, asks_again
         self._given = None if given is None else {key: self._flat(given)[key] for key in self._parameters}
         try:
-            found = self._scheduler.suggest(*([self._next] if self._takes_number else []))
+            found = self._scheduler.suggest(*numbers)
         except _NothingToStartError:
             found = None
         finally:
@@ -401,6 +421,15 @@ class SyneTuneScheduler(Scheduler):
             return self._ask(may_start=may_start, given=given, asks_again=asks_again)
         self._suggested.append(suggestion)
         return suggestion
+
+    def _waits(self, numbers: list[int]) -> bool:
+        """Whether Syne Tune's suggestion must wait for a searcher in a thread. The first one initialises that, and waits for none."""
+        if self._slow is None or self._next == 0:
+            return False
+        is_ready = self._slow.is_ready(*numbers)
+        if is_ready is None:
+            self._slow = None
+        return is_ready is False
 
     def _flat(self, config: Config) -> dict[str, Any]:
         """Return a config as Syne Tune has it: the values of its domains, and constants."""
@@ -434,6 +463,8 @@ class SyneTuneScheduler(Scheduler):
         self._trials[number] = trial
         self._progress[trial.id] = _Progress(theirs)
         self._scheduler.on_trial_add(theirs)
+        if self._slow and self._slow.is_worth_prefetching:
+            self._waits([self._next] if self._takes_number else [])
 
     def _new_number(self) -> int:
         self._next += 1
@@ -482,7 +513,7 @@ class _Suggestions(Searcher):
         self._scheduler = scheduler
         self._was_suggested = False
 
-    def suggest(self, trial: TrialId) -> Config | None:
+    def suggest(self, trial: TrialId) -> Suggestion:
         return self._scheduler.suggest()
 
     def replay(self, trial: TrialId, config: Config) -> Config:

@@ -346,7 +346,7 @@ class CeleryBackend(TrialBackend):
 
         Raises:
             ConfigurationError: it has saved none, or a dict.
-            as ``DrivenTrial.get_checkpoint``.
+            MqtuneError: as ``DrivenTrial.get_checkpoint``.
         """
         return Path(self._look().trial(self._known[trial_id].id).get_checkpoint().path)
 

@@ -13,7 +13,7 @@ from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config
 
 try:
     import wandb
-except ImportError as error:  # pragma: no cover - the tests have it
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"wandb can't be imported ({error}); pip install 'mqtune[wandb]'") from error
 
 #: What no id of a run may have.

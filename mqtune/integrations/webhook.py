@@ -76,6 +76,7 @@ class Webhook(Callback):
         for wait_s in _WAITS_S:
             if self._is_taken(text, is_last=False):
                 return
+            # The driver gives its callbacks this long at its end; while it runs, other callbacks wait, and no trial does.
             time.sleep(wait_s)
         self._is_taken(text, is_last=True)
 

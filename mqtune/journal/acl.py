@@ -16,14 +16,18 @@ from typing import Final, Literal, get_args
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import (
     CONTROL_EXCHANGE,
+    DEMANDS,
     EVENT_EXCHANGE,
     EXPERIMENTS,
     FLEET,
+    IDENTITY,
+    QUOTAS,
     WORKERS,
     ExperimentKeys,
     control_channel,
     drain_key,
     name_key,
+    quota_key,
     worker_key,
 )
 from mqtune.core.resources import EVERY, QUEUES, check_experiments
@@ -34,7 +38,7 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 #: What every client does, whatever it is for.
 _CONNECTION: Final = (
-    "auth hello ping echo quit select client|setname info time multi exec discard unwatch unsubscribe punsubscribe"
+    "auth hello ping echo quit select client|setname info time multi exec discard unwatch unsubscribe punsubscribe role"
 )
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
@@ -97,7 +101,9 @@ def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control:
         case "worker":
             return _worker(kept, _queues(experiments), db)
         case "operator":
-            return [*_requests(kept), *_monitor(kept, db, remote_control=False)]
+            # A team's own operator sets no quotas.
+            sets = [Rule("hset hdel", (QUOTAS,))] if experiments == EVERY else []
+            return [*_requests(kept), *_monitor(kept, db, remote_control=False), *sets]
         case "monitor":
             return _monitor(kept, db, remote_control=remote_control)
 
@@ -112,12 +118,13 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         kept.staged,
         kept.checkpoints,
         kept.requests,
+        kept.code,
         kept.trial("*"),
     )
     return [
         Rule("evalsha eval", (*everything, EXPERIMENTS)),
         Rule(
-            "hget hmget hset hsetnx hincrby hdel hexists hkeys zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange "
+            "hget hmget hset hsetnx hincrby hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange "
             "xrevrange xtrim exists del rename expire pexpire persist",
             everything,
         ),
@@ -133,8 +140,13 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
         ),
         Rule("get mget set del", (drain_key("*"),)),
+        Rule("get set", (IDENTITY,)),
+        # What each experiment wants of the fleet, under a token in place of its name.
+        Rule("evalsha eval", (DEMANDS, QUOTAS)),
+        Rule("hset hdel hgetall", (DEMANDS,)),
+        Rule("hgetall", (f"%R~{QUOTAS}",)),
         # Celery's messages, on their way out; and whether they still wait.
-        Rule("lpush lrange llen", queues),
+        Rule("lpush lrange llen lrem", queues),
         Rule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
         # What a worker that fell silent can't say itself.
         Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/task.{AttemptEnd.LOST.value}",)),
@@ -146,10 +158,14 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
     trials = kept.trial("*")
     return [
         *_requests(kept),
-        Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials)),
+        Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
+        # How many attempts may run, and which do.
+        Rule("hgetall", (f"%R~{QUOTAS}",)),
+        Rule("zadd zrem zcard zremrangebyscore expire", (quota_key("*"),)),
         Rule("hget hmget hset", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
+        Rule("hget hstrlen", (f"%R~{kept.code}",)),
         Rule("zadd zrem", (kept.leases, kept.staged)),
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
@@ -157,7 +173,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         # Its own place in the fleet. It only listens to what drivers say.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
         Rule("get mget set del", (worker_key("*"),)),
-        Rule("evalsha eval get set del pttl", (name_key("*"),)),
+        Rule("get set del pttl", (name_key("*"),)),
+        Rule("evalsha eval", (WORKERS, worker_key("*"), name_key("*"), drain_key("*"))),
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),
         Rule("subscribe", channels=(control_channel("*"),)),
@@ -174,7 +191,12 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
 
 def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rule]:
     fleet = tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
-    rules = [*_looks(kept), Rule("zrange zrangebyscore mget get xrange xrevrange", fleet)]
+    quotas = tuple(f"%R~{key}" for key in (QUOTAS, quota_key("*")))
+    rules = [
+        *_looks(kept),
+        Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
+        Rule("hgetall zcount", quotas),
+    ]
     if remote_control:
         # Flower listens to events, and asks for them by a remote command.
         rules += [

@@ -21,7 +21,7 @@ GAP: Final = "gap"
 #: behind it where that answers a question; or
 #: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be requeued. Each answer repeats the words.
 Answer = str
-Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven"]
+Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota"]
 LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
 
@@ -136,6 +136,10 @@ class Segment(NamedTuple):
     data: bytes
 
 
+def _nothing() -> str:
+    return ""
+
+
 class Journal(ABC):
     """One experiment's events, in one order for everybody, and the leases and intents of its attempts.
 
@@ -148,6 +152,8 @@ class Journal(ABC):
     experiment: str
     #: The policy that each ``lock`` passes on to the workers.
     on_loss: OnLoss = OnLoss()
+    #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.
+    waits: Callable[[], str] = staticmethod(_nothing)
     #: The number of times that this object had to reconnect, in which the server may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
@@ -321,7 +327,8 @@ class Journal(ABC):
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
 
-        Without a driver no claim is granted under the policies "finish" and "stop".
+        Without a driver no claim is granted under the policies "finish" and "stop". None is granted beyond a quota of the server's; the
+        attempt stays staged then, and counts as staged just now.
         """
 
     @abstractmethod

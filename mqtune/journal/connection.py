@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import queue
 import re
 import threading
 from collections import deque
@@ -16,26 +17,47 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
+from redis.connection import HiredisRespSerializer, parse_url
 from redis.retry import Retry
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
+from mqtune.journal import sentinel
+from mqtune.journal.sentinel import Options, Sentinels, check_is_master, shown_host
 
 #: A connection that was used this recently, in seconds, is not checked; the pool checks older ones.
 _FRESH_S: Final = 1.0
 
 
+class _Packer(HiredisRespSerializer):
+    """Packs commands as redis-py does, but makes numbers text before.
+
+    Python runs signal handlers while it does that, and hiredis (3.5, ``pack_command``) does not expect one that raises, as ours does at the
+    second Ctrl-C: the process would crash.
+    """
+
+    def pack(self, *args: object) -> list[bytes]:
+        # redis-py has no types for it.
+        return super().pack(*(repr(each) if type(each) is int or isinstance(each, float) else each for each in args))  # type: ignore[no-any-return,arg-type]
+
+
 class Connects:
-    """Counts a client's connections: the server may have lost data between two of them."""
+    """Counts a client's connections: the server may have lost data between two of them, or be another one.
 
-    __slots__ = ("count",)
+    Args:
+        follows: whether the server is looked up each time, and has to be a master.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_follows", "count")
+
+    def __init__(self, *, follows: bool = False) -> None:
         self.count = 0
+        self._follows = follows
 
     def __call__(self, connection: Any) -> None:
         """Initialize a new connection, as redis-py does by default."""
         connection.on_connect()
+        if self._follows:
+            check_is_master(connection)
         self.count += 1
 
 
@@ -44,21 +66,54 @@ class RedisClient(redis.Redis):
 
     redis-py releases a connection to its pool after each command, and checks it before the next one. With its other
     bookkeeping that takes longer than a short command, of which a report in lockstep needs three. Any thread may use it, but not across a fork. A command is never repeated.
+
+    Where ``limit_to`` was called, threads wait for their turn instead of opening more connections.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.connects = Connects()
+        #: As many objects as commands may be under way at once; None without a limit. Its waiting costs less than a semaphore's.
+        self._turns: queue.SimpleQueue[None] | None = None
         #: Connections that nobody uses, and since when; the one used last comes first. The pool counts them as in use.
         self._kept: deque[tuple[Any, float]] = deque()
 
+    def limit_to(self, commands: int) -> None:
+        """Let so many commands be under way at once, and others wait; none of them may block for long."""
+        self._turns = queue.SimpleQueue()
+        for _ in range(commands):
+            self._turns.put(None)
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command and return its answer, as redis-py does."""
+        if self._turns is None:
+            return self._execute(*args, **options)
+        self._turns.get()
+        try:
+            return self._execute(*args, **options)
+        finally:
+            self._turns.put(None)
+
+    def close_unused(self, for_s: float) -> None:
+        """Close the connections that no command has used for so long, and those that the pool has over."""
+        with contextlib.suppress(IndexError):
+            while monotonic() - self._kept[0][1] >= for_s:
+                self.connection_pool.release(self._kept.popleft()[0])
+        self.connection_pool.disconnect(inuse_connections=False)
+
+    def _execute(self, *args: object, **options: object) -> object:
         connection = self._take()
         try:
             connection.send_command(*args)
             # redis-py has no types for it.
             answer = self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
+        except redis.exceptions.ReadOnlyError:
+            # The server was demoted, and keeps its clients where another one decides that (a managed Redis): the name leads to
+            # the new master.
+            connection.disconnect()
+            self.connection_pool.release(connection)
+            self._give_back(closed=True)
+            raise
         except redis.ResponseError:
             # It is an answer too.
             self._kept.append((connection, monotonic()))
@@ -82,11 +137,14 @@ class RedisClient(redis.Redis):
         self.connection_pool.release(connection)
         return self.connection_pool.get_connection()
 
-    def _give_back(self) -> None:
-        """Return all connections to the pool, which checks them before they are used again."""
+    def _give_back(self, *, closed: bool = False) -> None:
+        """Return all connections to the pool, which checks them before they are used again; *closed* ones connect anew."""
         with contextlib.suppress(IndexError):
             while True:
-                self.connection_pool.release(self._kept.pop()[0])
+                connection = self._kept.pop()[0]
+                if closed:
+                    connection.disconnect()
+                self.connection_pool.release(connection)
 
 
 class OneClient:
@@ -97,7 +155,14 @@ class OneClient:
     To be named before kombu's class among the bases.
     """
 
-    pool: Any
+    pool: redis.ConnectionPool
+    _async_pool: redis.ConnectionPool | None
+
+    def close_unused(self, for_s: float) -> None:
+        """Close the connections that no command has used for so long, and those that the channel has opened to begin with."""
+        self._one_client.close_unused(for_s)
+        if self._async_pool is not None:
+            self._async_pool.disconnect(inuse_connections=False)
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
@@ -132,7 +197,9 @@ _TLS_OPTIONS: Final = frozenset(
 #: The settings in a URL that say where the server is, and who connects.
 _PLACE: Final = frozenset({"connection_class", "host", "port", "path", "db", "username", "password"})
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
-_FORMS: Final = "redis://[:password@]host:port/db, rediss://… for TLS, or unix://[:password@]/path/to/socket?db=0"
+_FORMS: Final = (
+    f"redis://[:password@]host:port/db, rediss://… for TLS, unix://[:password@]/path/to/socket?db=0, or {sentinel.FORM}"
+)
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
 
 #: Roles that obey whoever can write to the broker.
@@ -199,20 +266,25 @@ def open_client(
         "decode_responses": False,
         "protocol": 2,
         "legacy_responses": True,
+        "command_packer": _Packer(),
         # Redis 7.0 has no CLIENT SETINFO, and so accounts that may send it can't be made there.
         "driver_info": None,
         "client_name": "mqtune-" + re.sub(r"[^\w.:-]", "-", role, flags=re.ASCII),
     }
     if "path" not in address:
         settings["socket_keepalive"] = True
-    settings["redis_connect_func"] = connects = Connects()
-    client = cast("RedisClient", RedisClient.from_pool(redis.ConnectionPool(**settings)))
+    sentinels: Sentinels | None = settings.pop("sentinels", None)
+    settings["redis_connect_func"] = connects = Connects(follows=sentinels is not None)
+    pool = redis.ConnectionPool(**settings) if sentinels is None else sentinels.pool(settings, celery_tls(url))
+    client = cast("RedisClient", RedisClient.from_pool(pool))
     client.connects = connects
     return client
 
 
 def celery_url(url: str) -> str:
     """Return *url* in the form that kombu reads: one scheme for sockets, the database in its place, TLS verified.
+
+    Of a master behind Sentinels it says where these are; ``celery_options`` has its name.
 
     kombu takes a missing ssl_cert_reqs for "verify nothing" (kombu/connection.py, _init_params), so it is always given.
 
@@ -225,13 +297,37 @@ def celery_url(url: str) -> str:
         login = f"{quote(address.get('username', ''), safe='')}:{quote(address.get('password', ''), safe='')}@"
     if "path" in address:
         return f"redis+socket://{login}{quote(address['path'])}?virtual_host={address['db']}"
-    host = f"[{address['host']}]" if ":" in address["host"] else address["host"]
+    if (sentinels := address.get("sentinels")) is not None:
+        return ";".join(f"sentinel://{login}{shown_host(*each)}/{address['db']}" for each in sentinels.hosts)
     options = celery_tls(url)
     query = f"?{urlencode(options)}" if options else ""
-    return f"{'redis' if options is None else 'rediss'}://{login}{host}:{address['port']}/{address['db']}{query}"
+    place = shown_host(address["host"], address["port"])
+    return f"{'redis' if options is None else 'rediss'}://{login}{place}/{address['db']}{query}"
 
 
-def celery_tls(url: str) -> dict[str, Any] | None:
+def celery_options(url: str) -> Options:
+    """Return kombu's transport options for *url*: those by which it finds a master behind Sentinels.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+    sentinels: Sentinels | None = _parse(url).get("sentinels")
+    if sentinels is None:
+        return {}
+    return {"master_name": sentinels.name, "sentinel_kwargs": sentinels.arguments(celery_tls(url))}
+
+
+def sentinels_say(url: str) -> list[str]:
+    """Return the address that each Sentinel in *url* gives for the master, or an empty text; nothing for other URLs.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+    sentinels: Sentinels | None = _parse(url).get("sentinels")
+    return [] if sentinels is None else sentinels.answers(celery_tls(url))
+
+
+def celery_tls(url: str) -> Options | None:
     """Return the TLS options in *url*, as Flower wants them beside it; None without TLS.
 
     Raises:
@@ -240,7 +336,7 @@ def celery_tls(url: str) -> dict[str, Any] | None:
     address = _parse(url)
     if address.get("connection_class") is not redis.SSLConnection:
         return None
-    return {"ssl_cert_reqs": "required", **{name: address[name] for name in _TLS_OPTIONS & address.keys()}}
+    return {"ssl_cert_reqs": "required", **{name: address[name] for name in sorted(_TLS_OPTIONS & address.keys())}}
 
 
 def redact(url: str) -> str:
@@ -260,6 +356,8 @@ def redact(url: str) -> str:
 
 def _parse(url: str) -> dict[str, Any]:
     """Return the connection settings that redis-py parses from *url*, after checks that it doesn't make."""
+    if isinstance(url, str) and url.partition("://")[0] in sentinel.SCHEMES:
+        return _parse_sentinels(url)
     parts = _split(url)
     is_socket = parts.scheme in ("unix", "redis+socket")
     if parts.fragment or ";" in parts.netloc or (not is_socket and "@" in parts.path + parts.query):
@@ -278,6 +376,14 @@ def _parse(url: str) -> dict[str, Any]:
         raise ConfigurationError(f"the broker URL {redact(url)} names no absolute path of a socket; give {_FORMS}")
     _check_options(url, address, is_tls=parts.scheme == "rediss")
     return {"db": 0, **({} if is_socket else {"host": "localhost", "port": DEFAULT_PORT}), **address}
+
+
+def _parse_sentinels(url: str) -> Options:
+    try:
+        found, plain = Sentinels.parsed(url)
+    except ValueError as error:
+        raise ConfigurationError(f"the broker URL {redact(url)} can't be read: {error} Give {sentinel.FORM}") from None
+    return {**_parse(plain), "sentinels": found}
 
 
 def _split(url: str) -> SplitResult:
@@ -315,6 +421,7 @@ def _probe(client: RedisClient, url: str, outcome: list[Mapping[str, Any] | Base
         with contextlib.suppress(redis.exceptions.NoPermissionError):
             info = client.info()
         _check_version(info, url)
+        _check_mode(info, url)
         outcome.append(info)
     except BaseException as error:  # noqa: BLE001  (handed to the thread that waits)
         client.close()
@@ -324,8 +431,15 @@ def _probe(client: RedisClient, url: str, outcome: list[Mapping[str, Any] | Base
 def _explain(error: BaseException, url: str) -> BaseException:
     place, reason = redact(url), _without_password(str(error), url) or type(error).__name__
     match error:
-        case BrokerTooOld():
+        case BrokerTooOld() | BrokerUnavailable():
             return error
+        case redis.sentinel.MasterNotFoundError():
+            return BrokerUnavailable(
+                f"no Sentinel at {place} names a master of that name that is up ({_briefly(reason)}); check the name behind the "
+                "hosts, and ?sentinel_password=… if the Sentinels ask for one"
+            )
+        case redis.ResponseError() if "unknown command" in reason and "sentinel" in reason.lower():
+            return BrokerUnavailable(f"what listens at {place} is no Sentinel; give redis://… for the server itself")
         case redis.RedisError() if "without any password" in reason or "no password is set" in reason:
             return BrokerRefused(f"the Redis at {place} has no password set; leave the password out of the URL")
         case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():
@@ -349,6 +463,10 @@ def _explain(error: BaseException, url: str) -> BaseException:
                 f"the certificate of the Redis at {place} is not one to trust ({reason}); give its authority's certificate "
                 "(rediss://…?ssl_ca_certs=/path/ca.pem), and the host by the name that its own is for"
             )
+        case redis.exceptions.ConnectionError() if "closed by server" in reason and celery_tls(url) is None:
+            return BrokerUnavailable(
+                f"the server at {place} closes the connection ({reason}); give rediss:// if it expects TLS, as a managed Redis may"
+            )
         case redis.exceptions.ResponseError() if "DB index" in reason:
             return ConfigurationError(f"the Redis at {place} does not have that database ({reason}); use 0")
         case redis.exceptions.RedisError() | OSError() | ValueError():
@@ -358,9 +476,17 @@ def _explain(error: BaseException, url: str) -> BaseException:
     return error
 
 
+def _briefly(reason: str) -> str:
+    """Return what each Sentinel has said, without redis-py's description of its client."""
+    said = dict.fromkeys(re.findall(r"> - (.+?)(?=, <|$)", reason))
+    return "; ".join(said) or "they answer"
+
+
 def _without_password(text: str, url: str) -> str:
-    password = _parse(url).get("password", "")
-    for secret in filter(None, (password, quote(password, safe=""))):
+    address = _parse(url)
+    sentinels: Sentinels | None = address.get("sentinels")
+    passwords = [address.get("password", ""), *(value for _, value in (sentinels.login if sentinels else ()))]
+    for secret in filter(None, [*passwords, *(quote(password, safe="") for password in passwords)]):
         text = text.replace(secret, "***")
     return text.rstrip(".")
 
@@ -373,6 +499,20 @@ def _check_version(info: Mapping[str, Any], url: str) -> None:
         raise BrokerTooOld(
             f"the Redis at {redact(url)} is version {version}; mqtune needs {oldest} or later, or any Valkey"
         )
+
+
+def _check_mode(info: Mapping[str, Any], url: str) -> None:
+    # Valkey may be told to call it otherwise.
+    match info.get("redis_mode") or info.get("server_mode"):
+        case "sentinel":
+            raise BrokerUnavailable(
+                f"what listens at {redact(url)} is a Sentinel, which keeps nothing itself: give {sentinel.FORM}"
+            )
+        case "cluster":
+            raise BrokerUnavailable(
+                f"the Redis at {redact(url)} is in cluster mode, which spreads keys over servers, while an experiment's have to be on "
+                "one: give one with cluster mode off; of a managed Redis that is a setting of its own, and several teams may have one each"
+            )
 
 
 def _warn_of_open_doors(url: str) -> None:
@@ -401,9 +541,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _warn_of_eviction(info: Mapping[str, Any], url: str) -> None:
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory", 0) and policy != "noeviction":
+def eviction_policy(info: Mapping[str, object]) -> str:
+    """Return by which policy a server may delete experiments when its memory is full, from what it says of itself; or ""."""
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    return policy if info.get("maxmemory", 0) and policy != "noeviction" else ""
+
+
+def _warn_of_eviction(info: Mapping[str, object], url: str) -> None:
+    if policy := eviction_policy(info):
         _logger.warning(
             "the Redis at %s may evict experiments when its memory is full (maxmemory-policy %s); "
             "set maxmemory-policy noeviction",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -14,7 +15,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
 from mqtune.core.events import START, Cursor, Event, driver_events
 from mqtune.core.machine import replace_file
-from mqtune.journal.base import Entry, Journal
+from mqtune.journal.base import Entry, Journal, entry_order
 
 JOURNAL_FILE: Final = "journal.msgpack"
 
@@ -60,7 +61,7 @@ class JournalFile:
                 return
             end = 0
             with self.path.open("rb") as read:
-                for entry, end in self._entries(read):  # noqa: B007 - where the last one ends
+                for entry, end in _entries(read):  # noqa: B007 - where the last one ends
                     yield entry
             file.truncate(end)
             file.seek(end)
@@ -103,20 +104,50 @@ class JournalFile:
             MessageVersionError: it is no journal.
         """
         with self.path.open("rb") as file:
-            for entry, _ in self._entries(file):
+            for entry, _ in _entries(file):
                 yield entry
 
-    def _entries(self, file: BinaryIO) -> Iterator[tuple[Entry, int]]:
-        """Yield the complete entries of a file, each with the offset of its end."""
-        unpacker = msgpack.Unpacker(file, max_buffer_size=0)
-        try:
-            for entry in unpacker:
-                id_, data = entry
-                if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
-                    raise TypeError(f"an entry is {entry!r:.100}")
-                yield Entry(id_, data), unpacker.tell()
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise MessageVersionError(f"{self.path} is not a journal: {error}") from None
+
+class JournalTail:
+    """Reads a file of entries on from where the last look ended, while a driver writes it; each entry comes once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = START.entry
+        #: The file that was read, by its inode, and how far.
+        self._inode = self._end = 0
+
+    def read(self) -> Iterator[Entry]:
+        """Yield the complete entries that have come since the last look.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            MessageVersionError: it is no journal.
+        """
+        with self._path.open("rb") as file:
+            stat = os.fstat(file.fileno())
+            # A driver that resumes may replace the file by one with more entries.
+            is_same = stat.st_ino == self._inode and stat.st_size >= self._end
+            file.seek(self._end if is_same else 0)
+            self._inode = stat.st_ino
+            for entry, self._end in _entries(file):
+                if is_same or entry_order(entry.id) > entry_order(self._last):
+                    self._last = entry.id
+                    yield entry
+
+
+def _entries(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
+    """Yield the complete entries from where a file is read on, each with the offset of its end."""
+    start = file.tell()
+    unpacker = msgpack.Unpacker(file, max_buffer_size=0)
+    try:
+        for entry in unpacker:
+            id_, data = entry
+            if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
+                raise TypeError(f"an entry is {entry!r:.100}")
+            yield Entry(id_, data), start + unpacker.tell()
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise MessageVersionError(f"{file.name} is not a journal: {error}") from None
 
 
 def _has_locked(file: BinaryIO) -> bool:
@@ -235,10 +266,14 @@ class JournalReader:
         except OSError as error:
             self._fall_behind(error)
 
-    def finish(self) -> None:
-        """Read to the journal's end and complete the copy, or warn that it can't be completed."""
+    def finish(self, read_back: Callable[[Sequence[Entry]], None] = lambda _: None) -> None:
+        """Read to the journal's end and complete the copy, or warn that it can't be completed.
+
+        *read_back* is told what was read.
+        """
         while entries := self._journal.read(self.last, count=self.count):
             self.keep(entries)
+            read_back(entries)
         if not self.complete():
             name = self._journal.experiment
             logger.warning(

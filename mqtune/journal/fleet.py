@@ -10,16 +10,19 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import redis
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import BrokerUnavailable, MessageVersionError, NameTaken
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, MessageVersionError, NameTaken
 from mqtune.core.events import WorkerInfo
-from mqtune.core.keys import FLEET, WORKERS, control_channel, drain_key, name_key, worker_key
+from mqtune.core.keys import FLEET, TASK_NAME, WORKERS, control_channel, drain_key, name_key, worker_key
 from mqtune.core.machine import describe_process
+from mqtune.core.resources import QUEUES, lists_of
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying, script
 
@@ -62,6 +65,8 @@ class Fleet:
         self._client: Any = client
         self._patience_s = patience_s
         self._closing = closing
+        #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks again.
+        self._found: dict[bytes, WorkerInfo] = {}
 
     def _retrying(self, call: Callable[[], T]) -> T:
         return retrying(call, patience_s=self._patience_s, closing=self._closing)
@@ -79,10 +84,7 @@ class Fleet:
         """
         args = [self.token, round(hold_s * 1000), dead]
         holder, left_ms = self._retrying(lambda: script("name")(self._client, [name_key(worker)], args))
-        if holder:
-            holder = holder.decode(errors="replace")
-            who = holder.rpartition(" ")[0]
-            raise NameTaken(f"the fleet has a worker {worker} ({who})", holder=holder, left_s=left_ms / 1000)
+        _check_holder(worker, holder, left_ms)
 
     def join(self, info: WorkerInfo, hold_s: float) -> None:
         """Register a worker, remove those whose heartbeat expired, and wake all drivers.
@@ -100,19 +102,12 @@ class Fleet:
         Raises:
             NameTaken: another process has its name by now.
         """
-        self.take_name(info.name, hold_s)
-
-        def write() -> bool:
-            seconds, _ = self._client.time()
-            with self._client.pipeline() as pipe:
-                pipe.set(worker_key(info.name), info.encode(), px=round(hold_s * 1000))
-                pipe.zadd(WORKERS, {info.name: round((seconds + hold_s) * 1000)})
-                pipe.get(drain_key(info.name))
-                drained: bytes | None = pipe.execute()[-1]
-            # One that was started since, under the same name, is not meant.
-            return drained == _mark(info)
-
-        return self._retrying(write)
+        keys = [name_key(info.name), worker_key(info.name), WORKERS, drain_key(info.name)]
+        args = [self.token, round(hold_s * 1000), info.encode(), info.name]
+        holder, left_ms, drained = self._retrying(lambda: script("keep")(self._client, keys, args))
+        _check_holder(info.name, holder, left_ms)
+        # One that was started since, under the same name, is not meant.
+        return bool(drained == _mark(info))
 
     def drain(self, info: WorkerInfo) -> None:
         """Have a worker requeue its trials and end; it learns of it now, or with a heartbeat when it is back."""
@@ -143,6 +138,10 @@ class Fleet:
             self._retrying(remove)
             self.announce(worker, "left")
 
+    def forget_all(self) -> None:
+        """Remove all workers: those of a server that was started just now ended with an earlier one."""
+        self._retrying(lambda: self._client.delete(WORKERS))
+
     def announce(self, worker: str, what: str) -> None:
         """Wake all drivers: a worker has joined, left, or changed its description."""
         self._retrying(lambda: self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH))
@@ -156,23 +155,67 @@ class Fleet:
             names = _texts(self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf"))
             return list(self._client.mget([worker_key(name) for name in names])) if names else []
 
-        found = []
+        found = {}
         for data in self._retrying(look):
             try:
                 if data is not None:
-                    found.append(WorkerInfo.decode(data))
+                    found[data] = self._found.get(data) or WorkerInfo.decode(data)
             except MessageVersionError as error:
                 logger.warning("a worker is left out: %s", error)
-        return sorted(found, key=lambda info: info.name)
+        self._found = found
+        return sorted(found.values(), key=lambda info: info.name)
 
     def waiting(self, queue: str) -> int:
         """Return how many Celery messages wait in a queue."""
-        return self._retrying(lambda: int(self._client.llen(queue)))
+        return sum(self._of_each_list(int, queue, "llen"))
 
-    def queued(self, queue: str) -> list[dict[str, Any]] | None:
+    def queued(self, queue: str) -> list[dict[str, object]] | None:
         """Return the headers of the Celery messages in a queue; None when there are too many to search."""
-        found = self._retrying(lambda: self._client.lrange(queue, 0, MAX_QUEUE_SCAN))
+        found = list(chain.from_iterable(self._of_each_list(list[bytes], queue, "lrange", 0, MAX_QUEUE_SCAN)))
         return None if len(found) > MAX_QUEUE_SCAN else [_headers(message) for message in found]
+
+    def _of_each_list(self, _: type[T], queue: str, command: str, *args: int) -> list[T]:
+        """Return the answers, of this type, to a command for each of the lists of a queue."""
+
+        def look() -> list[T]:
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in lists_of(queue):
+                    getattr(pipe, command)(name, *args)
+                return list(pipe.execute())
+
+        return self._retrying(look)
+
+    def messages_of(self, experiment: str, queues: Iterable[str]) -> list[tuple[str, bytes]]:
+        """Return the Celery messages about an experiment's attempts, each with its queue: one of these, or any that this account sees."""
+        return [(queue, message) for name, queue, message in self.messages(queues) if name == experiment]
+
+    def messages(self, queues: Iterable[str]) -> list[tuple[str, str, bytes]]:
+        """Return the Celery messages in these queues, and in any that this account sees: the experiment that each is about, and its queue."""
+        return [
+            (str(_headers(message).get("id")).partition("/")[0], queue, message)
+            for queue in dict.fromkeys([*chain.from_iterable(map(lists_of, queues)), *self._queues_there_are()])
+            for message in self._messages_in(queue)
+            if _headers(message).get("task") == TASK_NAME
+        ]
+
+    def _messages_in(self, queue: str) -> list[bytes]:
+        # A team's account can't look into the queues of others, and has nothing there.
+        with contextlib.suppress(AccessDenied):
+            return self._retrying(lambda: list(self._client.lrange(queue, 0, -1)))
+        return []
+
+    def _queues_there_are(self) -> list[str]:
+        def look() -> list[str]:
+            return [name.decode(errors="replace") for name in self._client.scan_iter(QUEUES, count=1_000, _type="list")]
+
+        # A driver's account need not see the names of all keys.
+        with contextlib.suppress(AccessDenied):
+            return self._retrying(look)
+        return []
+
+    def remove(self, messages: Iterable[tuple[str, bytes]]) -> int:
+        """Remove messages from their queues, and return how many were still there; all others stay, in their order."""
+        return sum(self._retrying(partial(self._client.lrem, queue, 0, message)) for queue, message in messages)
 
 
 def _texts(names: list[bytes]) -> list[str]:
@@ -186,13 +229,20 @@ def _texts(names: list[bytes]) -> list[str]:
     return found
 
 
-def _headers(message: bytes) -> dict[str, Any]:
+def _headers(message: bytes) -> dict[str, object]:
     """Return a message's headers; empty for a malformed message, which no worker runs either."""
     try:
         headers = json.loads(message)["headers"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     return headers if isinstance(headers, dict) else {}
+
+
+def _check_holder(worker: str, holder: bytes, left_ms: int) -> None:
+    if holder:
+        token = holder.decode(errors="replace")
+        who = token.rpartition(" ")[0]
+        raise NameTaken(f"the fleet has a worker {worker} ({who})", holder=token, left_s=left_ms / 1000)
 
 
 def _mark(info: WorkerInfo) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import redis
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, Event, ExperimentEnded, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
@@ -51,7 +51,7 @@ class Follower:
         # redis-py types answers as what any setting might give; with ours they are bytes.
         self._client: Any = connect(url, role="follower")
         self._keys = ExperimentKeys(experiment)
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._pubsub: Any = None
         self._heard_at = time.monotonic()
         # Whether the journal may have entries that no message will bring.
@@ -83,7 +83,7 @@ class Follower:
 
     def newest(self) -> Entry | None:
         """Return the journal's newest entry, or None when it has none."""
-        found = retrying(lambda: self._client.xrevrange(self._keys.journal, count=1), patience_s=self._patience_s)
+        found = retrying(lambda: self._client.xrevrange(self._keys.journal, count=1), patience_s=self.patience_s)
         return Entry(found[0][0].decode(), found[0][1][b"e"]) if found else None
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Follower:
         """Return the next page of the journal."""
         page = retrying(
             lambda: self._client.xrange(self._keys.journal, f"({self._last}", "+", count=PAGE_COUNT),
-            patience_s=self._patience_s,
+            patience_s=self.patience_s,
         )
         self._is_behind = len(page) == PAGE_COUNT
         self._heard_at = time.monotonic()
@@ -107,7 +107,7 @@ class Follower:
     def _listen(self, timeout_s: float) -> list[Entry]:
         """Return the entry in the next message, if it follows the last one."""
         if self._pubsub is None:
-            retrying(self._subscribe, patience_s=self._patience_s)
+            retrying(self._subscribe, patience_s=self.patience_s)
         try:
             message = self._pubsub.get_message(timeout=min(timeout_s, SILENCE_S))
         except (redis.ConnectionError, redis.TimeoutError, OSError):
@@ -160,9 +160,20 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
         # An experiment that has ended may have gone on since: the journal says so at once.
-        while (entries := follower.read(0 if has_ended else SILENCE_S)) or not has_ended:
+        while (entries := _after_the_end(follower) if has_ended else follower.read(SILENCE_S)) or not has_ended:
             for entry in entries:
                 event = decode_event(entry.data)
                 has_ended = isinstance(event, ExperimentEnded)
                 if event is not None:
                     yield event
+
+
+def _after_the_end(follower: Follower) -> list[Entry]:
+    """Return what the journal has after an experiment's end: none as well if its server has ended with it."""
+    follower.patience_s = 0.0
+    try:
+        return follower.read(0)
+    except BrokerUnavailable:
+        return []
+    finally:
+        follower.patience_s = PATIENCE_S

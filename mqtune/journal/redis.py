@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import logging
 import math
+import random
 import re
 import threading
 import time
@@ -28,7 +29,7 @@ from redis.exceptions import (
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
-from mqtune.core.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
+from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     Answer,
@@ -40,6 +41,7 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
+    OnLoss,
     Reconciled,
     Refusal,
     Released,
@@ -80,8 +82,12 @@ T = TypeVar("T")
 #: First and longest wait between two tries while no server answers: short enough that a restart costs nobody a second.
 RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
+#: A thousand workers that have lost their connections at one moment must not all come back at one. Its own, as trials' drivers are seeded.
+_spread: Final = random.Random()
 #: By how much the server's clock may gain on this machine's between two looks before it counts as set forward.
 CLOCK_STEP_S: Final = 3.0
+#: The longest text on why nothing starts that is kept beside the lock: a few lines.
+_MOST_WAITS_CHARS: Final = 1_000
 #: How many staged attempts ``held`` looks at: it says what is waited for, and need not be complete.
 HELD_MOST: Final = 100
 #: How many attempts one script reconciles, in a millisecond in which nobody else is served.
@@ -145,7 +151,7 @@ def retrying(
             if now - since >= patience_s or (closing is not None and closing.is_set()):
                 did = "refused" if isinstance(error, ResponseError) else "gave no answer"
                 raise BrokerUnavailable(f"Redis {did} for {now - since:.0f} s: {error}") from None
-            (closing or threading.Event()).wait(wait_s)
+            (closing or threading.Event()).wait(_spread.uniform(wait_s / 2, wait_s))
             wait_s = min(wait_s * 2, RETRY_MAX_S)
         else:
             if since is not None:
@@ -184,6 +190,8 @@ class RedisJournal(Journal):
         closing: threading.Event | None = None,
     ) -> None:
         self.experiment = experiment
+        #: Called when entries were put back, for what else the server may have lost.
+        self.on_restored: Callable[[], None] = lambda: None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._keys = ExperimentKeys(experiment)
@@ -253,7 +261,13 @@ class RedisJournal(Journal):
     def _hold_lock(self, owner: str, description: str, hold_ms: int, dead: str) -> Any:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
         loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
-        return self._run("lock", keys, [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss])
+        waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
+        return self._run("lock", keys, [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits])
+
+    def kept_on_loss(self) -> OnLoss:
+        """Return what the last driver has said that workers do without one."""
+        policy, grace_ms = self._retrying(lambda: self._client.hmget(self._keys.meta, "on_loss", "loss_ms"))
+        return OnLoss() if policy is None else OnLoss(policy.decode(), _number(grace_ms) / 1000)
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
@@ -282,6 +296,10 @@ class RedisJournal(Journal):
         keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in released)]
         args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(released)]
         self._unless_stale(lambda: self._run("release", keys, args))
+
+    def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
+        """Store a checkpoint's data that the server has lost with the experiment; what it has stays."""
+        self._retrying(lambda: self._client.hsetnx(self._keys.checkpoints, checkpoint, data))
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         self._drive("drop", [self._keys.checkpoints], [event, *checkpoints])
@@ -419,10 +437,12 @@ class RedisJournal(Journal):
             args += (each.attempt, repr(each.timestamp))
         while not self._unless_stale(lambda: self._run("restore", keys, args)):
             self._retrying(lambda: self._upload(restored, entries()))
+        self.on_restored()
 
     def erase(self, trials: Sequence[TrialId]) -> None:
         keys = self._keys
         names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
+        names.append(keys.code)
         names += [keys.trial(trial) for trial in trials]
         self._unless_stale(lambda: self._run("erase", names, [self._epoch]))
 
@@ -470,8 +490,8 @@ class RedisJournal(Journal):
         self._run("hold", [self._keys.trial(each.trial) for each in held], args)
 
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
-        keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases]
-        args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event]
+        keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases, QUOTAS]
+        args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment]
         answer, assignment, timestamp = self._write("claim", keys, args)
         if answer == b"granted":
             return Grant(Assignment.decode(assignment), float(timestamp or 0))
@@ -495,13 +515,14 @@ class RedisJournal(Journal):
         return answer.decode()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        args: list[Any] = [round(lease_s * 1000)]
+        args: list[Any] = [round(lease_s * 1000), self.experiment]
         for claim in claims:
             args += (claim.trial, claim.attempt, claim.token)
-        keys = [self._keys.meta, self._keys.leases, *(self._keys.trial(c.trial) for c in claims)]
+        keys = [self._keys.meta, self._keys.leases, QUOTAS, *(self._keys.trial(c.trial) for c in claims)]
         answers = self._run("renew", keys, args)
         return [answer.decode() for answer in answers]
 
     def end(self, claim: Claim, event: bytes) -> bool:
-        keys = [self._keys.trial(claim.trial), self._keys.leases]
-        return bool(self._write("end", keys, [claim.trial, claim.attempt, claim.token, event]) == b"ended")
+        keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
+        args = [claim.trial, claim.attempt, claim.token, event, self.experiment]
+        return bool(self._write("end", keys, args) == b"ended")

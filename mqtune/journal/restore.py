@@ -24,6 +24,7 @@ from mqtune.core.events import (
     TrialStaged,
     decode_event,
 )
+from mqtune.core.machine import ARCHIVED
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.journal.base import Entry, Journal, LastAttempt
 from mqtune.journal.copy import JournalFile, JournalReader
@@ -128,9 +129,11 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
         requests=found.requests,
         definition=encode_value(found.definition),
     )
+    is_archived = copy.path.with_name(ARCHIVED).is_file()
     logger.warning(
-        "Redis came back without %d of the %d entries of experiment %r; they were put back from %s. %d attempts that were "
+        "%s %d of the %d entries of experiment %r; they were put back from %s. %d attempts that were "
         "under way are lost; their trials run again",
+        "An archive has" if is_archived else "Redis came back without",
         missing,
         total,
         journal.experiment,
@@ -293,6 +296,10 @@ class Restorer:
             if entry.data in self._unread:
                 while self._unread.popleft() != entry.data:
                     pass
+
+    def finish(self) -> None:
+        """Have the reader read to the journal's end, as for an experiment that has ended."""
+        self._reader.finish(self.read_back)
 
     def look(self) -> bool:
         """Restore what was lost, if the server was away since the last look; return whether something was.

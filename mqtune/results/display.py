@@ -24,6 +24,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, printable, replace_unencodable
 from mqtune.core.trial import ITERATION, Config, Trial, TrialId, TrialStatus
+from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
@@ -102,7 +103,9 @@ def ranked(experiment: Experiment) -> list[Trial]:
     )
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
+    """A column of a table of trials."""
+
     head: str
     cell: Callable[[Experiment, Trial], str]
     justify: Literal["left", "right"] = "left"
@@ -120,31 +123,32 @@ def _last(experiment: Experiment, trial: Trial) -> str:
 
 
 _BEFORE: Final = (
-    _Column("trial", lambda _, trial: trial.id),
-    _Column("status", lambda _, trial: trial.status.value.replace("_", " ")),
-    _Column("iteration", _iteration, "right"),
+    Column("trial", lambda _, trial: trial.id),
+    Column("status", lambda _, trial: trial.status.value.replace("_", " ")),
+    Column("iteration", _iteration, "right"),
 )
 _VALUES: Final = (
-    _Column("last", _last, "right", max_width=12),
-    _Column("best", lambda _, trial: short_value(trial.best_value) if trial.has_metric else "", "right", max_width=12),
+    Column("last", _last, "right", max_width=12),
+    Column("best", lambda _, trial: short_value(trial.best_value) if trial.has_metric else "", "right", max_width=12),
 )
 _AFTER: Final = (
-    _Column("worker", lambda _, trial: printable(trial.attempts[-1].worker) if trial.attempts else "", "left", 90, 24),
-    _Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
-    _Column("config", lambda _, trial: short_config(trial.config), "left", 60),
+    Column("worker", lambda _, trial: printable(trial.attempts[-1].worker) if trial.attempts else "", "left", 90, 24),
+    Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
+    Column("config", lambda _, trial: short_config(trial.config), "left", 60),
 )
 
 
-def _columns(experiment: Experiment) -> tuple[_Column, ...]:
+def columns_of(experiment: Experiment) -> tuple[Column, ...]:
+    """Return the columns of a table of its trials."""
     if experiment.objective.is_single:
         return (*_BEFORE, *_VALUES, *_AFTER)
     front = {trial.id for trial in experiment.pareto_front}
-    on_front = _Column("front", lambda _, trial: "yes" if trial.id in front else "")
+    on_front = Column("front", lambda _, trial: "yes" if trial.id in front else "")
     return (*_BEFORE, *map(_column_of, experiment.objective.metrics), on_front, *_AFTER)
 
 
-def _column_of(metric: str) -> _Column:
-    return _Column(
+def _column_of(metric: str) -> Column:
+    return Column(
         printable(metric), lambda _, trial: short_value(trial.best_metrics.get(metric, "")), "right", max_width=12
     )
 
@@ -153,7 +157,9 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     """Return a table for a terminal of *width* columns with a row for each of *trials*."""
     trials = list(trials)
     has_tags = any(trial.labels.tags for trial in trials)
-    columns = [each for each in _columns(experiment) if width >= each.from_width and (has_tags or each.head != "tags")]
+    columns = [
+        each for each in columns_of(experiment) if width >= each.from_width and (has_tags or each.head != "tags")
+    ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         # rich shrinks a column that may wrap first; its cells are cut, not wrapped.
@@ -166,7 +172,7 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     return table
 
 
-def _cell(column: _Column, experiment: Experiment, trial: Trial) -> Text:
+def _cell(column: Column, experiment: Experiment, trial: Trial) -> Text:
     style = _STYLES.get(trial.status, "") if column.head == "status" else ""
     # Text, because a config may hold what rich would take for markup in a string.
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
@@ -267,6 +273,7 @@ class ProgressDisplay(Callback):
         self._live: Live | None = None
         #: The cell's output, where it is drawn in a notebook.
         self._cell: Any = None
+        self._curve = BestCurve("")
         self._began_at = 0.0
         self._shown_at = -math.inf
         self._line = ""
@@ -279,6 +286,7 @@ class ProgressDisplay(Callback):
 
     def on_start(self, experiment: Experiment) -> None:
         self._experiment = experiment
+        self._curve = BestCurve(experiment.metric)
         self._began_at = self._clock()
         for trial in experiment.trials.values():
             if trial.status.is_terminal:
@@ -345,7 +353,7 @@ class ProgressDisplay(Callback):
     def _redraw(self, experiment: Experiment, now: float, *, final: bool = False) -> None:
         self._shown_at = now
         if self._console.is_jupyter:
-            self._draw_in_cell(self._picture(experiment, final=final))
+            self._draw_in_cell(experiment, now, final=final)
             return
         if self._live is None:
             # What the script prints goes above the table, unless it is redirected.
@@ -358,9 +366,13 @@ class ProgressDisplay(Callback):
             self._live.start()
         self._live.update(self._picture(experiment, final=final), refresh=True)
 
-    def _draw_in_cell(self, picture: Group) -> None:
-        """Draw in the output of a notebook's cell, in place of what was drawn there before."""
-        page = import_module("IPython.display").HTML(_html(picture))
+    def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
+        """Draw table and best value in the output of a notebook's cell, in place of what was drawn there before."""
+        elapsed_s = now - self._began_at
+        if experiment.best is not None:
+            self._curve.add(elapsed_s, experiment.best.best_value)
+        table = _html(self._picture(experiment, final=final))
+        page = import_module("IPython.display").HTML(table + self._curve.svg(elapsed_s, self._elapsed()))
         if self._cell is None:
             self._cell = import_module("IPython.display").display(page, display_id=True)
         else:

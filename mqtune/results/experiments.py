@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
-from mqtune.core.trial import Report
+from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE
 
@@ -47,6 +47,18 @@ def _near(name: str, names: list[str]) -> list[str]:
     starts = {known: known[: len(name)] for known in names}
     close = difflib.get_close_matches(name, set(starts.values()))
     return [known for known in names if starts[known] in close][:_SUGGESTIONS]
+
+
+class RecordedReport(NamedTuple):
+    """A report in the journal; a *late* one came after a decision, and the scheduler was not shown it."""
+
+    trial: TrialId
+    attempt: int
+    sequence: int
+    timestamp: float
+    metrics: Metrics
+    checkpoint: CheckpointId
+    late: bool
 
 
 class Readable(Protocol):

@@ -93,7 +93,8 @@ def report_rows(reports: Iterable[NamedTuple]) -> Iterator[Row]:
     """Yield a flat dict for each recorded report."""
     for report in reports:
         row = report._asdict()
-        yield {**row, **_named("metrics", row.pop("metrics"))}
+        metrics = row.pop("metrics")
+        yield {**row, **_named("metrics", metrics)}
 
 
 def _named(group: str, values: Mapping[str, object]) -> Row:

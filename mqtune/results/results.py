@@ -39,6 +39,7 @@ from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import (
     Readable,
+    RecordedReport,
     Snapshot,
     created_event,
     empty_experiment,
@@ -105,18 +106,6 @@ def _write(path: Path, parts: Iterable[str]) -> None:
 
 TRIALS_FILE: Final = "trials.csv"
 SUMMARY_FILE: Final = "results.json"
-
-
-class RecordedReport(NamedTuple):
-    """A report in the journal; a *late* one came after a decision, and the scheduler was not shown it."""
-
-    trial: TrialId
-    attempt: int
-    sequence: int
-    timestamp: float
-    metrics: Metrics
-    checkpoint: CheckpointId
-    late: bool
 
 
 class Budget(NamedTuple):
@@ -473,7 +462,8 @@ class Results:
             target: the new folder to copy to; by default one below the experiment's.
 
         Raises:
-            as ``mqtune.results.checkpoints.fetch_checkpoint``; KeyError when there is no such trial.
+            MqtuneError: as ``mqtune.results.checkpoints.fetch_checkpoint``.
+            KeyError: there is no such trial.
         """
         trial = (self.best if trial_id is None else self[trial_id]).trial
         name = checkpoint_of(self.experiment, trial, which)
@@ -515,9 +505,16 @@ class Results:
         created_event(events, self.folder)
         for event in events:
             if isinstance(event, Report) and (trial_id is None or event.trial == trial_id):
-                # The attempt counts the accepted reports; later ones came after the decision to end it.
-                attempt = self.experiment.trials[event.trial].attempts[event.attempt - 1]
-                yield RecordedReport(*event, event.sequence > attempt.reports)
+                # The attempt counts the accepted reports; later ones came after the decision to end it, or are not folded yet.
+                attempt = self._attempt_of(event)
+                is_late = attempt is not None and event.sequence > attempt.reports
+                if attempt is not None and not (is_late and attempt.is_open):
+                    yield RecordedReport(*event, is_late)
+
+    def _attempt_of(self, report: Report) -> Attempt | None:
+        """Return the attempt that has made a report; None if the journal is ahead of what a running tuner has folded."""
+        trial = self.experiment.trials.get(report.trial)
+        return trial.attempts[report.attempt - 1] if trial and report.attempt <= len(trial.attempts) else None
 
     def to_csv(self, path: str | Path) -> None:
         """Write one row per trial; NaN and the infinities are nan, inf and -inf, and a missing value is empty."""

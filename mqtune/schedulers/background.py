@@ -20,10 +20,12 @@ class BackgroundDecisions:
 
     Args:
         decide: returns the decisions that follow from the calls since it was called last.
+        rests: whether it does rest; not where slots wait for what it works out.
     """
 
-    def __init__(self, decide: Callable[[], Mapping[TrialId, Decision]]) -> None:
+    def __init__(self, decide: Callable[[], Mapping[TrialId, Decision]], *, rests: bool = True) -> None:
         self._decide = decide
+        self._rests = rests
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Mapping[TrialId, Decision]] = queue.SimpleQueue()
         self._told = self._heard = 0
@@ -45,7 +47,7 @@ class BackgroundDecisions:
         """Return the decisions since the last call, without waiting for any; the first call starts the thread.
 
         Raises:
-            what the model has raised.
+            Exception: what the model has raised.
         """
         if self._error is not None:
             raise self._error
@@ -73,7 +75,7 @@ class BackgroundDecisions:
                 heard = self._hear(call)
                 self._found.put(self._decide())
                 self._heard += heard
-                if self._is_closing.wait(time.monotonic() - begin):
+                if self._is_closing.wait(time.monotonic() - begin if self._rests else 0.0):
                     return
         except Exception as error:  # noqa: BLE001 - a user's code; the driver raises it
             self._error = error

@@ -132,6 +132,30 @@ class Searcher(Registered, GoesByObjective, ABC):
         """Hear that *trial* has reached a terminal status."""
 
 
+class Telling(Searcher):
+    """A searcher in front of another one, ``_searcher``, which hears all that this one hears."""
+
+    _searcher: Searcher
+
+    def on_stage(self, trial: Trial) -> None:
+        self._searcher.on_stage(trial)
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        self._searcher.on_report(trial, report)
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self._searcher.on_trial_pause(trial)
+
+    def on_attempt_end(self, trial: Trial) -> None:
+        self._searcher.on_attempt_end(trial)
+
+    def on_abandon(self, trial: Trial) -> None:
+        self._searcher.on_abandon(trial)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._searcher.on_trial_end(trial)
+
+
 def check_arguments(searcher: str, space: Space, seed: int) -> None:
     """Check the arguments that every searcher over a space has.
 

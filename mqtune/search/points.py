@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
-from mqtune.core.trial import Config, Report, Trial, TrialId
-from mqtune.search.base import PastTrial, Searcher, Suggestion, check_arguments, fingerprint
+from mqtune.core.trial import Config, Trial, TrialId
+from mqtune.search.base import PastTrial, Searcher, Suggestion, Telling, check_arguments, fingerprint
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import OTHER, Repeater
 from mqtune.search.space import Space, space_of
 from mqtune.search.values import copy_value
 
 
-class PointsFirst(Searcher):
+class PointsFirst(Telling):
     """Proposes given points in their order, and then the configs of another searcher.
 
     The points change nothing about that searcher's suggestions, except that a RandomSearcher over a small finite
@@ -165,26 +165,12 @@ class PointsFirst(Searcher):
             if point in self._asked:
                 self._asked.remove(point)
                 self._searcher.adopt(trial.id, copy_value(trial.config))
-        self._searcher.on_stage(trial)
-
-    def on_report(self, trial: Trial, report: Report) -> None:
-        self._searcher.on_report(trial, report)
-
-    def on_trial_pause(self, trial: Trial) -> None:
-        """Tell the other searcher."""
-        self._searcher.on_trial_pause(trial)
-
-    def on_attempt_end(self, trial: Trial) -> None:
-        """Tell the other searcher."""
-        self._searcher.on_attempt_end(trial)
+        super().on_stage(trial)
 
     def on_abandon(self, trial: Trial) -> None:
         """Leave out the points that are its config, and tell the other searcher."""
         self._abandoned.add(fingerprint(trial.config))
-        self._searcher.on_abandon(trial)
-
-    def on_trial_end(self, trial: Trial) -> None:
-        self._searcher.on_trial_end(trial)
+        super().on_abandon(trial)
 
     def describe(self) -> Description:
         """Return the other searcher's arguments, with the completed points and the seed that completed them."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.trial import Config, Trial, TrialId
 from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 #: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and looking
 #: through all of them for the remaining ones would block the driver.
@@ -134,6 +135,8 @@ class RandomSearcher(Searcher):
         return allowed[self._rng.integers(len(allowed))] if allowed else None
 
 
-def generator(seed: int) -> np.random.Generator:
+def generator(seed: int) -> Generator:
     """Return a generator of random numbers that depends on *seed* alone, which may be below 0."""
+    import numpy as np  # noqa: PLC0415 - a driver starts its worker first, which then starts meanwhile
+
     return np.random.default_rng(seed if seed >= 0 else [-seed, 1])

@@ -146,13 +146,14 @@ def check_reusable(trainable: object) -> None:
     """Check that a trainable's processes can be reused.
 
     Raises:
-        ConfigurationError: it is not a class, or has no reset_config.
+        ConfigurationError: it is a script, or a class without a reset_config.
     """
-    if not isinstance(trainable, type):
+    if isinstance(trainable, str | os.PathLike):
         raise ConfigurationError(
-            f"reuse=True is for a class with a reset_config method, and {trainable!r} is not a class; leave reuse out"
+            f"reuse=True is for a function, or a class with a reset_config method, and {os.fspath(trainable)!r} is a script, whose "
+            "process ends with it; leave reuse out"
         )
-    if not _defines(trainable, "reset_config"):
+    if isinstance(trainable, type) and not _defines(trainable, "reset_config"):
         raise ConfigurationError(
             f"reuse=True: {trainable.__name__} has no reset_config(self, config); give it one that returns True when the "
             "instance is as setup would leave it, or leave reuse out"

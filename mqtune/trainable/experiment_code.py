@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import TrainableNotFound
@@ -40,15 +41,17 @@ def changed_files(now: Mapping[str, str], before: object) -> list[str]:
     return sorted(name for name, found in now.items() if kept.get(name, found) != found)
 
 
-def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
+def read_code(
+    spec: TrainableSpec, code_root: Path, written: Mapping[Path, bytes] = MappingProxyType({})
+) -> dict[str, bytes]:
     """Return the files of a trainable's code, by their paths from the folder of its own file, which is the first.
 
     They are found by their import statements; nothing is run. Of a script it is that file alone. It is empty if the trainable's
-    file is not below the code root.
+    file is not below the code root. *written* has that file where it is not on the disk.
     """
     found: dict[str, bytes] = {}
     try:
-        first = spec.locate(code_root)
+        first = next(iter(written), None) or spec.locate(code_root)
     except TrainableNotFound:
         return found
     folders = list(dict.fromkeys([*([first.parent] if spec.script else []), code_root, *_own_path(code_root)]))
@@ -57,7 +60,7 @@ def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
     importlib.invalidate_caches()
     while waiting and len(found) < MOST_FILES:
         path = waiting.popleft()
-        source = read_source(path)
+        source = written[path] if path in written else read_source(path)
         if source is None:
             continue
         found[os.path.relpath(path, first.parent)] = source

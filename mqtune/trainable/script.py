@@ -136,7 +136,14 @@ class ScriptRun:
         output, theirs = os.pipe()
         os.set_blocking(output, False)
         self._channel, inherited = Channel.pair()
-        process = self._start(theirs, inherited)
+        try:
+            return self._ending(self._see_through(self._start(theirs, inherited), output))
+        finally:
+            os.close(output)
+            self._channel.close()
+
+    def _see_through(self, process: subprocess.Popen[bytes] | ForkedScript, output: int) -> int:
+        """Serve the script to its end, or have it end when that is told; return its exit code."""
         try:
             code = self._serve(process, output)
         except StopTrial as stop:
@@ -150,20 +157,16 @@ class ScriptRun:
                 self._save_rest(code >= 0)
                 raise
         self._save_rest(code == 0)
-        return self._ending(code)
+        return code
 
     def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
         which = self._session.context
-        environment = {
-            **UNBUFFERED,
-            **os.environ,
-            RELAY: address_of(channel.fileno()),
-            **dict(zip(CONTEXT, (which.trial, str(which.attempt), which.experiment, str(which.folder)), strict=True)),
-        }
+        own = dict(zip(CONTEXT, (which.trial, str(which.attempt), which.experiment, str(which.folder)), strict=True))
         try:
             if warm_script.warm is not None:
-                return warm_script.warm.start(self._given, environment, output, channel, self._channel)
+                return warm_script.warm.start(self._given, own, output, channel, self._channel)
             command = [*_run_by(self._path.absolute(), self._session), *self._given]
+            environment = {**UNBUFFERED, **os.environ, **own, RELAY: address_of(channel.fileno())}
             return subprocess.Popen(
                 command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output
             )

@@ -106,6 +106,19 @@ class TrainableSpec:
         return cls._name(trainable, "function")
 
     @classmethod
+    def in_module(cls, trainable: Function | type, module: str) -> TrainableSpec:
+        """Return the spec of a function or class that is written into a module.
+
+        Raises:
+            TrainableNotFound: it can't be a trainable.
+        """
+        if inspect.isclass(trainable):
+            _check_class(trainable)
+            return cls(trainable.__qualname__, module=module, kind="class")
+        _check_function(trainable)
+        return cls(trainable.__qualname__, module=module)
+
+    @classmethod
     def _name(cls, trainable: Function, kind: Kind) -> tuple[TrainableSpec, Path]:
         name, module = trainable.__qualname__, trainable.__module__
         if "<" in name:
@@ -120,7 +133,7 @@ class TrainableSpec:
         if spec is not None and spec.name != "__main__":
             return cls(name, module=spec.name.removesuffix(".__main__"), kind=kind), _root_of(main, spec.name)
         file = getattr(main, "__file__", None)
-        if file is None or not Path(file).is_file():
+        if file is None or is_in_session(main):
             raise TrainableNotFound(
                 f"trainable {name!r} is in no file (it came from python -c, standard input, a notebook or an interactive "
                 "session), so workers can't import it; put it into one, such as train.py, and run or import that: in a notebook "
@@ -265,6 +278,12 @@ def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
     _check_executable(path)
     script, root = _below_root(path)
     return TrainableSpec(path.stem, script=script, kind="script"), root
+
+
+def is_in_session(main: ModuleType) -> bool:
+    """Whether what runs is in no file: it came from python -c, standard input, a notebook or an interactive session."""
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return (spec is None or spec.name == "__main__") and (file is None or not Path(file).is_file())
 
 
 def _below_root(path: Path) -> tuple[str, Path]:

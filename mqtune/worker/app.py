@@ -19,6 +19,7 @@ from functools import partial
 from queue import Empty
 from signal import SIGKILL
 from typing import Any, Final, NoReturn
+from weakref import WeakSet
 
 from celery import Celery, bootsteps, platforms
 from celery.apps.worker import Worker
@@ -40,16 +41,17 @@ from kombu.utils.objects import cached_property
 from mqtune.core.errors import BrokerUnavailable, MqtuneError, TrialFailed
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name
+from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.privileges import become, conceal
-from mqtune.worker.processes import reaper
-from mqtune.worker.runtime import LEASE_S, WorkerRuntime
+from mqtune.worker.runtime import LEASE_S, WorkerRuntime, take_process
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -66,9 +68,9 @@ from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
 
-#: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it
-#: takes to stop a trial.
-SWITCH_INTERVAL_S: Final = 0.0005
+#: How many commands to Redis are under way at once, whatever the number of slots: one for reports, one for the heartbeat, and two for
+#: attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000 connections of all workers by default.
+MOST_COMMANDS: Final = 4
 #: Remote commands that would change a setting which trials ignore, and what to use instead.
 _REFUSED_COMMANDS: Final = {
     "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
@@ -232,9 +234,8 @@ class TrialWorker(Worker):
         # Flower enables task events every five seconds, which is too late for the first trials.
         self.task_events: bool = self.task_events or self.app.is_watched
         # The URL of a socket can't name a transport class; this affects only the worker's own process.
-        TRANSPORT_ALIASES.update(
-            dict.fromkeys(("redis", "rediss"), f"{TrialTransport.__module__}:{TrialTransport.__name__}")
-        )
+        one, following = (f"{__name__}:{each.__name__}" for each in (TrialTransport, FollowingTransport))
+        TRANSPORT_ALIASES.update({"redis": one, "rediss": one, "sentinel": following})
         prepared: dict[str, Any] = super().prepare_args(**kwargs)
         return prepared
 
@@ -309,6 +310,8 @@ class TrialApp(Celery):
             MqtuneError: the worker can't start.
         """
         check_folders(self.settings.code_root, self.settings.log_root)
+        if self.settings.observe is not None:
+            self.settings.observe(self._figures)
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer, self.settings.experiments)
@@ -318,12 +321,16 @@ class TrialApp(Celery):
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
         self.client = connect(self.settings.broker, role="worker")
+        self.client.limit_to(MOST_COMMANDS)
         fleet = Fleet(self.client, patience_s=CONNECT_TIMEOUT_S)
         take_name(fleet, name, LEASE_S)
         self.token = fleet.token
         # The key where kombu keeps the queues of event listeners.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
+
+    def _figures(self) -> WorkerFigures | None:
+        return self.runtime.figures() if hasattr(self, "runtime") else None
 
     def requeue_all(self) -> None:
         """End all attempts so that their trials run again elsewhere, and start nothing more."""
@@ -339,9 +346,7 @@ class RuntimeStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
-        # The trial of a killed zygote becomes a child of this process.
-        reaper.adopt()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        take_process()
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
@@ -355,6 +360,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             grace_s=settings.grace_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
+            code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
         )
         runtime.start()
@@ -422,23 +428,71 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     raise Ignore(outcome.note)
 
 
-class TrialChannel(OneClient, redis_transport.Channel):
-    """kombu's channel without the round trip for acknowledgements, and with one Redis client instead of many."""
+class _Consuming(OneClient):
+    """A channel of kombu's without the round trip for acknowledgements, and with one Redis client instead of many.
+
+    To be named before kombu's class among the bases.
+    """
+
+    closed: bool
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        self.priority_steps = [*MESSAGE_ORDER]
+        _channels.add(self)
+
+    def priority(self, n: int) -> int:
+        """Return the priority whose list a message is kept in; kombu's own goes by their numbers."""
+        return n if n in MESSAGE_ORDER else 0
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Do nothing: the worker's queue is consumed without acknowledgements."""
 
     def _brpop_read(self, **options: Any) -> Any:
-        return _unless_malformed(partial(super()._brpop_read, **options))
+        # kombu's class follows this one among the bases.
+        return _unless_malformed(partial(super()._brpop_read, **options))  # type: ignore[misc]
 
     def _receive_one(self, client: Any) -> Any:
-        return _unless_malformed(partial(super()._receive_one, client))
+        return _unless_malformed(partial(super()._receive_one, client))  # type: ignore[misc]
 
 
-class TrialTransport(redis_transport.Transport):
+#: The worker's channels: one to consume, one for remote commands, one for events.
+_channels: Final[WeakSet[_Consuming]] = WeakSet()
+
+
+def _close_unused(for_s: float) -> None:
+    for channel in tuple(_channels):
+        if not channel.closed:
+            channel.close_unused(for_s)
+
+
+class TrialChannel(_Consuming, redis_transport.Channel):
+    """Such a channel to one server."""
+
+
+class FollowingChannel(_Consuming, redis_transport.SentinelChannel):
+    """Such a channel to the master that Sentinels name."""
+
+
+class _Sparing:
+    """A transport of kombu's that keeps few connections; to be named before kombu's class among the bases."""
+
+    def register_with_event_loop(self, connection: object, loop: object) -> None:
+        """Begin to consume: the eight connections by which that was prepared are too many when a thousand workers begin at once."""
+        super().register_with_event_loop(connection, loop)  # type: ignore[misc]
+        _close_unused(0)
+
+
+class TrialTransport(_Sparing, redis_transport.Transport):
     """kombu's Redis transport with the channel above."""
 
     Channel = TrialChannel
+
+
+class FollowingTransport(_Sparing, redis_transport.SentinelTransport):
+    """kombu's transport that follows a master, likewise."""
+
+    Channel = FollowingChannel
 
 
 def _unless_malformed(read: Callable[[], Any]) -> Any:
@@ -452,6 +506,8 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
 
 #: How often the queue is checked for waiting trials; one short command each time.
 LOOK_S: Final = 10.0
+#: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
+UNUSED_S: Final = 10.0
 #: So many checks in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker takes
 #: what waits within milliseconds, and after an outage of Redis within half a minute. Checks are counted, not seconds,
 #: because no time has passed for a worker that was frozen.
@@ -482,10 +538,17 @@ class ConsumerWatch:
         while not self._runtime.closing.wait(LOOK_S):
             try:
                 self.look()
+                self._close_unused()
             except BrokerUnavailable:
                 return
             except Exception:
                 logger.exception("the check whether this worker takes trials failed; it is tried again")
+
+    def _close_unused(self) -> None:
+        """Close connections: a fleet of a thousand workers would otherwise meet Redis' limit of 10,000."""
+        self._worker.app.client.close_unused(UNUSED_S)
+        # In the thread that opens channels.
+        self._worker.consumer.hub.call_soon(_close_unused, UNUSED_S)
 
     def look(self) -> None:
         """Check once.

@@ -202,6 +202,9 @@ class AttemptRun:
         self._over_at = math.inf
         self._outlived = self._has_gap = False
         self._forced = False
+        #: Whether its process may run another attempt, and why not, as far as this worker knows.
+        self._stays = False
+        self._retired = ""
         #: Whether only its end remains to be journaled.
         self._is_over = False
         #: Whether this worker has claimed it, and not ended it yet.
@@ -404,7 +407,7 @@ class AttemptRun:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
             try:
                 self._worker.logs.begin(stdout, stderr)
-                message = self._start_message(grant, stdout, stderr, folder)
+                message = self._start_message(grant, stdout, stderr, folder, reuse=zygote.key.keeps_process)
                 status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
                 problem = (type(error).__name__, str(error))
@@ -421,7 +424,7 @@ class AttemptRun:
             self._worker.slots.back_off.note_problem(f"{problem[0]}: {problem[1]}")
         return self._ended(status, problem, stdout, stderr)
 
-    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> StartMessage:
+    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path, *, reuse: bool) -> StartMessage:
         clock = self._worker.clock
         config, checkpoint, _ = grant.assignment
         held = self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None
@@ -440,7 +443,7 @@ class AttemptRun:
             "sync": self.definition.get("sync", "stream"),
             "folder": str(folder),
             "working_dir": str(self._working_dir or ""),
-            "reuse": self._reuses,
+            "reuse": reuse,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 
@@ -449,7 +452,7 @@ class AttemptRun:
         self.stream = stream = Stream(self.journal, self.claim, self)
         self._worker.uplink.attach(stream)
         try:
-            if self._reuses or turn.changes_zygote:
+            if zygote.key.keeps_process or turn.changes_zygote:
                 # A process that is kept must not get this attempt while the one before can still be signalled; and another
                 # zygote does not know about that one.
                 turn.wait()
@@ -470,8 +473,15 @@ class AttemptRun:
                 if not gone.again:
                     break
                 pid = zygote.wait_started()
-            if self._reuses and (self._outlived or self._forced):
-                zygote.drop()
+            # A script has ended, whatever stays beside it.
+            self._stays = gone.stays and self._reuses
+            self._retired = self._why_retired(turn) or gone.left
+            if self._stays and self._retired:
+                # A zygote that is dead has ended it too.
+                with contextlib.suppress(ZygoteDied):
+                    zygote.drop()
+            if self._retired or not self._stays:
+                turn.settles()
             return gone.status
         except Exception:
             # If the trial runs nevertheless, it ends with its zygote.
@@ -483,6 +493,14 @@ class AttemptRun:
             turn.end()
             self._offer_slot()
             self._worker.uplink.detach(stream)
+
+    def _why_retired(self, turn: Turn) -> str:
+        """Return why this worker gives the process of the attempt to no other; empty if it does, or if the process has ended."""
+        if self._outlived:
+            return "it ran longer than its ttl_s"
+        if self._forced:
+            return "it was ended by a signal"
+        return turn.left_on_devices() if self._stays else ""
 
     def _start(
         self, turn: Turn, zygote: ZygoteHandle, message: StartMessage, fds: Sequence[int]
@@ -554,11 +572,18 @@ class AttemptRun:
                 if not rungs:
                     says_by = min(says_by, now + SILENT_S)
 
+    def _retirement(self, *, failed: bool) -> str:
+        """Return why its process runs no other attempt, if processes are reused; *failed* if the trainable has raised."""
+        if not self._reuses or self.pid is None or (self._stays and not self._retired):
+            return ""
+        return self._retired or ("it failed" if failed else "it has ended")
+
     def _ended(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
-        said = self.stream.end if self.stream is not None else None
+        packed = self.stream.end if self.stream is not None else None
+        said = None if packed is None else decode_value(packed)
         end, error_type, error = ending = AttemptOutcome(
             intent=self._intent,
-            said=None if said is None else decode_value(said),
+            said=said,
             problem=problem,
             status=status,
             forced=self._forced,
@@ -578,6 +603,7 @@ class AttemptRun:
             error_type=error_type or (self._reason_type if end is AttemptEnd.HANDED_BACK else ""),
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
             outlived=self._outlived and end is AttemptEnd.FAILED,
+            retired=self._retirement(failed=said is not None and said["end"] == AttemptEnd.FAILED.value),
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
         )

@@ -272,11 +272,25 @@ class GpuProbe:
 
         It never raises: a fault is logged once, and nobody is asked again for a while.
         """
+        answer = self._asked([*devices])
+        for device, reason in answer.get("unknown", {}).items():
+            self._say_once(
+                f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be freed"
+            )
+        return {device: int(used) for device, used in answer.get("used", {}).items()}
+
+    def load(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return the percent of the last moment in which each device computed; as ``used``, but for parts of GPUs it is unknown."""
+        answer = self._asked({"load": [*devices]})
+        return {device: int(load) for device, load in answer.get("load", {}).items()}
+
+    def _asked(self, question: list[str] | dict[str, list[str]]) -> dict[str, Any]:
+        """Return the answer to a question about devices, or an empty one after a fault, and for a while then."""
         with self._lock:
             if time.monotonic() < self._asks_from:
                 return {}
             try:
-                answer = self._ask(list(devices), ANSWER_S)
+                return self._ask(question, ANSWER_S)
             except _NoAnswer as error:
                 self._end()
                 self._asks_from = float("inf") if error.is_final else time.monotonic() + PAUSE_S
@@ -284,18 +298,13 @@ class GpuProbe:
                     f"the memory in use on its devices is unknown ({error}); the worker does not wait for it to be freed"
                 )
                 return {}
-        for device, reason in answer["unknown"].items():
-            self._say_once(
-                f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be freed"
-            )
-        return {device: int(used) for device, used in answer["used"].items()}
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             logger.warning("%s", text)
 
-    def _ask(self, question: str | list[str], timeout_s: float) -> dict[str, Any]:
+    def _ask(self, question: object, timeout_s: float) -> dict[str, Any]:
         try:
             if self._process is not None and self._process.poll() is not None:
                 self._end()
@@ -444,6 +453,13 @@ class DeviceMemory:
                 with self._lock:
                     self._before.update(used)
         return True
+
+    def kept(self, slot: int, devices: Sequence[str]) -> dict[str, int]:
+        """Return how many bytes more than before its process each device has in use, where no other slot has a process."""
+        with self._lock:
+            before = {d: self._before[d] for d in devices if d in self._before and self._here[d] == {slot}}
+        used = self._query.used(list(before)) if before else {}
+        return {device: used[device] - before[device] for device in used}
 
     def leave(self, slot: int, devices: Sequence[str]) -> None:
         """Record that a slot has no process on its devices any more, without checking their memory."""

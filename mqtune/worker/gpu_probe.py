@@ -5,6 +5,7 @@ is a question, and its answer is one line on stdout, both in JSON:
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
 - a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown": {device: reason}}``
+- ``{"load": devices}``: for how much of the last moment they computed; ``{"load": {device: percent}}``, without those that don't say
 
 Where nothing can be asked the answer is ``{"error": reason, "final": whether asking again is useless}``, and the process ends. It
 also ends when stdin does: with its worker.
@@ -12,6 +13,7 @@ also ends when stdin does: with its worker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -23,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 #: can still kill and reap it.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
 _SMI_FIELDS: Final = ("index", "uuid", "memory.total", "memory.used")
+_SMI_LOAD: Final = (*_SMI_FIELDS[:3], "utilization.gpu")
 _BYTES_PER_MIB: Final = 1 << 20
 
 
@@ -50,6 +53,9 @@ class GpuSource(Protocol):
 
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the bytes in use on each device, by any process, and for the others the reason why that is unknown."""
+
+    def load(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return the percent of the last moment in which each device computed; parts of GPUs don't say."""
 
 
 class Nvml:
@@ -96,6 +102,13 @@ class Nvml:
                 unknown[device] = str(error)
         return used, unknown
 
+    def load(self, devices: Sequence[str]) -> dict[str, int]:
+        load: dict[str, int] = {}
+        for device in devices:
+            with contextlib.suppress(self._nvml.NVMLError):
+                load[device] = int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle(device)).gpu)
+        return load
+
     def _handle(self, device: str) -> Any:
         if device.isdecimal():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(device))
@@ -135,17 +148,23 @@ class NvidiaSmi:
             found = matching(device, full)
             if found is None:
                 unknown[device] = "nvidia-smi does not list it; nvidia-ml-py may know it: pip install 'mqtune[gpu]'"
-            elif (size := full[found]) is None:
+            elif (size := _mebibytes(full[found])) is None:
                 unknown[device] = "nvidia-smi does not say"
             else:
                 used[device] = size
         return used, unknown
 
-    def _rows(self, timeout_s: float) -> list[tuple[Gpu, int | None]]:
-        """Return each GPU and how many bytes of it are in use."""
+    def load(self, devices: Sequence[str]) -> dict[str, int]:
+        rows = self._rows(_SMI_TIMEOUT_S["used"], _SMI_LOAD)
+        loads = {gpu: int(load) for gpu, load in rows if load.isdecimal()}
+        found = {device: matching(device, loads) for device in devices}
+        return {device: loads[gpu] for device, gpu in found.items() if gpu is not None}
+
+    def _rows(self, timeout_s: float, fields: Sequence[str] = _SMI_FIELDS) -> list[tuple[Gpu, str]]:
+        """Return each GPU, and the last field as the command says it."""
         try:
             answer = subprocess.run(
-                [self._command, f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"],
+                [self._command, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -160,11 +179,9 @@ class NvidiaSmi:
             raise DriverError(f"nvidia-smi failed: {said}")
         rows = ([value.strip() for value in line.split(",")] for line in answer.stdout.splitlines())
         return [
-            (Gpu(number, uuid, _mebibytes(total) or 0), _mebibytes(used))
+            (Gpu(number, uuid, _mebibytes(total) or 0), last)
             # A driver may print a remark before its answer.
-            for number, uuid, total, used in (
-                row for row in rows if len(row) == len(_SMI_FIELDS) and row[0].isdecimal()
-            )
+            for number, uuid, total, last in (row for row in rows if len(row) == len(fields) and row[0].isdecimal())
         ]
 
 
@@ -200,6 +217,8 @@ def main() -> None:
             source = source or _open()
             if question == "gpus":
                 _say({"gpus": source.gpus()})
+            elif isinstance(question, dict):
+                _say({"load": source.load(question["load"])})
             else:
                 used, unknown = source.used(question)
                 _say({"used": used, "unknown": unknown})

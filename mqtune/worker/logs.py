@@ -74,12 +74,12 @@ class Logs:
 
     def begin(self, *paths: Path) -> None:
         """Create the folder of these files and watch them; if that fails, the trial runs without them."""
-        for path in paths:
+        for folder in dict.fromkeys(path.parent for path in paths):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                logger.warning("the output of a trial to %s is not kept: %s", path, error)
-                self._missing[path] = error
+                logger.warning("the output of a trial to %s is not kept: %s", folder, error)
+                self._missing.update((path, error) for path in paths if path.parent == folder)
         self._written.update(paths)
         self._begun.update(dict.fromkeys(paths))
         while len(self._begun) > _REMEMBERED:
@@ -116,10 +116,11 @@ class Logs:
         """Return the last *size* bytes, as text, of a file that is not written any more."""
         self._written.discard(path)
         with self._looking:
-            self._look(path)
+            is_empty = self._look(path) == 0
             self._cut.pop(path, None)
-        missing = self._missing.pop(path, None)
-        return _tail(path, size) if missing is None else f"(the output was not kept: {missing})\n"
+        if (missing := self._missing.pop(path, None)) is not None:
+            return f"(the output was not kept: {missing})\n"
+        return "" if is_empty else _tail(path, size)
 
     def _run(self) -> None:
         while not self._closing.wait(LOOK_S):
@@ -127,14 +128,18 @@ class Logs:
                 with self._looking:
                     self._look(path)
 
-    def _look(self, path: Path) -> None:
+    def _look(self, path: Path) -> int | None:
+        """Shorten a file that is too long; return how many bytes it had, or None if that can't be seen."""
         try:
-            if os.stat(path).st_size > MAX_BYTES:
+            size = os.stat(path).st_size
+            if size > MAX_BYTES:
                 self._cut[path] = _shorten(path, self._cut.get(path, 0))
         except FileNotFoundError:
-            pass
+            return 0
         except OSError as error:
             logger.warning("%s can't be shortened: %s", path, error)
+            return None
+        return size
 
 
 def _shorten(path: Path, before: int) -> int:

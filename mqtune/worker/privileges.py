@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.trainable.bundle import KEY_VARIABLE
 
-#: Variables that carry the broker's password. Trials don't need them, and some log their environment.
-_SECRETS: Final = frozenset({"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL"})
+#: Variables that carry the broker's password, or the key for code. Trials don't need them, and some log their environment.
+_SECRETS: Final = frozenset(
+    {"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL", KEY_VARIABLE}
+)
 #: Fields of /proc/self/stat, counted after the process's name: where in memory the initial environment begins and ends.
 _ENV_START: Final = 47
 _ENV_END: Final = 48

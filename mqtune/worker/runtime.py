@@ -8,6 +8,7 @@ import os
 import queue
 import reprlib
 import socket
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -15,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, NameTaken
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as, decode_definition
 from mqtune.core.keys import is_name
 from mqtune.core.resources import EVERY, queue_name
@@ -25,12 +26,15 @@ from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
+from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
+from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
+from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
 from mqtune.worker.scratch import Scratch
@@ -56,8 +60,27 @@ REMEMBERED: Final = 32
 LEFTOVERS_S: Final = 5.0
 #: How long revokes that are under way may take when the worker shuts down.
 _REVOKES_S: Final = 1.0
+#: How long a shutdown waits for a heartbeat to end; without a server it ends as soon as the worker is closing.
+_HEARTBEAT_END_S: Final = 2.0
 #: How often a thread that waits for a slot checks whether the worker is shutting down.
 _SLOT_POLL_S: Final = 1.0
+#: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it
+#: takes to stop a trial.
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+def take_process() -> None:
+    """Make this process a worker's: the trial of a killed zygote becomes its child, and its threads take short turns."""
+    reaper.adopt()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+class Ahead(NamedTuple):
+    """An experiment that a worker is started for, and how many attempts will come at once; None for one for each slot."""
+
+    experiment: str
+    digest: str
+    attempts: int | None
 
 
 class WorkerRuntime:
@@ -73,6 +96,7 @@ class WorkerRuntime:
         grace_s: how long trials have to save and leave when the worker shuts down.
         wake_consumer: called from any thread when a slot becomes free or is about to.
         show: called with each heartbeat, from one thread, for each attempt that is here.
+        code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
     """
 
@@ -88,6 +112,7 @@ class WorkerRuntime:
         wake_consumer: Callable[[], None],
         show: Callable[[AttemptRun], None],
         experiments: str = EVERY,
+        code_key: str = "",
         token: str = "",
     ) -> None:
         self.name = name
@@ -100,13 +125,15 @@ class WorkerRuntime:
         #: All attempts whose task is here, claimed or not.
         self._here: set[AttemptRun] = set()
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
-        self._memory = DeviceMemory(GpuProbe(), self._on_quarantine) if any(plan.devices) else None
+        self._gpus = GpuProbe()
+        self._memory = DeviceMemory(self._gpus, self._on_quarantine) if any(plan.devices) else None
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
         #: Each store is checked until that succeeds.
         self._check_store = lru_cache(REMEMBERED)(_check_store)
-        clock = ServerClock(client)
+        clock, scratch = ServerClock(client), Scratch(log_root)
+        self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         self.services = WorkerServices(
             name=name,
             host=socket.gethostname(),
@@ -116,9 +143,9 @@ class WorkerRuntime:
             clock=clock,
             uplink=Uplink(clock),
             logs=Logs(log_root, [slot.log for slot in self._slots.all]),
-            scratch=Scratch(log_root),
+            scratch=scratch,
             slots=self._slots,
-            zygotes=ZygoteFinder(name, code_root, CodeManifests(log_root, code_root), self._check_store),
+            zygotes=ZygoteFinder(name, code_root, self._bundles, CodeManifests(log_root), self._check_store),
             memory_kills=MemoryKills(find_counter()),
             wake_consumer=wake_consumer,
         )
@@ -130,6 +157,9 @@ class WorkerRuntime:
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told = ("", 0)
+        #: For the figures: how many attempts have ended, by how, and when the fleet was last told.
+        self._ended: Counter[str] = Counter()
+        self._heartbeat_at = 0.0
         self._joined_at = clock.time()
         #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
         self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -170,21 +200,40 @@ class WorkerRuntime:
         notes = (self._memory.note if self._memory is not None else "", self._slots.back_off.why)
         return "; ".join(note for note in notes if note)
 
+    def figures(self) -> WorkerFigures:
+        """Return what the worker does now; with devices the driver is asked about them, which may take seconds."""
+        devices = sorted({device for slot in self.plan.devices for device in slot})
+        return WorkerFigures(
+            worker=self.name,
+            slots=len(self._slots.all),
+            usable=self._places,
+            busy=len(self.running),
+            ended=dict(self._ended),
+            heartbeat_at=self._heartbeat_at,
+            gpu_memory=self._gpus.used(devices) if devices else {},
+            gpu_load=self._gpus.load(devices) if devices else {},
+        )
+
     def _on_quarantine(self) -> None:
         """Count the usable slots again, and tell drivers: a device has entered or left quarantine."""
         self._slots.review()
         self._look.set()
         self.services.wake_consumer()
 
-    def start(self) -> None:
-        """Start the threads and join the fleet."""
+    def start(self, ahead: Ahead | None = None) -> None:
+        """Start the threads and join the fleet; zygotes for the attempts that are known to come are started before."""
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
         self.services.scratch.sweep()
+        if ahead is not None:
+            with contextlib.suppress(MqtuneError, OSError):
+                definition = self._definition(ahead.experiment, ahead.digest)
+                self.services.zygotes.warm_up(self._slots.all[: ahead.attempts], ahead.experiment, definition)
         self.services.uplink.start()
         self.services.logs.start()
         self._log_server.start()
         self._fleet.join(self._info(), LEASE_S)
+        self._heartbeat_at = time.time()
         self._heart.start()
         self._control.start()
         self._tidier.start()
@@ -217,14 +266,18 @@ class WorkerRuntime:
         """Run an attempt in the next free slot; returns when nothing of it is left."""
         self._here.add(run)
         try:
-            return self._run(run)
+            result = self._run(run)
+            if result.end is not None:
+                self._ended[result.end.value] += 1
+            return result
         finally:
             self._here.discard(run)
             run.close()
 
     def _run(self, run: AttemptRun) -> RunResult:
-        while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
-            if self.draining or not self._slots.usable:
+        slot = None
+        while not self.draining and (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
+            if not self._slots.usable:
                 break
         if self.draining:
             return RunResult(None, "not run: the worker is shutting down")
@@ -248,6 +301,9 @@ class WorkerRuntime:
         definition = self._definition(experiment, digest)
         claim = Claim(TrialId(trial), attempt, token)
         return AttemptRun(self.services, self._journal(experiment), claim, definition)
+
+    def _code_of(self, experiment: str) -> CodeExchange:
+        return CodeExchange(self._client, experiment, closing=self.closing)
 
     def _make_journal(self, experiment: str) -> RedisJournal:
         return RedisJournal(self._client, experiment, closing=self.closing)
@@ -313,14 +369,22 @@ class WorkerRuntime:
             self._revoker.join(_REVOKES_S)
         self.closing.set()
         self._look.set()
+        if self._heart.is_alive():
+            # A heartbeat that is under way would put the worker back into the fleet, for as long as a lease lasts.
+            self._heart.join(_HEARTBEAT_END_S)
         with contextlib.suppress(BrokerUnavailable):
             self._fleet.leave(self.name)
         for slot in self._slots.all:
+            # All end at the same time.
+            slot.zygotes.end_all()
+        for slot in self._slots.all:
             # A slot that is not vacant imports a trainable for an attempt that was not claimed.
-            slot.zygotes.drop_all() if slot.is_vacant else slot.zygotes.end_all()
+            if slot.is_vacant:
+                slot.zygotes.drop_all()
         self.services.uplink.close()
         self._log_server.close()
         self.services.logs.close()
+        self._bundles.close()
         self.services.scratch.close()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
@@ -385,6 +449,7 @@ class WorkerRuntime:
         try:
             if self._fleet.keep(info, LEASE_S):
                 self._shut_down("told to drain", "its worker was drained")
+            self._heartbeat_at = time.time()
         except NameTaken as error:
             # This worker was cut off or frozen for so long that another took it for dead.
             self._shut_down(str(error), "another worker has its worker's name")

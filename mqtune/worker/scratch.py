@@ -29,6 +29,8 @@ _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
 #: Below an attempt's folder: its working directory, if that is never kept.
 _WORK: Final = "work"
+#: Below a worker's folder; no experiment has such a name.
+_BUNDLES: Final = ".bundles"
 
 
 class Scratch:
@@ -59,12 +61,22 @@ class Scratch:
             self._all.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._lock_of(self._mine), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for worker in self.left():
+            self.discard(worker)
+
+    def left(self) -> list[Path]:
+        """Return the folders of workers that are surely gone."""
         with contextlib.suppress(OSError):
-            for path in list(self._all.iterdir()):
-                worker = path.with_name(path.name.removesuffix(_LOCK))
-                if worker != self._mine and self._is_left(worker):
-                    shutil.rmtree(worker, ignore_errors=True)
-                    self._lock_of(worker).unlink(missing_ok=True)
+            workers = {path.with_name(path.name.removesuffix(_LOCK)) for path in self._all.iterdir()}
+            return sorted(worker for worker in workers - {self._mine} if self._is_left(worker))
+        return []
+
+    def discard(self, worker: Path) -> bool:
+        """Delete the folder of a worker that is gone, and return whether nothing of it is left."""
+        shutil.rmtree(worker, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._lock_of(worker).unlink(missing_ok=True)
+        return not (os.path.lexists(worker) or os.path.lexists(self._lock_of(worker)))
 
     def keep(self) -> None:
         """Show that this worker is alive; called with each heartbeat."""
@@ -93,6 +105,11 @@ class Scratch:
         except OSError:
             return False
         return True
+
+    @property
+    def bundles(self) -> Path:
+        """The path of the folder for code that drivers bring."""
+        return self._mine / _BUNDLES
 
     def folder(self, experiment: str, claim: Claim) -> Path:
         """Return the path of an attempt's folder."""

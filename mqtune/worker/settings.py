@@ -14,9 +14,11 @@ from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
 from mqtune.core.resources import EVERY, check_experiments
-from mqtune.journal.connection import celery_tls, celery_url, redact
+from mqtune.journal.connection import celery_options, celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
+from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, check_key
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
+from mqtune.worker.figures import ReadFigures
 from mqtune.worker.privileges import home_of
 
 #: How long trials have to save and end when their worker shuts down; some clouds give a machine 30 s in all.
@@ -30,7 +32,7 @@ class WorkerSettings:
     """The settings that an operator gives a worker; ``mqtune worker`` has an option for each.
 
     Raises:
-        ConfigurationError: the grace, or the pattern for names of experiments, is invalid.
+        ConfigurationError: the grace, the pattern for names of experiments, or the key is invalid.
     """
 
     broker: str
@@ -51,8 +53,13 @@ class WorkerSettings:
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
+    #: Whether it runs code that drivers bring, signed with the key in ``MQTUNE_CODE_KEY``.
+    accept_code: bool = False
+    code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
     #: The user that root's worker and its trials run as; empty for the user who starts it.
     user: str = ""
+    #: Called before the worker starts, with what returns its figures, for whoever shows them.
+    observe: Callable[[ReadFigures], object] | None = None
     #: The read end of a pipe whose write end the driver that started this worker holds.
     owner_fd: int | None = None
 
@@ -63,6 +70,8 @@ class WorkerSettings:
                 f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker is "
                 f"told to go, from 0 to {LONGEST_GRACE_S:g}"
             )
+        if self.accept_code:
+            check_key(self.code_key, "--accept-code")
 
     def plan(self) -> SlotPlan:
         """Return the worker's slots.
@@ -78,7 +87,7 @@ class WorkerSettings:
             cpus=self.cpus,
             slots=self.slots,
             gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus),
-            tags=[tag.strip() for tag in self.tags.split(",") if tag.strip()],
+            tags=[*(tag.strip() for tag in self.tags.split(",") if tag.strip()), *([ACCEPTS_TAG] * self.accept_code)],
         )
 
 
@@ -165,7 +174,7 @@ def celery_settings(settings: WorkerSettings) -> dict[str, Any]:
         **owned_settings(settings),
         "broker_url": celery_url(settings.broker),
         "broker_use_ssl": celery_tls(settings.broker),
-        "broker_transport_options": TRANSPORT_OPTIONS,
+        "broker_transport_options": {**TRANSPORT_OPTIONS, **celery_options(settings.broker)},
         "task_create_missing_queues": False,
     }
 
@@ -215,7 +224,7 @@ def check_folders(code_root: Path, log_root: Path) -> None:
 
 def check_broker(broker: str, celerys: str) -> None:
     """Raise WorkerStartError if Celery's broker is not the one that has the journal."""
-    if celery_url(celerys) != celery_url(broker):
+    if celerys != celery_url(broker) and celery_url(celerys) != celery_url(broker):
         raise WorkerStartError(
             f"Celery's broker is {redact(celerys)} (--broker or CELERY_BROKER_URL) and mqtune's is {redact(broker)}: "
             "give only MQTUNE_BROKER"

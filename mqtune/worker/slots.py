@@ -7,13 +7,15 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
+from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
 from mqtune.worker.zygotes import CodeManifests, ImportFailed, KeptZygotes, ZygoteDied, ZygoteHandle, ZygoteKey
 
@@ -78,6 +80,7 @@ class BackOff:
         return f"could not start its last {self._in_a_row} attempts ({self._problem})"
 
 
+_BYTES_PER_GB: Final = 1e9
 #: Type and text of what keeps an attempt from running.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
@@ -135,6 +138,20 @@ class Turn:
             self.use(None)
             self.over.set()
 
+    def settles(self) -> None:
+        """Have ``end`` wait for the memory of the slot's devices, also after a trial whose process was to stay."""
+        self._settles = self.slot.memory is not None
+
+    def left_on_devices(self) -> str:
+        """Return in words what the process that stays has left on the slot's devices, if that is too much for another trial."""
+        memory, slot = self.slot.memory, self.slot
+        left = {} if memory is None else memory.kept(slot.index, slot.devices)
+        full = (
+            f"{size / _BYTES_PER_GB:.1f} GB on device {device}" for device, size in left.items() if size > KEPT_BYTES
+        )
+        text = ", ".join(full)
+        return f"it has left {text}" if text else ""
+
     def use(self, zygote: ZygoteHandle | None) -> None:
         """Use this zygote until the end of the turn, and no other."""
         before, self._zygote = self._zygote, zygote
@@ -162,7 +179,7 @@ class Slot:
         #: The output of its zygotes.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
         self.zygotes = KeptZygotes(
-            plan.environment(index), self.log, most_bytes=most_bytes, on_close=self._on_zygote_closed
+            plan.environment(index), self.log, most_bytes=most_bytes, on_empty=self._on_zygote_empty
         )
         self._last_zygote: ZygoteHandle | None = None
 
@@ -190,9 +207,9 @@ class Slot:
         self._last_zygote = zygote
         return zygote
 
-    def _on_zygote_closed(self, zygote: ZygoteHandle) -> None:
+    def _on_zygote_empty(self, zygote: ZygoteHandle) -> None:
         if zygote.key.reuse and self.memory is not None:
-            # A process that was kept has ended with it.
+            # A process that was kept has ended.
             self.memory.leave(self.index, self.devices)
 
 
@@ -252,6 +269,10 @@ class Slots:
             # A slot that is still quarantined is put aside again by whoever gets it.
             self._offered.put(slot)
 
+    def code_roots(self) -> set[Path]:
+        """Return the code roots of all zygotes."""
+        return {zygote.key.code_root for slot in self.all for zygote in slot.zygotes.all}
+
     def trim(self, idle_s: float) -> None:
         """Close zygotes that no trial has used for *idle_s* seconds, and those that use too much memory."""
         for slot in self.all:
@@ -263,16 +284,23 @@ class ZygoteFinder:
 
     Args:
         worker: the worker's name, for errors.
-        code_root: the folder below which trainables are.
+        code_root: the folder below which trainables are that no driver brings.
+        bundles: has those that drivers bring.
         manifests: the files that each experiment's code consists of.
         check_store: raises an error unless this worker can write to the checkpoint store at a URL.
     """
 
     def __init__(
-        self, worker: str, code_root: Path, manifests: CodeManifests, check_store: Callable[[str], None]
+        self,
+        worker: str,
+        code_root: Path,
+        bundles: Bundles,
+        manifests: CodeManifests,
+        check_store: Callable[[str], None],
     ) -> None:
         self._worker = worker
         self._code_root = code_root
+        self._bundles = bundles
         self._manifests = manifests
         self._check_store = check_store
 
@@ -289,9 +317,13 @@ class ZygoteFinder:
             if store := definition.get("store"):
                 self._check_store(store)
             spec = TrainableSpec.decode(definition["trainable"])
-            where += f", trainable {spec} below code root {self._code_root}"
-            manifest = self._manifests.of(experiment, definition)
-            zygote = import_in(turn, ZygoteKey.of(experiment, definition, self._code_root, manifest), on_import)
+            brought = self._bundles.of(experiment, definition)
+            _, code_root, folder = brought if brought is not None else (None, self._code_root, None)
+            where += f", trainable {spec} below code root {code_root}"
+            manifest = self._manifests.of(experiment, definition, code_root)
+            zygote = import_in(turn, ZygoteKey.of(experiment, definition, code_root, manifest, folder), on_import)
+            if brought is not None:
+                zygote.environment["bundle"] = brought.top.name
             if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
                 raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
         except ImportFailed as error:
@@ -307,6 +339,18 @@ class ZygoteFinder:
             logger.exception("%s: an attempt of experiment %s could not be prepared", where, experiment)
             return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
         return zygote, NO_PROBLEM
+
+    def warm_up(self, slots: Iterable[Slot], experiment: str, definition: Mapping[str, Any]) -> None:
+        """Start zygotes for an experiment whose code is here, before its first attempts come; they import meanwhile.
+
+        Raises:
+            MqtuneError, OSError: some can't be started; the attempts will say why.
+        """
+        if not definition.get("bundle"):
+            manifest = self._manifests.of(experiment, definition, self._code_root)
+            key = ZygoteKey.of(experiment, definition, self._code_root, manifest)
+            for slot in slots:
+                slot.zygotes.leave(slot.zygotes.use(key, lambda: None))
 
 
 def import_in(

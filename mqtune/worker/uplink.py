@@ -54,6 +54,7 @@ _END_OF_TIME: Final = 253_402_300_800.0
 _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
+_END_FIELDS: Final = ("end", "error_type", "error", "heard")
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
@@ -453,7 +454,7 @@ def _read(stream: Stream) -> Cut | None:
 def _check_end(body: bytes) -> None:
     """Raise an error unless *body* is a trainable's message about its end."""
     said = decode_value(body)
-    texts = [said[name] for name in ("end", "error_type", "error", "heard")] if type(said) is dict else []
+    texts = [said.get(name) for name in _END_FIELDS] if type(said) is dict else []
     if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
         raise TypeError(f"that it ended so: {reprlib.repr(said)}")
 

@@ -39,23 +39,20 @@ _REMEMBERED: Final = 64
 class CodeManifests:
     """Writes each experiment's manifest, which lists the files of its code, once below the log folder. Any thread may call it."""
 
-    def __init__(self, log_root: Path, code_root: Path) -> None:
+    def __init__(self, log_root: Path) -> None:
         self._log_root = log_root
-        self._code_root = code_root
         #: For each experiment the definition that its manifest was made from, and the manifest's path.
         self._known: dict[str, tuple[Mapping[str, Any], Path]] = {}
         #: Slots may ask at the same time, and would write to the same draft.
         self._lock = threading.Lock()
 
-    def of(self, experiment: str, definition: Mapping[str, Any]) -> Path | None:
+    def of(self, experiment: str, definition: Mapping[str, Any], code_root: Path) -> Path | None:
         """Return the path of an experiment's manifest; None when the files of its code are unknown."""
         with self._lock:
             known = self._known.get(experiment)
             if known is not None and known[0] is definition:
                 return known[1]
-            files = resolve(
-                TrainableSpec.decode(definition["trainable"]), self._code_root, definition.get("code_files")
-            )
+            files = resolve(TrainableSpec.decode(definition["trainable"]), code_root, definition.get("code_files"))
             manifest = self._write(experiment, encode_value(files)) if files else None
             if manifest is not None:
                 while len(self._known) >= _REMEMBERED:
@@ -106,10 +103,14 @@ class Gone(NamedTuple):
 
     Attributes:
         status: its wait status; None when it is unknown.
+        stays: whether the process is kept.
+        left: why not, if its trial has left or changed something in it.
         again: whether the kept process refused to be reused, so that a fresh one is started for the same trial.
     """
 
     status: int | None
+    stays: bool = False
+    left: str = ""
     again: bool = False
 
 
@@ -126,7 +127,8 @@ class ZygoteKey:
     """Identifies the trials that one zygote can run.
 
     ``reuse`` is the experiment and its definition if processes are kept for further trials of it, and empty otherwise. ``code`` is
-    the name of the manifest, which is a hash of its content: the same for experiments with the same code.
+    the name of the manifest, which is a hash of its content: the same for experiments with the same code. ``folder`` is where trials
+    run, None for the worker's own.
     """
 
     spec: TrainableSpec
@@ -135,10 +137,21 @@ class ZygoteKey:
     reuse: bytes = b""
     code: str = ""
     manifest: Path | None = field(default=None, compare=False)
+    folder: Path | None = field(default=None, compare=False)
+
+    @property
+    def keeps_process(self) -> bool:
+        """Whether a process that has run a trial may run another one: a script's, beside which each script is a process of its own."""
+        return bool(self.reuse) or self.spec.kind == "script"
 
     @classmethod
     def of(
-        cls, experiment: str, definition: Mapping[str, Any], code_root: Path, manifest: Path | None = None
+        cls,
+        experiment: str,
+        definition: Mapping[str, Any],
+        code_root: Path,
+        manifest: Path | None = None,
+        folder: Path | None = None,
     ) -> ZygoteKey:
         """Return the key for the trials of an experiment."""
         spec = TrainableSpec.decode(definition["trainable"])
@@ -146,7 +159,7 @@ class ZygoteKey:
         start_method = definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        return cls(spec, code_root, start_method, reuse, "" if manifest is None else manifest.name, manifest)
+        return cls(spec, code_root, start_method, reuse, "" if manifest is None else manifest.name, manifest, folder)
 
 
 class ZygoteHandle:
@@ -174,6 +187,7 @@ class ZygoteHandle:
             self._process = reaper.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest),
                 {**(UNBUFFERED if key.spec.kind == "script" else {}), **without_secrets(), **environment},
+                cwd=key.folder,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -295,8 +309,15 @@ class ZygoteHandle:
                     signal.pidfd_send_signal(self.pidfd, number)
 
     def drop(self) -> None:
-        """End the process that is kept, so that the next trial gets a fresh one."""
+        """End the process that is kept, if there is one, so that the next trial gets a fresh one.
+
+        Raises:
+            ZygoteDied: the zygote is dead, and what it kept is too.
+        """
         self._channel.send({"do": "drop"})
+        if not _is_readable(self.fileno(), EXCHANGE_S):
+            self.take_over("did not end the process that it kept")
+        self._receive()
 
     def hear_end(self) -> Gone | None:
         """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
@@ -311,7 +332,7 @@ class ZygoteHandle:
         if is_over and not message["stays"] and self.pidfd is not None and not _is_readable(self.pidfd):
             return self.take_over("said that a trial had ended which had not")
         self._forget_trial()
-        return Gone(message["status"]) if is_over else Gone(None, again=True)
+        return Gone(message["status"], message["stays"], message["left"]) if is_over else Gone(None, again=True)
 
     def take_over(self, why: str) -> Gone:
         """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
@@ -399,7 +420,7 @@ class KeptZygotes:
         environment: variables of their environment, besides the worker's.
         log: the file for their output.
         most_bytes: how much unshared memory the unused ones may have together; one is always kept.
-        on_close: called with each zygote that was closed.
+        on_empty: called with each zygote that was closed, or whose kept process was ended.
     """
 
     def __init__(
@@ -408,12 +429,12 @@ class KeptZygotes:
         log: Path,
         *,
         most_bytes: float,
-        on_close: Callable[[ZygoteHandle], None] = lambda _: None,
+        on_empty: Callable[[ZygoteHandle], None] = lambda _: None,
     ) -> None:
         self._environment = environment
         self._log = log
         self._most_bytes = most_bytes
-        self._on_close = on_close
+        self._on_empty = on_empty
         self._lock = threading.Lock()
         #: By key, in the order of their last use.
         self._kept: dict[ZygoteKey, ZygoteHandle] = {}
@@ -464,7 +485,7 @@ class KeptZygotes:
                 return
             del self._kept[zygote.key]
         zygote.close()
-        self._on_close(zygote)
+        self._on_empty(zygote)
 
     def trim(self, idle_s: float | None = None) -> None:
         """Close zygotes beyond the number and the memory allowed, and those unused for *idle_s* seconds; the oldest first."""
@@ -483,9 +504,20 @@ class KeptZygotes:
         return any(zygote.key.reuse for zygote in self.all if zygote is not but)
 
     def make_way(self, but: ZygoteHandle | None) -> None:
-        """Close all unused zygotes except *but* that keep a process or have a GPU open, so that a trial has the GPU to itself."""
+        """Have only *but* keep a process, and close the other unused zygotes that have a GPU open, so that a trial has that to itself.
+
+        No trial may be running here.
+        """
         for zygote in self.all:
-            if zygote is not but and not zygote.users and (zygote.key.reuse or _has_device(zygote.pid)):
+            if zygote is but:
+                continue
+            # One that still imports keeps none, and whoever uses it waits for its answer.
+            if zygote.key.reuse and zygote.is_ready:
+                # A dead one is replaced when it is used next.
+                with contextlib.suppress(ZygoteDied):
+                    zygote.drop()
+                self._on_empty(zygote)
+            if not zygote.users and _has_device(zygote.pid):
                 self.drop(zygote, if_unused=True)
 
     def drop_all(self) -> None:

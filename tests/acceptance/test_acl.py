@@ -37,11 +37,13 @@ from mqtune.journal.follow import Follower
 from mqtune.journal.redis import RedisJournal, script
 from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
+from mqtune.trainable.bundle import KEY_VARIABLE
 
 TEAM = "team-a-*"
 OURS, THEIRS = ExperimentKeys("team-a-1"), ExperimentKeys("team-b-1")
 REMOTE = "/0.mqtune.pidbox"
 QUEUE = "mqtune-0-1.gpu0.cpu1"
+KEY = "the key of team a's code"
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -78,8 +80,8 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def crew(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """The same with a worker of two slots, for team a alone."""
     log = tmp_path_factory.mktemp("crew") / "worker.log"
-    options = ["--gpus", "0", "--slots", "2", "--cpus", "10", "--experiments", TEAM]
-    with running_worker(team.worker, log, *options, name="crew"):
+    options = ["--gpus", "0", "--slots", "2", "--cpus", "10", "--experiments", TEAM, "--accept-code"]
+    with running_worker(team.worker, log, *options, name="crew", environment={KEY_VARIABLE: KEY}):
         yield team
 
 
@@ -139,6 +141,18 @@ def test_an_experiment_in_lockstep_is_followed_by_a_monitor(crew: Team, tune: Tu
         assert [info.name.partition("@")[0] for info in Fleet(client, patience_s=5).workers()] == ["crew"]
 
     assert [trial.reports for trial in tuner.get_trials()] == [9, 9, 9]
+    assert crew.accounts.refused() == []
+
+
+def test_a_driver_brings_code_and_a_worker_takes_it(crew: Team, tune: Tune, monkeypatch: pytest.MonkeyPatch):
+    crew.accounts.refused()
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "max_trials": 1}
+    bundle = Path(trainables.__file__).parent
+    tuner = tune(trainables.steady, name="team-a-brought", process=mqtune.Process(bundle=bundle), **options)
+    (trial,) = tuner.run().trials
+
+    assert trial.attempts[0].environment["bundle"]
     assert crew.accounts.refused() == []
 
 
@@ -204,6 +218,8 @@ NOBODY = {
     "their trial's lease": ("ZADD", THEIRS.leases, "0", "0001"),
     "their checkpoint": ("HGET", THEIRS.checkpoints, "c"),
     "their checkpoint's data": ("HSET", THEIRS.checkpoints, "c", "x"),
+    "their code": ("HGET", THEIRS.code, "digest"),
+    "code in their name": ("HSET", THEIRS.code, "digest", "x"),
     "their driver": ("HGET", THEIRS.driver, "epoch"),
     "their driver's lock": ("HSET", THEIRS.driver, "epoch", "9"),
     "a remote command": ("PUBLISH", REMOTE, "{}"),
@@ -225,6 +241,8 @@ WORKER = {
     "its driver": ("HGET", OURS.driver, "owner"),
     "its driver's epoch": ("HSET", OURS.driver, "epoch", "99"),
     "its driver's epoch by a script": ("EVAL", "return redis.call('HINCRBY', ARGV[1], 'epoch', 1)", 0, OURS.driver),
+    "code": ("HSET", OURS.code, "digest", "x"),
+    "an end of its code": ("DEL", OURS.code),
     "a look into its journal": ("XRANGE", OURS.journal, "-", "+"),
     "a cut of its journal": ("XTRIM", OURS.journal, "MAXLEN", "0"),
     "an end of its journal": ("DEL", OURS.journal),
@@ -245,6 +263,8 @@ MONITOR = {
     "its trial's intent": ("HSET", OURS.trial("0001"), "intent", "stop"),
     "its trial's config": ("HGET", OURS.trial("0001"), "assignment"),
     "its checkpoint": ("HGET", OURS.checkpoints, "c"),
+    "its code": ("HGET", OURS.code, "digest"),
+    "code": ("HSET", OURS.code, "digest", "x"),
     "a script": ("EVAL", "return redis.call('XADD', ARGV[1], '*', 'e', 'x')", 0, OURS.journal),
     "a task": ("LPUSH", QUEUE, "{}"),
     "a task that it takes": ("BRPOP", QUEUE, "0.01"),

@@ -154,12 +154,12 @@ def test_that_there_is_no_worker_is_said(
     client: Client, broker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mqtune.integrations.ax_runner._IDLE_S", 0.0)
-    monkeypatch.setattr("mqtune.integrations.ax_client.time", _Impatient(lambda: "nothing runs" in caplog.text))
+    monkeypatch.setattr("mqtune.integrations.ax_client.time", _Impatient(lambda: "the experiment waits" in caplog.text))
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
         run_client(client, trainables.learns, 1, backend=broker, resources=mqtune.Resources(tags={"nowhere"}))
 
-    assert caplog.text.count("nothing runs: no worker offers a slot with") == 1
+    assert caplog.text.count("the experiment waits: no worker offers a slot with") == 1
 
 
 class _Impatient:

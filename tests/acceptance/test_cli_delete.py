@@ -10,14 +10,19 @@ from pathlib import Path
 import click
 import pytest
 import trainables
+import trainables_saving
 from accounts import Accounts
 from click.testing import CliRunner
+from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import open_store
+from mqtune.checkpoints.store import Owner
 from mqtune.cli import delete, group
-from mqtune.core.errors import MqtuneError
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.driver import deletion
 from mqtune.journal.connection import connect
+from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]
 
@@ -64,11 +69,15 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     )
     assert keys_of(fleet, "doomed") == []
     assert not (mqtune_home / "doomed").exists()
-    assert open_store(str(store / "doomed")).ids() == []
+    assert not (store / "doomed").exists()
     assert keys_of(fleet, "doomed-not")
     assert (mqtune_home / "doomed-not").is_dir()
     assert open_store(str(store / "doomed-not")).ids()
     assert len(tune("steady", name="doomed", max_trials=3).run()) == 3
+    open_store(str(store / "doomed-not")).claim(Owner("another", "doomed-not"))
+    assert "the checkpoints in " in run("doomed-not", "--yes")
+    assert open_store(str(store / "doomed-not")).ids()
+    assert open_store(str(store / "doomed-not")).owners() == [Owner("another", "doomed-not")]
 
 
 def test_an_experiment_that_is_driven_is_refused_whole(tune: Tune, fleet: str, mqtune_home: Path):
@@ -90,6 +99,122 @@ def test_an_experiment_that_is_driven_is_refused_whole(tune: Tune, fleet: str, m
     assert keys_of(fleet, "alive")
     assert run("alive", "--yes").endswith("alive is deleted\n")
     assert keys_of(fleet, "alive") == []
+
+
+def test_messages_that_wait_go_with_their_experiment_and_no_others_do(tune: Tune, fleet: str):
+    def messages(name: str) -> int:
+        return len(deletion.messages_of(name, fleet))
+
+    for name in ("gone", "gone-not"):
+        with contextlib.closing(tune("slow", name=name, max_trials=4)) as tuner:
+            # Two have the slots, and others wait for them.
+            eventually(lambda tuner=tuner: tuner.step(0.1) or len(tuner.get_trials()) == 4, 60)
+    eventually(lambda: messages("gone") == 2, 60)
+    assert messages("gone-not") == 4
+    with contextlib.closing(Accounts(fleet)) as accounts:
+        planned = run("gone", "--dry-run", "--broker", accounts.make("driver"))
+        assert messages("gone") == 2
+        run("gone", "--broker", accounts.make("driver"), "--yes")
+
+    assert "would delete  2 messages in queues of workers" in planned
+    assert messages("gone") == 0
+    with contextlib.closing(tune("slow", name="gone-not", max_trials=4)) as tuner:
+        eventually(lambda: tuner.step(0.1) or len(tuner.get_trials(mqtune.TrialStatus.RUNNING)) == 2, 60)
+        tuner.stop_all()
+        eventually(lambda: tuner.is_finished or tuner.step(0.1), 60)
+    assert len(Results.load("gone-not")) == 4
+
+
+def test_what_is_on_no_broker_goes_with_its_folder_and_is_not_made_known_there(
+    tune: Tune, fleet: str, mqtune_home: Path
+):
+    tune("steady", name="imported", max_trials=1).run()
+    shutil.copytree(mqtune_home / "imported", mqtune_home / "imported-2")
+
+    assert run("imported-2", "--dry-run") == f"would delete  {mqtune_home / 'imported-2'}\n"
+    assert keys_of(fleet, "imported-2") == []
+    assert run("imported-2", "--yes").endswith("imported-2 is deleted\n")
+    assert keys_of(fleet, "imported-2") == []
+    assert not (mqtune_home / "imported-2").exists()
+    assert keys_of(fleet, "imported")
+
+
+def archived(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(group, ["archive", *arguments])
+    is_refused = isinstance(done.exception, MqtuneError)
+    assert (1 if is_refused else done.exit_code) == code, (done.output, done.exception)
+    return str(done.exception) if is_refused else done.output
+
+
+def test_an_archived_experiment_is_in_its_folder_and_no_longer_on_its_broker(tune: Tune, fleet: str, mqtune_home: Path):
+    results = tune("learns", name="old", max_trials=2).run()
+    before = results.csv()
+    # On another machine there is no folder yet, and a dict is in Redis alone.
+    with contextlib.closing(connect(fleet)) as client:
+        held = client.hgetall("mqtune:x:{old}:checkpoints")
+        client.hset("mqtune:x:{old}:checkpoints", "m-0001-1-9", b"a dict")
+    shutil.rmtree(mqtune_home / "old")
+
+    said = archived("old")
+
+    assert said.startswith(f"old is archived: 2 trials are in {mqtune_home / 'old'}, and none on its broker\n")
+    assert keys_of(fleet, "old") == []
+    assert Results.load("old").csv() == before
+    assert Results.load("old").outcome == "finished"
+    kept = {each.name.encode(): each.read_bytes() for each in (mqtune_home / "old" / "dict-checkpoints").iterdir()}
+    assert kept == {**held, b"m-0001-1-9": b"a dict"}
+    assert "there is no experiment 'old'" in archived("old", code=1)
+
+
+def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):
+    with contextlib.closing(tune("steady", name="half", max_trials=2)) as tuner:
+        eventually(lambda: tuner.step(0.1) or tuner.get_trials(mqtune.TrialStatus.RUNNING), 60)
+        driven = archived("half", code=1)
+    undriven = archived("half", code=1)
+    assert keys_of(fleet, "half")
+    done = archived("half", "--yes")
+
+    assert "end it first: mqtune end half --now" in driven
+    assert "trials that run end when it is archived: mqtune resume half, or archive it with --yes" in undriven
+    assert done.startswith("half is archived: ")
+    assert keys_of(fleet, "half") == []
+
+
+@pytest.mark.parametrize("kind", ["in_dicts", "in_files"])
+def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
+    kind: str, fleet: str, tmp_path: Path, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    places = mqtune.Checkpoints(tmp_path / "store" if kind == "in_files" else None)
+    space = {"lr": 1.0, "steps": mqtune.choice([40]), "step_s": 0.02}
+    name = kind.replace("_", "-")
+    with contextlib.closing(
+        mqtune.Tuner(
+            getattr(trainables_saving, kind), space, metric="loss", mode="min", name=name, max_trials=1, backend=fleet,
+            checkpoints=places, run=mqtune.Run(progress=False),
+        )
+    ) as tuner:  # fmt: skip
+        eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
+
+    assert "to go on with it: mqtune resume" in archived(name, "--yes")
+    monkeypatch.delenv("MQTUNE_BROKER")
+    with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune resume {name} --broker URL`"):
+        mqtune.Tuner.attach(name)
+    done = CliRunner().invoke(group, ["resume", name, "--broker", fleet])
+
+    assert done.exit_code == 0, done.output
+    (trial,) = Results.load(name)
+    _, second = trial.attempts
+    assert second.checkpoint
+    # It went on behind what it had saved, and did the rest.
+    assert trial.metrics["step"] == 40
+    assert second.reports < 40
+    assert not (mqtune_home / name / "archived").exists()
+
+    archived(name, "--broker", fleet)
+    there = (tmp_path / "store" / name).exists()
+    assert f"delete  {mqtune_home / name}\n{name} is deleted" in run(name, "--yes")
+    assert not (mqtune_home / name).exists()
+    assert (there, (tmp_path / "store" / name).exists()) == (kind == "in_files", False)
 
 
 def test_an_experiment_with_a_server_of_its_own_goes_with_its_folder(mqtune_home: Path):
@@ -131,7 +256,7 @@ def test_ctrl_c_at_the_question_deletes_nothing(
         raise click.Abort
 
     tune("steady", name="spared", max_trials=1).run()
-    monkeypatch.setattr(delete, "_is_wanted", interrupted)
+    monkeypatch.setattr(delete, "is_wanted", interrupted)
 
     assert run("spared", code=130) == "\n"
     assert keys_of(fleet, "spared")

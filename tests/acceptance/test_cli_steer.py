@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import trainables
 from click.testing import CliRunner
+from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import MqtuneError
+from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.core.version import __version__
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
 from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]
@@ -80,8 +89,8 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
         eventually(lambda: Results.load("steered-by-hand").experiment.counts[TrialStatus.RUNNING] == 2, 60)
 
         paused = run("pause", "steered-by", "1", "--reason", "a look")
-        refused = run("save", "steered-by", "1", "2")
         eventually(lambda: status("steered-by-hand", "0001") is TrialStatus.PAUSED, 60)
+        refused = run("save", "steered-by", "1", "2")
         resumed = run("resume", "steered-by", "--all", "--json")
         stopped = run("stop", "steered-by", "--where", "x>0.6 and kind=b")
         nobody = run("stop", "steered-by", "--where", "x>0.9")
@@ -130,7 +139,9 @@ def test_what_is_asked_of_a_dead_driver_the_next_one_does(tune: Tune):
     assert status("left-alone", "0002") is TrialStatus.ABANDONED
 
 
-def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_without():
+def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_without(
+    mqtune_home: Path, caplog: pytest.LogCaptureFixture
+):
     def tuner() -> mqtune.Tuner:
         space = {"x": mqtune.uniform(0, 1)}
         return mqtune.Tuner(
@@ -143,21 +154,28 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
         assert run("set", "at-home", "max_trials=2").code == 0
 
     assert run("end", "at-home", "--now").code == 3
+    with EmbeddedServer.start(mqtune_home / "at-home") as server, contextlib.closing(connect(server.url)) as client:
+        killed = WorkerInfo(
+            name="local-0@here", host="here", pid=0, version=__version__, queue="", gpus=0, cpus=1, slots=0,
+            devices=[], code_root="/", joined_at=0.0, note="is leaving: its worker was shut down",
+        )  # fmt: skip
+        Fleet(client, patience_s=5).join(killed, 60)
     with contextlib.closing(tuner()) as again:
         again.run()
+    assert "is leaving" not in caplog.text, "it was a worker of the server before"
     assert all(each.status.is_terminal for each in Results.load("at-home"))
 
 
 def test_a_name_that_may_be_several_is_answered_with_them(tune: Tune):
-    for name in ("pair-one", "pair-two"):
+    for name in ("alike-one", "alike-two"):
         tune("steady", name=name, max_trials=1).run()
 
     for verb in ("show", "stop"):
-        said = run(verb, "pair", "1")
+        said = run(verb, "alike", "1")
         assert said.code == 1
-        assert "experiment 'pair' may be any of 'pair-two', 'pair-one'; give more of the name" in said.err
-    assert "best loss=" in run("show", "pair-o").out
-    assert json.loads(run("show", "pair-o", "best", "--json").out)["status"] == "completed"
+        assert "experiment 'alike' may be any of 'alike-two', 'alike-one'; give more of the name" in said.err
+    assert "best loss=" in run("show", "alike-o").out
+    assert json.loads(run("show", "alike-o", "best", "--json").out)["status"] == "completed"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +216,7 @@ def test_the_shell_completes_experiments_and_trials(tune: Tune, monkeypatch: pyt
 
     assert "completed-by-tab" in completed("stop", "compl")
     assert completed("show", "completed-by-tab", "00") == ["0001", "0002"]
-    assert set(COMMANDS) >= set(completed("re")) == {"restart", "resume"}
+    assert set(COMMANDS) >= set(completed("re")) == {"replay", "restart", "resume"}
 
 
 def test_the_fleet_is_shown_with_what_runs_where(tune: Tune, fleet: str):
@@ -236,3 +254,106 @@ def test_an_experiment_is_watched_over_the_broker_until_it_ends(
     last = {each["trial"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
     assert last == dict.fromkeys(("0001", "0002", "0003"), "completed")
     assert "3 completed" in run("watch", "watched").out
+
+
+def why(*arguments: str) -> tuple[str, str]:
+    """Return the cause, and the sentence."""
+    found = json.loads(run("why", *arguments, "--json").out)
+    return found["cause"], found["text"]
+
+
+def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune, monkeypatch: pytest.MonkeyPatch):
+    # What the driver says of itself comes with its lock.
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.2)
+    with driven(tune("slow", name="asked", run=mqtune.Run(max_concurrent=2), max_trials=4)):
+        eventually(lambda: status("asked", "0002") is TrialStatus.RUNNING, 60)
+        # What the driver says of itself is as old as its lock.
+        eventually(lambda: "no other starts" in why("asked")[1], 60)
+        limited = why("asked")
+        with driven(tune("slow", name="other", max_trials=1)):
+            eventually(lambda: status("other", "0001") is TrialStatus.STAGED, 60)
+            eventually(lambda: why("other", "1")[0] == "busy", 60)
+            waits = why("other", "1")
+            began = time.monotonic()
+            full = run("add", "asked", "--config", "x=0.5", "--timeout", "60")
+            took_s = time.monotonic() - began
+            run("pause", "asked", "1", "--reason", "lunch")
+            eventually(lambda: status("asked", "0001") is TrialStatus.PAUSED, 60)
+            paused = run("why", "asked", "1")
+        stopped = why("other", "1")
+
+    assert full.code == 3
+    assert re.match("asked: add is requested: it is queued, and begins as soon as it has a slot: the 2 slots", full.out)
+    assert took_s < 30, "a slot is free when the other experiment ends"
+    assert waits[1].startswith("trial 0001 waits since ")
+    assert "the 2 slots that fit are all busy: asked 000" in waits[1]
+    assert limited == ("running", "2 trials run; no other starts: no more than max_concurrent=2 trials may run at once")
+    assert paused.out == "trial 0001 is paused by hand: lunch\nresume it: mqtune resume asked 0001\n"
+    assert stopped == ("ended", "trial 0001 is EARLY_STOPPED by hand: the test is over")
+    assert why("asked") == ("ended", "asked has ended: finished: the test is over")
+
+
+def test_why_names_a_worker_that_is_missing_and_a_driver_that_is_dead(tune: Tune):
+    with driven(tune("slow", name="alone", max_trials=1), leave=True):
+        pass
+    with contextlib.closing(tune("slow", name="greedy", resources=mqtune.Resources(cpus=1000))) as tuner:
+        tuner.step(0)
+
+        greedy = why("greedy")
+    cause, text = why("alone")
+    shown = run("why", "alone").out
+    # Its trial would have a slot of the tests that follow.
+    with driven(tune("slow", name="alone", max_trials=1)):
+        pass
+
+    assert greedy[0] == "no worker"
+    # Others of the fleet may be leaving.
+    assert re.match(r"nothing runs: no worker offers a slot with 1000 CPUs; connected: (.*, )?w1@", greedy[1])
+    assert cause == "no driver"
+    assert text.startswith("nobody drives alone, so nothing new starts: its last event was ")
+    assert shown.endswith("go on with it: mqtune resume alone\n")
+
+
+def test_tags_and_notes_are_kept_with_a_driver_and_without(tune: Tune, fleet: str):
+    with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop")), leave=True):
+        eventually(lambda: Results.load("noted").experiment.trials, 60)
+        living = run("tag", "noted", "baseline", "v2")
+    before = kept_on_loss(fleet, "noted")
+    dead = run("note", "noted", "1", "look at it")
+    run("tag", "noted", "v2", "--remove")
+    run("tag", "noted", "odd", "--trial", "1")
+
+    assert living == (0, "noted is tagged\n", "")
+    assert dead == (0, "trial 0001 has this note\n", "")
+    shown = json.loads(run("show", "noted", "--json").out)
+    assert shown["tags"] == ["baseline"]
+    (trial,) = json.loads(run("trials", "noted", "--tag", "odd", "--json").out)
+    assert (trial["tags"], trial["notes"]) == (["odd"], "look at it")
+    assert run("trials", "noted", "--tag", "even").out == ""
+    for place in (["--broker", fleet], []):
+        found = json.loads(run("list", "--tag", "baseline", "--json", *place).out)
+        assert {each["name"] for each in found} == {"noted"}
+    assert run("tag", "noted", "a\nb").code == 1
+    assert kept_on_loss(fleet, "noted") == before, "what workers do without a driver stays"
+    with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop"))):
+        pass
+    assert Results.load("noted").tags == ("baseline",)
+
+
+def kept_on_loss(broker: str, name: str) -> list[bytes]:
+    with contextlib.closing(connect(broker)) as client:
+        return client.hmget(f"mqtune:x:{{{name}}}:meta", "on_loss", "loss_ms")  # type: ignore[return-value]
+
+
+def test_output_and_departures_are_printed_as_json(tune: Tune, broker: str, tmp_path: Path):
+    tune("prints_binary", name="talks", max_trials=1).run()
+    with running_worker(broker, tmp_path / "worker.log", "--gpus", "0", "--slots", "1", name="brief"):
+        gone = json.loads(run("drain", "brief", "--json").out)
+
+    printed = json.loads(run("logs", "talks", "1", "--json").out)
+    lines = [json.loads(line) for line in run("logs", "talks", "1", "--json", "--follow").out.splitlines()]
+    assert (printed["experiment"], printed["trial"], printed["stream"]) == ("talks", "0001", "stdout")
+    assert printed["text"]
+    assert "".join(line["text"] for line in lines) == printed["text"]
+    assert [each["worker"].partition("@")[0] for each in gone] == ["brief"]
+    assert gone[0]["shut_down_after_s"] >= 0

@@ -230,7 +230,7 @@ def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_scrip
         for member in family:
             # A trial's process may end in this moment.
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "worker" in member.cmdline():
+                if "mqtune.worker.local" in member.cmdline():
                     member.kill()
         output, _ = process.communicate(timeout=60)
     assert "the local worker ended with code -9" in output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 from running import running_worker
+from waiting import eventually
 
 import mqtune
 import mqtune.cli.digits
 from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import is_in_memory
+from mqtune.journal.connection import connect
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
@@ -60,7 +64,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Path):
+def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Path, mqtune_home: Path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     follower = [sys.executable, str(EXAMPLES / "follow.py"), "followed"]
@@ -75,7 +79,13 @@ def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Pat
         assert driver.stdin is not None
         assert driver.stdout is not None
         assert driver.stdout.readline() == "begun\n"
-        with subprocess.Popen(follower, stdout=subprocess.PIPE, text=True) as following:
+        url = EmbeddedServer.running_url(mqtune_home / "followed")
+        assert url is not None
+        with (
+            subprocess.Popen(follower, stdout=subprocess.PIPE, text=True) as following,
+            contextlib.closing(connect(url)) as client,
+        ):
+            eventually(lambda: client.pubsub_numsub(ExperimentKeys("followed").metrics)[0][1], 30)
             driver.stdin.write("\n")
             driver.stdin.flush()
             text, _ = following.communicate(timeout=50)

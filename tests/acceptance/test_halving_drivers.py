@@ -29,8 +29,9 @@ SEEN = 20
 
 @pytest.fixture(scope="module")
 def workers(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker, with one worker of two slots that no other test's trials fit."""
-    options = [*OPTIONS[:-4], "--slots", "2", "--cpus", "10"]
+    """The broker, with one worker of a slot for each experiment, that no other test's trials fit: none has to wait for its turn."""
+    slots = len(halving_driver.SCHEDULERS)
+    options = [*OPTIONS[:-4], "--slots", str(slots), "--cpus", str(5 * slots)]
     with running_worker(broker, tmp_path_factory.mktemp("halving") / "worker.log", *options, name="halving"):
         yield broker
 

@@ -11,6 +11,7 @@ import objectives
 import optuna
 import psutil
 import pytest
+from cells import run_cells
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from started import started
@@ -31,12 +32,14 @@ def states(study: optuna.Study) -> list[Any]:
     return [trial.state for trial in study.get_trials(deepcopy=False)]
 
 
-def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str) -> None:
+@pytest.mark.parametrize("reuse", [False, True])
+def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str, reuse: bool) -> None:
     here, there = (
         optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=4)) for _ in range(2)
     )
 
-    optuna_optimize(there, objectives.by_run, n_trials=8, n_jobs=1, backend=fleet)
+    process = mqtune.Process(reuse=reuse)
+    optuna_optimize(there, objectives.by_run, n_trials=8, n_jobs=1, backend=fleet, process=process)
     here.optimize(objectives.by_run, n_trials=8)
 
     assert [trial.params for trial in there.trials] == [trial.params for trial in here.trials]
@@ -44,9 +47,18 @@ def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str) -> None:
     assert [trial.distributions for trial in there.trials] == [trial.distributions for trial in here.trials]
     assert [trial.user_attrs["seen"] for trial in there.trials] == [trial.user_attrs["seen"] for trial in here.trials]
     pids = {trial.user_attrs["pid"] for trial in there.trials}
-    assert len(pids) == 8
+    assert len(pids) < 8 if reuse else len(pids) == 8
     assert os.getpid() not in pids
     assert there.user_attrs[EXPERIMENT] is None
+
+
+def test_an_objective_of_a_cell_runs_with_what_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = run_cells(monkeypatch, "TIMES = 2", "def objective(trial): return TIMES * trial.suggest_float('x', 0, 1)")
+    study = optuna.create_study()
+
+    optuna_optimize(study, main.objective, n_trials=2, backend=mqtune.Local(slots=1))
+
+    assert [trial.value for trial in study.trials] == [2 * trial.params["x"] for trial in study.trials]
 
 
 def test_the_studys_pruner_prunes_and_the_experiment_says_so(fleet: str, tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
 def test_every_link_of_the_docs_leads_somewhere():
     for page in (
         ROOT / "README.md",
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         ROOT / "CONTRIBUTING.md",
         ROOT / "benchmarks" / "README.md",
     ):

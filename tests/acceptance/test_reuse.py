@@ -12,21 +12,35 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from pair import finished, paused, rows
 from running import running_worker
 from trainables_reusing import Reuses
+from trainables_reusing_function import reuses
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.cli import group
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.testing.backends.world import Nothing, drive
 
-#: Shapes that no other test's workers have; the second is for workers that end.
-CPUS = 9
-CPUS_OF_ENDING = 10
+#: A shape that no other test's workers have, and what only workers that end here offer: no trial of either goes to the other.
+CPUS = 10
+LASTING = mqtune.Resources(cpus=CPUS)
+ENDING = mqtune.Resources(cpus=9, tags=("ending",))
 ENDLESS = 100_000
+#: What a trial of a function does to its process, and what its attempt then says of that.
+DEEDS = {
+    "exit": "it has ended",
+    "chdir": "it has changed the working directory",
+    "close output": "it has closed or replaced the descriptors 1",
+    "ignore SIGTERM": "it has changed the handlers of SIGTERM",
+    "thread": "it has left the threads reporter",
+    "file": "it has left open ",
+    "daemon": "it has left processes",
+}
 SPACE = {
-    "do": mqtune.choice(["", "fail", "refuse"]),
+    "do": mqtune.choice(["", "fail", "refuse", *DEEDS]),
     "lr": mqtune.uniform(0, 100),
     "steps": mqtune.randint(1, ENDLESS + 1),
     "step_s": mqtune.uniform(0, 1),
@@ -42,15 +56,23 @@ def options(cpus: int) -> tuple[str, ...]:
 class Bench:
     """A tuner that starts trials one behind the other in one slot."""
 
-    def __init__(self, broker: str, folder: Path, cpus: int = CPUS, sync: Any = "stream", **arguments: Any) -> None:
+    def __init__(
+        self,
+        broker: str,
+        folder: Path,
+        resources: mqtune.Resources = LASTING,
+        sync: Any = "stream",
+        tuned: Any = Reuses,
+        **arguments: Any,
+    ) -> None:
         self.log = folder / "log"
         self.tuner = mqtune.Tuner(
-            Reuses,
+            tuned,
             {**SPACE, "log": str(self.log)},
             metric="loss",
             mode="min",
             searcher=Nothing(),
-            resources=mqtune.Resources(cpus=cpus),
+            resources=resources,
             backend=broker,
             checkpoints=mqtune.Checkpoints(folder / "store"),
             process=mqtune.Process(reuse=True, sync=sync),
@@ -222,11 +244,92 @@ def test_another_experiment_has_another_process_and_the_first_one_cleans_up(benc
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_worker_that_ends_takes_the_process_along(broker: str, new_bench, tmp_path: Path, number: signal.Signals):
-    with running_worker(broker, tmp_path / "worker.log", *options(CPUS_OF_ENDING), name="leaves") as worker:
-        bench = new_bench(cpus=CPUS_OF_ENDING)
+    offered = (*options(9), "--tags", "ending")
+    with running_worker(broker, tmp_path / "worker.log", *offered, name="leaves") as worker:
+        bench = new_bench(resources=ENDING)
         trial = bench.run()
         waiting = psutil.Process(trial.attempt.pid)
         worker.send_signal(number)
 
         eventually(lambda: not lives(waiting))
         assert bench.notes("cleanup") == [trial.attempt.pid]
+
+
+# Functions.
+
+
+@pytest.fixture
+def functions(worker: subprocess.Popen[bytes], new_bench: Callable[..., Bench]) -> Bench:
+    return new_bench(tuned=reuses)
+
+
+def pids(trials: list[Trial]) -> set[int]:
+    return {trial.attempt.pid for trial in trials}
+
+
+def test_a_function_has_one_process_for_all_trials_and_each_has_its_own_reports_and_output(functions: Bench):
+    trials = [functions.start(lr=float(lr), steps=5) for lr in range(1, 21)]
+    drive(functions.tuner, lambda: all(trial.status.is_terminal for trial in trials))
+
+    assert len(pids(trials)) == 1
+    for lr, trial in enumerate(trials, 1):
+        assert functions.values(trial) == [-lr * step for step in range(1, 6)]
+        assert functions.values(trial, "training_iteration") == [1, 2, 3, 4, 5]
+        assert functions.tuner.trial(trial).stdout() == [f"lr={lr}"]
+        assert (trial.status, trial.attempt.retired) == (TrialStatus.COMPLETED, "")
+
+
+def test_a_process_that_a_trial_has_changed_is_replaced_and_the_record_says_why(functions: Bench):
+    for do, why in DEEDS.items():
+        good, bad, after = functions.run(), functions.run(do=do, lr=2.0), functions.run(lr=3.0)
+
+        assert (good.attempt.pid, good.attempt.retired) == (bad.attempt.pid, "")
+        assert bad.attempt.retired.startswith(why), (do, bad.attempt.retired)
+        assert after.attempt.pid != bad.attempt.pid, do
+        assert not psutil.pid_exists(bad.attempt.pid)
+        assert set(functions.values(bad)) - {-1e9} == {-2.0, -4.0, -6.0}
+        assert functions.values(after) == [-3.0, -6.0, -9.0]
+
+    folder = functions.tuner.results().folder
+    shown = CliRunner().invoke(group, ["show", str(folder), bad.id]).output
+    assert "the process of attempt 1 took no other trial: it has left processes" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("sync", ["stream", "lockstep"])
+def test_a_process_goes_on_after_trials_that_were_stopped_paused_or_abandoned(
+    new_bench: Callable[..., Bench], sync: str
+):
+    bench = new_bench(tuned=reuses, sync=sync)
+    trials = [bench.start(steps=ENDLESS, step_s=0.002) for _ in range(6)]
+    for trial, end in zip(trials, ("stop", "pause", "abandon") * 2, strict=True):
+        drive(bench.tuner, lambda trial=trial: trial.attempt.reports >= 2)
+        getattr(bench.tuner.trial(trial), end)()
+    drive(bench.tuner, lambda: all(trial.attempt.end is not None for trial in trials))
+
+    assert [trial.attempt.retired for trial in trials] == [""] * 6
+    assert len(pids([*trials, bench.run()])) == 1
+
+
+@pytest.mark.usefixtures("worker")
+def test_two_experiments_in_one_slot_have_processes_of_their_own(new_bench: Callable[..., Bench]):
+    one, other = (new_bench(tuned=reuses) for _ in range(2))
+    trials = [(one.run(lr=float(lr)), other.run(lr=10.0 * lr)) for lr in range(1, 5)]
+
+    for lr, (mine, theirs) in enumerate(trials, 1):
+        assert mine.attempt.pid != theirs.attempt.pid
+        assert one.values(mine) == [-lr, -2 * lr, -3 * lr]
+        assert other.values(theirs) == [-10 * lr, -20 * lr, -30 * lr]
+        assert not psutil.pid_exists(mine.attempt.pid), "the other experiment has the slot"
+
+
+def test_a_process_of_a_function_that_is_killed_fails_its_trial_alone(functions: Bench):
+    killed = functions.start(steps=ENDLESS, step_s=0.002)
+    drive(functions.tuner, lambda: killed.attempt.reports)
+    os.kill(functions.values(killed, "pid")[0], signal.SIGKILL)
+    drive(functions.tuner, lambda: killed.status.is_terminal)
+    outlived, after = functions.run(steps=ENDLESS, step_s=0.002, ttl_s=0.3), functions.run()
+
+    assert (killed.status, killed.attempt.retired) == (TrialStatus.FAILED, "it has ended")
+    assert (outlived.status, outlived.attempt.retired) == (TrialStatus.FAILED, "it ran longer than its ttl_s")
+    assert len(pids([killed, outlived, after])) == 3

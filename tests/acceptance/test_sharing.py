@@ -58,8 +58,9 @@ def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(
 
 def test_two_experiments_share_a_fleet_and_both_come_forward(tune: Callable[..., mqtune.Tuner]):
     with (
-        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=8)) as first,
-        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=8)) as second,
+        # Some seconds of work: drivers look once a second at what others want.
+        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=24)) as first,
+        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=24)) as second,
     ):
 
         def both_done() -> bool:

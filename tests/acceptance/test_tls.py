@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 import trainables
 import trainables_saving as saving
 from faces import ROOT, celery, settings
@@ -26,6 +27,7 @@ from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import celery_tls, celery_url, connect
+from mqtune.journal.sentinel import Sentinels
 from mqtune.worker.settings import WorkerSettings, celery_settings
 
 pytestmark = pytest.mark.timeout(120)
@@ -196,3 +198,20 @@ def test_a_check_that_is_switched_off_is_warned_of(proxy: TlsProxy, caplog: pyte
 
     (warning,) = warnings_of(caplog, url, "worker")
     assert "is not checked" in warning
+
+
+def test_sentinels_without_a_password_are_asked_over_tls_each_time(authority: Authority, tmp_path: Path) -> None:
+    tls = {"ssl_ca_certs": str(authority.certificate)}
+    with (
+        EmbeddedServer.start(tmp_path / "server") as server,
+        TlsProxy(server.url, authority) as proxy,
+        contextlib.closing(connect(server.url)) as client,
+    ):
+        password = client.config_get("requirepass")["requirepass"]
+        client.config_set("requirepass", "")
+        try:
+            for _ in range(8):
+                with redis.Redis("localhost", proxy.port, **Sentinels((), "tuning").arguments(tls)) as asking:
+                    assert asking.ping()
+        finally:
+            client.config_set("requirepass", password)

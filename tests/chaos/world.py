@@ -375,6 +375,10 @@ class World:
         code = driver.process.returncode
         if code < 0:
             return "killed"
+        log = self.log_of(driver)
+        if "KeyboardInterrupt" in log and "Error calling __set_name__" in log:
+            # Before 3.12, Python makes a RuntimeError of a Ctrl-C that falls into the definition of a class.
+            return "to go on"
         return {FINISHED: "finished", TO_GO_ON: "to go on", REFUSED: "refused"}.get(code, "broken")
 
     def trial_processes(self) -> list[psutil.Process]:

@@ -34,9 +34,7 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
         # Workers that other tests have registered would offer what this one does not.
         client.flushdb()
         patch.setenv("MQTUNE_CPUS", "2")
-        worker = LocalWorker(
-            redis_server.url, folder=folder, code_root=CODE_ROOT, options=["--gpus", "0", "--slots", "2"]
-        )
+        worker = LocalWorker(redis_server.url, folder=folder, code_root=CODE_ROOT, slots={"gpus": "0", "slots": 2})
         try:
             fleet = Fleet(client, patience_s=5)
             eventually(lambda: worker.problem() or fleet.workers(), JOIN_S)

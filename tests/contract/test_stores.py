@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
+from mqtune.checkpoints.store import Owner, split_name
 from mqtune.core.trial import CheckpointId
-from mqtune.testing.stores import Damage, StoreContract
+from mqtune.testing.stores import Damage, StoreContract, saved_id, write_files
 
 
 def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> None:
@@ -22,7 +24,50 @@ def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> Non
         victim.write_bytes(changed)
 
 
-class TestDirectoryStore(StoreContract):
+class OwnedContract(StoreContract):
+    """What ``mqtune gc`` asks of a store, which one of a package's may leave out."""
+
+    def test_who_has_checkpoints_in_it_is_known_until_that_is_over(self, store: CheckpointStore) -> None:
+        one, other = Owner("1a", "digits"), Owner("2b", "digits")
+        assert store.owners() == []
+
+        for each in (one, other, one):
+            store.claim(each)
+
+        assert store.owners() == [one, other]
+        assert store.ids() == []
+        assert store.sweep(0.0) == 0
+        store.release(one)
+        store.release(one)
+        assert store.owners() == [other]
+
+    def test_it_is_known_how_long_it_was_left_alone(self, store: CheckpointStore, tmp_path: Path) -> None:
+        store.claim(Owner("1a", "digits"))
+        time.sleep(0.2)
+        before, began = store.idle_s(), time.monotonic()
+        store.save(saved_id(), write_files(tmp_path / "source", {"a": b"1"}), {})
+        after = store.idle_s()
+
+        # A file's times are those of the system's last tick.
+        assert before >= 0.15
+        assert after <= time.monotonic() - began + 0.05
+
+    def test_nothing_of_a_removed_store_is_left_and_it_can_be_made_again(
+        self, store: CheckpointStore, tmp_path: Path
+    ) -> None:
+        store.claim(Owner("1a", "digits"))
+        store.save(saved_id(), write_files(tmp_path / "source", {"a": b"1"}), {})
+
+        store.remove()
+
+        again = open_store(split_name(store.url)[0])
+        above = open_store(again.url.rpartition("/")[0])
+        assert [name for name in above.folders() if name == again.url.rpartition("/")[2]] == []
+        again.create()
+        assert (again.ids(), again.owners()) == ([], [])
+
+
+class TestDirectoryStore(OwnedContract):
     @pytest.fixture
     def store(self, tmp_path_factory: pytest.TempPathFactory) -> CheckpointStore:
         store = DirectoryStore(tmp_path_factory.mktemp("with space #%41") / "deep" / "store")
@@ -34,7 +79,7 @@ class TestDirectoryStore(StoreContract):
         return lambda id_, change: damage_largest(Path(store.describe()) / id_ / "files", change)
 
 
-class TestLocalFsspecStore(StoreContract):
+class TestLocalFsspecStore(OwnedContract):
     @pytest.fixture
     def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return tmp_path_factory.mktemp("store")
@@ -50,7 +95,7 @@ class TestLocalFsspecStore(StoreContract):
         return lambda id_, change: damage_largest(folder / "deep" / "content" / id_, change)
 
 
-class TestMemoryFsspecStore(StoreContract):
+class TestMemoryFsspecStore(OwnedContract):
     @pytest.fixture
     def store(self) -> Iterator[CheckpointStore]:
         url = f"memory://{uuid.uuid4().hex}/deep"

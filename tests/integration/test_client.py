@@ -43,7 +43,7 @@ class AnsweringDriver:
     def __init__(self, client: redis.Redis, name: str = NAME) -> None:
         self.journal = RedisJournal(client, name, patience_s=5)
         self.journal.lock("owner", "a test", 60)
-        definition = {"metric": "loss", "mode": "min", "max_failures": 0}
+        definition = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": {"scheduler": "fifo"}}
         created = ExperimentCreated(name=name, definition=definition, at=1.0).encode()
         self.journal.record(created, definition=encode_value(definition))
         for number in (1, 2):
@@ -180,7 +180,7 @@ def test_an_argument_that_can_not_be_sent_is_refused_before_it_is(
 
 
 def test_a_change_of_nothing_is_refused(experiment: ExperimentHandle) -> None:
-    with pytest.raises(ConfigurationError, match="give max_trials or max_concurrent"):
+    with pytest.raises(ConfigurationError, match="give max_trials, max_concurrent"):
         experiment.set()
 
 

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
 import logging
 import os
 import signal
 import socket
 import socketserver
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,11 +27,14 @@ from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, C
 from mqtune.journal.connection import (
     BLOCKING_READ_MAX_S,
     COMMAND_TIMEOUT_S,
+    celery_options,
+    celery_tls,
     celery_url,
     connect,
     open_client,
     redact,
 )
+from mqtune.worker.settings import check_broker
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"
@@ -332,6 +338,16 @@ def test_a_server_that_never_evicts_is_not_warned_of(
         "redis://:12?s3cr3t@localhost",
         "redis://user:s3cr3t",
         "redis://:s3cr3t",
+        f"sentinel://:{QUOTED}@one,two",
+        f"sentinel://:{QUOTED}@one,two/",
+        f"sentinel://:{QUOTED}@one,two/0/name",
+        f"sentinel://:{QUOTED}@one,,two/name",
+        f"sentinel://:{QUOTED}@one:port/name",
+        f"sentinel://:{QUOTED}@one/na me/0",
+        f"sentinel://:{SECRET}@one/name/0",
+        f"sentinel://:{QUOTED}@one/name?sentinel_password=s3cr3t&socket_timeout=1",
+        f"sentinel://:{QUOTED}@one/name?ssl_cert_reqs=none",
+        f"sentinel://:{QUOTED}@one:26379/0;sentinel://:{QUOTED}@two:26379/0",
     ],
 )
 def test_an_address_that_can_not_be_read_is_a_wrong_setting_and_keeps_the_secret(url: str) -> None:
@@ -347,6 +363,7 @@ def test_an_address_that_can_not_be_read_is_a_wrong_setting_and_keeps_the_secret
         ("redis://pw@h:1/0", "redis://***@h:1/0"),
         ("redis://:p@w/p:w@h:1/0", "redis://:***@h:1/0"),
         ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("sentinel://:pw@a,b:1/m/0?sentinel_password=pw", "sentinel://:***@a,b:1/m/0?sentinel_password=***"),
         ("unix:///run/redis.sock?db=0&password=pw", "unix:///run/redis.sock?db=0&password=***"),
         ("redis+socket://:pw@/run/redis.sock?virtual_host=0", "redis+socket://:***@/run/redis.sock?virtual_host=0"),
     ],
@@ -372,6 +389,47 @@ def test_an_address_is_rewritten_for_celery(url: str, for_celery: str) -> None:
     assert celery_url(for_celery) == for_celery
 
 
+def test_a_master_behind_sentinels_is_told_to_celery_by_their_addresses_and_its_name() -> None:
+    url = "rediss+sentinel://user:p%40w@a:1,b,[::1]:3/my-master/2?sentinel_password=o+ther&ssl_ca_certs=/ca.pem"
+
+    options = celery_options(url)
+
+    assert celery_url(url) == (
+        "sentinel://user:p%40w@a:1/2;sentinel://user:p%40w@b:26379/2;sentinel://user:p%40w@[::1]:3/2"
+    )
+    assert celery_tls(url) == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
+    assert options["master_name"] == "my-master"
+    assert options["sentinel_kwargs"].items() >= {"password": "o ther", "ssl": True, "ssl_ca_certs": "/ca.pem"}.items()
+    assert celery_options("rediss://h/0") == {}
+    check_broker(url, celery_url(url))
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("redis_mode:cluster", "is in cluster mode"),
+        ("server_mode:cluster", "is in cluster mode"),
+        ("redis_mode:sentinel", "is a Sentinel, which keeps nothing itself"),
+    ],
+)
+def test_a_server_of_a_kind_that_can_not_have_an_experiment_says_so_at_once(mode: str, text: str) -> None:
+    with fake_redis(f"redis_version:7.2.4\r\n{mode}\r\n") as url:
+        error = refusal(url)
+
+    assert type(error) is BrokerUnavailable
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("names", [*itertools.permutations(["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])])
+def test_the_order_of_the_options_of_tls_makes_no_other_url(names: tuple[str, ...]) -> None:
+    url = "rediss://head:6379/0?" + "&".join(f"{name}=/{name}.pem" for name in names)
+
+    assert celery_url(url) == (
+        "rediss://head:6379/0?ssl_cert_reqs=required&ssl_ca_certs=%2Fssl_ca_certs.pem&ssl_certfile=%2Fssl_certfile.pem"
+        "&ssl_keyfile=%2Fssl_keyfile.pem"
+    )
+
+
 @pytest.mark.parametrize("name", ["plain", "odd; name+with %41 #1 @home?"])
 @pytest.mark.usefixtures("client")
 def test_celery_publishes_through_the_rewritten_address(tmp_path: Path, server: EmbeddedServer, name: str) -> None:
@@ -395,3 +453,33 @@ def test_celery_verifies_certificates_through_the_rewritten_address() -> None:
 
     assert connection.ssl == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     assert (connection.hostname, connection.port, connection.virtual_host) == ("h", 6380, "1")
+
+
+INTERRUPTED = """
+import signal, time
+from mqtune.journal.connection import open_client
+
+class Stop(Exception): pass
+
+def stop(*_): raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
+numbers, count, until = [*range(50), *(each / 7 for each in range(50))], 0, time.monotonic() + 1
+while time.monotonic() < until:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+        while True:
+            pack("EVALSHA", *numbers)
+    except Stop:
+        count += 1
+assert pack("SET", "a", 5, 0.5, b"x") == [b"*5\\r\\n$3\\r\\nSET\\r\\n$1\\r\\na\\r\\n$1\\r\\n5\\r\\n$3\\r\\n0.5\\r\\n$1\\r\\nx\\r\\n"]
+print(count)
+"""
+
+
+def test_a_signal_whose_handler_raises_while_a_command_is_packed_crashes_no_process() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100

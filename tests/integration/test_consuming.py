@@ -21,6 +21,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.testing.backends.world import Nothing, drive
+from mqtune.worker.app import MOST_COMMANDS
 
 #: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
 QUICK = """
@@ -54,6 +55,11 @@ def ask_if_not_stuck(channel, timeout=None):
 worker_app.TrialChannel._brpop_start = ask_if_not_stuck
 """
 )
+#: A worker that often looks for connections that it does not use, and soon closes them.
+TIDY = """
+from mqtune.worker import app as worker_app
+worker_app.LOOK_S, worker_app.UNUSED_S = 0.3, 3.5
+"""
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
 
 
@@ -199,3 +205,34 @@ def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_rest
             a_trial_completes()
 
         assert worker.poll() is None
+
+
+#: The queue, remote commands, events, the control channel, and two for all else: a thousand workers leave room in Redis' limit of 10,000.
+FEW_CONNECTIONS = 6
+KOMBUS = 3
+
+
+def test_a_worker_has_few_connections_whatever_its_slots(
+    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    slots, trials = 12, 24
+    peak = 0
+
+    def names() -> list[str]:
+        return [each["name"] for each in client.client_list() if each["name"] != "mqtune-client"]
+
+    def all_done() -> bool:
+        nonlocal peak
+        peak = max(peak, names().count("mqtune-worker"))
+        return all(trial.status is TrialStatus.COMPLETED for trial in added)
+
+    with altered_worker(server.url, tmp_path, TIDY, "--gpus", "0", "--slots", f"{slots}", "--cpus", f"{slots}"):
+        eventually(lambda: 0 < names().count("") <= KOMBUS, 5, why="what the worker began with stays")
+        let_go(tmp_path, *range(trials))
+        added = [tuner.add({"number": number}) for number in range(trials)]
+        drive(tuner, all_done)
+        tuner.close()
+
+        # The limit, and beside it the control channel and the pipeline of a heartbeat.
+        assert 1 < peak <= MOST_COMMANDS + 2
+        eventually(lambda: 0 < len(names()) <= FEW_CONNECTIONS, 30, why="connections that nobody uses stay")

@@ -325,3 +325,24 @@ def test_a_server_that_comes_back_is_followed_on(tmp_path: Path):
         writer.stage(3)
 
         assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
+
+
+def test_a_server_that_ends_with_its_experiment_takes_nothing_of_it_away(tmp_path: Path):
+    with EmbeddedServer.start(tmp_path) as server, contextlib.closing(connect(server.url)) as client:
+        writer = Writer(client)
+        events = follow(server.url, NAME)
+        seen = [next(events)]
+        # The follower listens, and reads nothing meanwhile: more than what lies between it and the server.
+        writer.stage()
+        seen.append(next(events))
+        writer.stage(300, padding="x" * 2_000)
+        writer.end()
+        client.close()
+        reading = threading.Thread(target=lambda: seen.extend(events))
+        reading.start()
+
+        server.stop()
+        reading.join(20)
+
+    assert [event.trial for event in seen if isinstance(event, TrialStaged)] == writer.trials()
+    assert isinstance(seen[-1], ExperimentEnded)

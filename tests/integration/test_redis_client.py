@@ -51,6 +51,34 @@ def test_threads_get_the_answers_to_their_own_commands(client: RedisClient) -> N
         assert all(pool.map(asked, range(2_000)))
 
 
+def test_a_limited_client_has_no_more_connections_than_it_may_whatever_its_threads(
+    client: RedisClient, redis_client: redis.Redis
+) -> None:
+    client.limit_to(3)
+
+    with ThreadPoolExecutor(12) as pool:
+        # Each takes some milliseconds, so that all threads want a connection.
+        answers = list(pool.map(lambda number: client.blpop([f"nothing-{number}"], timeout=0.02), range(48)))
+
+    assert answers == [None] * 48
+    assert len(connections(redis_client)) <= 3
+
+
+def test_connections_that_nobody_has_used_for_a_while_are_closed(
+    client: RedisClient, redis_client: redis.Redis
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: client.blpop([f"nothing-{number}"], timeout=0.05), range(8)))
+    assert len(connections(redis_client)) > 1
+    client.close_unused(60)
+    assert len(connections(redis_client)) > 1
+
+    client.close_unused(0)
+
+    eventually(lambda: connections(redis_client) == [])
+    assert client.ping()
+
+
 class Stop(BaseException):
     pass
 
@@ -114,3 +142,17 @@ def test_closing_it_closes_all_connections(client: RedisClient, redis_client: re
     client.close()
 
     eventually(lambda: not connections(redis_client))
+
+
+def test_a_server_that_was_demoted_is_connected_to_anew(client: RedisClient, redis_client: redis.Redis) -> None:
+    """The old master of a managed Redis may keep its clients and refuse their writes, while its name leads to the new one."""
+    before = client.connects.count
+    redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            client.set("demoted", 1)
+    finally:
+        redis_client.execute_command("REPLICAOF", "NO", "ONE")
+
+    assert client.set("demoted", 1)
+    assert client.connects.count == before + 1

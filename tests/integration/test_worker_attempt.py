@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -40,6 +40,7 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
+from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
 from mqtune.worker.processes import MemoryKills
@@ -189,6 +190,10 @@ class Steps(mqtune.Trainable):
 """
 
 
+def _no_code(experiment: str) -> NoReturn:
+    raise AssertionError(experiment)
+
+
 class Machine:
     """A worker without Celery and Redis: one slot, and a journal in memory."""
 
@@ -202,6 +207,7 @@ class Machine:
         self.runs: list[AttemptRun] = []
         slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root)
         (self.slot,), self.back_off = slots.all, slots.back_off
+        bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
         self.services = WorkerServices(
             name="w1@here",
             host="here",
@@ -213,7 +219,7 @@ class Machine:
             logs=Logs(log_root),
             scratch=Scratch(log_root),
             slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, CodeManifests(log_root, self.code_root), self.check_store),
+            zygotes=ZygoteFinder("w1@here", self.code_root, bundles, CodeManifests(log_root), self.check_store),
             memory_kills=MemoryKills(None),
             wake_consumer=lambda: None,
         )

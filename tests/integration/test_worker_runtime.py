@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +13,13 @@ import redis
 from waiting import eventually
 
 from mqtune.core.codec import encode_value
-from mqtune.core.events import START, AttemptStarted, TrialStaged
+from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.connection import RedisClient
+from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
@@ -41,7 +44,8 @@ def runtime(redis_client: RedisClient, tmp_path: Path, monkeypatch: pytest.Monke
     runtime.start()
     yield runtime
     runtime._here.clear()
-    runtime.close(grace_s=0)
+    if not runtime.closing.is_set():
+        runtime.close(grace_s=0)
     # They use the client, which is about to be closed.
     runtime._heart.join()
     runtime._control.join()
@@ -96,6 +100,31 @@ def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
     assert again[0].journal is again[1].journal
     for run in again:
         run.close()
+
+
+def test_a_worker_that_leaves_in_the_middle_of_a_heartbeat_is_gone_from_the_fleet(
+    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(redis_client, patience_s=5)
+    eventually(fleet.workers)
+    is_beating = threading.Event()
+    keep = runtime._fleet.keep
+
+    def keep_slowly(info: WorkerInfo, hold_s: float) -> bool:
+        if threading.current_thread() is runtime._heart:
+            is_beating.set()
+            runtime.closing.wait(10)
+            # Longer than it takes to leave.
+            time.sleep(0.2)
+        return keep(info, hold_s)
+
+    monkeypatch.setattr(runtime._fleet, "keep", keep_slowly)
+    assert is_beating.wait(10)
+
+    runtime.close(grace_s=0)
+    runtime._heart.join()
+
+    assert fleet.workers() == []
 
 
 def test_attempts_that_are_not_run_leave_no_open_files(runtime: WorkerRuntime, redis_client: RedisClient) -> None:

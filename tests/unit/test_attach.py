@@ -18,7 +18,7 @@ from mqtune.core.trial import TrialId
 from mqtune.driver import settings as plans
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import BrokerDeployment
-from mqtune.driver.settings import Plan
+from mqtune.driver.plan import Plan
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
@@ -178,6 +178,8 @@ def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.
 
 def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
     of_this_run = {"overwrite", "callbacks", "progress", "tags", "notes"}
+    # Its hash is kept, where there is one.
+    of_this_run.add("bundle")
     elsewhere = {
         "keep_last": "retention",
         "keep_best": "retention",
@@ -215,7 +217,7 @@ def test_an_experiment_with_a_budget_of_time_goes_on_with_it_as_a_rule(kept: dic
 
 
 def test_what_may_change_is_what_a_definition_has() -> None:
-    assert set(plans._MAY_CHANGE) <= tuned().definition(None).keys()
+    assert set(plans.MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= tuned().definition(None).keys()
 
 
 def test_the_place_is_as_it_was(kept: dict[str, bytes]) -> None:

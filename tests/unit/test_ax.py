@@ -27,10 +27,13 @@ pytest.importorskip("ax")
 torch = pytest.importorskip("torch")
 
 from ax.api.client import Client  # noqa: E402
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig  # noqa: E402
+from ax.core.data import DataRow  # noqa: E402
 from ax.core.trial_status import TrialStatus as Status  # noqa: E402
 from ax.exceptions.core import SearchSpaceExhausted  # noqa: E402
 
-from mqtune.integrations.ax import AxSearcher  # noqa: E402
+from mqtune.integrations.ax import AxSearcher, _first_telling  # noqa: E402
+from mqtune.integrations.ax_space import space_of  # noqa: E402
 
 # Of what Ax does by itself.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
@@ -552,19 +555,144 @@ def test_constraints_that_can_not_be_meant_are_named() -> None:
         story.end(story.report(story.begin(), {"loss": 1.0}))
 
 
-def test_a_client_or_a_strategy_of_another_experiment_is_refused_with_the_way_out() -> None:
-    client = Client()
-    with pytest.raises(
-        ConfigurationError, match=r"nor a GenerationStrategy of Ax; run_client of .* runs a Client's own"
-    ):
-        AxSearcher(client)
-    strategy = client._choose_generation_strategy(method="random_search")
+def test_where_first_values_are_all_alike_the_model_does_not_look_in_the_corners() -> None:
+    space = Space({f"x{number}": mqtune.uniform(-1, 1) for number in range(5)})
+    story, rng = Story(bound("fast", space)), random.Random(1)
+    for number in range(14):
+        config = space.sample(rng)
+        trial = story.begin(config)
+        floor = sum((value - 0.3) ** 2 for value in config.values())
+        losses = [floor + (9 - floor) * step**-1.2 + rng.gauss(0, 0.01) for step in (1, 2, 3)]
+        story.end(story.report(trial, *losses[: 1 if number % 3 else 3]), TrialStatus.EARLY_STOPPED)
+
+    rows = len(story.searcher._experiment.data._data_rows)
+    values = story.begin().config.values()
+    assert sum(abs(value) > 0.98 for value in values) < 3
+    assert len(story.searcher._experiment.data._data_rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [
+        ({1: [5.0, 5.1, 5.0, 5.1], 2: [1.0, 4.0, 2.0]}, 2),
+        ({1: [5.0, 5.1, 5.0, 5.1], 2: [1.0, 4.0]}, 1),
+        ({1: [1.0, 5.0, 3.0], 2: [1.0, 2.0, 1.5]}, 1),
+        ({}, 0),
+    ],
+)
+def test_values_count_from_the_first_time_at_which_trials_differ(values: dict[int, list[float]], first: int) -> None:
+    rows = [
+        DataRow(trial, "arm", "metric0", "metric0", value, math.nan, step=float(step))
+        for step, each in values.items()
+        for trial, value in enumerate(each)
+    ]
+    assert _first_telling(rows) == first
+
+
+def test_a_strategy_of_another_experiment_is_refused_with_the_way_out() -> None:
+    strategy = Client()._choose_generation_strategy(method="random_search")
     bound(strategy)
     with pytest.raises(
         ConfigurationError, match=r"QuasiRandomSearch is another experiment's .*give strategy.clone_reset\(\)"
     ):
         AxSearcher(strategy).check_space(SPACE)
     bound(strategy.clone_reset())
+
+
+def configured(objective: str = "-loss", bounds: Any = ("latency <= 10",)) -> Client:
+    client = Client()
+    client.configure_experiment(
+        [
+            RangeParameterConfig("x", (0.0, 1.0), "float"),
+            RangeParameterConfig("y", (0.0, 1.0), "float"),
+            RangeParameterConfig("lr", (1e-5, 1e-1), "float", scaling="log"),
+            RangeParameterConfig("layers", (1, 8), "int"),
+            ChoiceParameterConfig("act", ["tanh", "relu", "gelu"], "str", is_ordered=False),
+            ChoiceParameterConfig("bias", [True, False], "bool", is_ordered=True),
+            ChoiceParameterConfig("one", ["only"], "str"),
+        ],
+        parameter_constraints=["x + y <= 1"],
+    )
+    client.configure_optimization(objective, list(bounds))
+    return client
+
+
+def layered(config: Config) -> Iterator[tuple[float, dict[str, float]]]:
+    for epoch in range(1, 5):
+        yield 1.0, {"loss": config["x"] + 1 / epoch, "latency": float(config["layers"])}
+
+
+@pytest.mark.parametrize("method", ["", "random_search"])
+def test_a_client_of_the_users_proposes_the_configs_and_is_told_what_became_of_them(method: str) -> None:
+    client = configured()
+    known = {"x": 0.1, "y": 0.1, "lr": 1e-3, "layers": 1, "act": "relu", "bias": True, "one": "only"}
+    client.complete_trial(client.attach_trial(known), {"loss": 9.0, "latency": 1.0})
+    if method:
+        client.configure_generation_strategy(method=method, initialization_random_seed=1)
+    space = space_of(client)
+    searcher = AxSearcher(client)
+
+    def tuner(searcher: AxSearcher) -> mqtune.Tuner:
+        return mqtune.Tuner(
+            layered,
+            space,
+            metric="loss",
+            mode="min",
+            searcher=searcher,
+            scheduler=mqtune.ASHA(4),
+            max_trials=6,
+            name="client",
+            backend=backend,
+            run=mqtune.Run(progress=False),
+            seed=1,
+        )
+
+    backend = mqtune.Simulated(layered, slots=2, keep_journal=True)
+    first = tuner(AxSearcher(client))
+    for _ in range(3):
+        first.step(1.0)
+    first.close()
+    results = tuner(searcher).run()
+
+    assert len(results) == 6
+    for trial in results:
+        Space(space).check(trial.config, partial=False)
+        assert trial.config["x"] + trial.config["y"] <= 1 + 1e-9
+    assert len(client._experiment.trials) == 1
+    told = searcher.client._experiment
+    assert [trial.arm.parameters for trial in told.trials.values()][1:] == [trial.config for trial in results]
+    assert {trial.status for trial in told.trials.values()} == {Status.COMPLETED, Status.EARLY_STOPPED}
+    rows = told.lookup_data().df
+    for index, trial in enumerate(results, 1):
+        last = rows[(rows["trial_index"] == index) & (rows["metric_name"] == "loss")].iloc[-1]
+        assert (last["mean"], last["step"]) == (trial.metrics["loss"], trial.metrics["training_iteration"])
+
+
+def test_a_client_of_another_experiment_than_the_tuners_is_refused() -> None:
+    def checked(client: Client, space: Any = None, metrics: Any = "loss", modes: Any = "min") -> None:
+        searcher = AxSearcher(client)
+        searcher.check_objective(Objective.of(metrics, modes))
+        searcher.check_space(Space(space_of(client) | (space or {})))
+
+    checked(configured())
+    checked(configured(), {"act": mqtune.choice(["gelu", "relu", "tanh"])})
+    checked(configured("-loss, hits", []), metrics=["loss", "hits"], modes=["min", "max"])
+    with pytest.raises(
+        ConfigurationError, match=r"another space than the Tuner's: layers, z differ; .*space_of\(client"
+    ):
+        checked(configured(), {"layers": mqtune.randint(1, 9), "z": mqtune.uniform(0, 1)})
+    with pytest.raises(ConfigurationError, match=r"the Client maximises '-loss', and the Tuner goes by .*; give both"):
+        checked(configured(), modes="max")
+    with pytest.raises(ConfigurationError, match="report a sum as a metric of its own"):
+        checked(configured("loss + 2*hits", []), metrics=["loss", "hits"], modes="max")
+    with pytest.raises(ConfigurationError, match=r"the Client has no objective; call client\.configure_experiment"):
+        AxSearcher(Client())
+    with pytest.raises(ConfigurationError, match="the Client has no experiment"):
+        space_of(Client())
+    with pytest.raises(ConfigurationError, match="a Client has outcome_constraints of its own"):
+        AxSearcher(configured(), outcome_constraints=["latency <= 1"])
+    with pytest.raises(ConfigurationError, match=r"strategy of a Client, which only your code can make"):
+        Searcher.rebuild(AxSearcher(configured()).describe())
 
 
 def bowl(config: Config) -> float:

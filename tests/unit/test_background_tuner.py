@@ -120,7 +120,6 @@ def test_an_error_of_the_tuner_ends_the_thread_and_is_everybodys(opened: Open, m
         errors.append(raised.value)
 
     monkeypatch.setattr(mqtune.Tuner, "step", fail)
-    tuner.do(lambda tuner: tuner.name)
     assert has_begun.wait(DEADLINE_S)
     waiting = threading.Thread(target=ask)
     waiting.start()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtune.backends import celery as module
+from mqtune.backends import queues
 from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.simulated.fleet import SimulatedClock
 from mqtune.core.errors import AccessDenied
@@ -21,6 +22,7 @@ from mqtune.core.resources import EVERY, Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.trainable.bundle import ACCEPTS_TAG
 
 SMALL: Final = Resources(cpus=2)
 LARGE: Final = Resources(cpus=8)
@@ -127,7 +129,7 @@ class _Celery:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(module, "Fleet", world.fleet)
+    monkeypatch.setattr(queues, "Fleet", world.fleet)
     monkeypatch.setattr(module, "Celery", world.celery)
     return world
 
@@ -299,7 +301,7 @@ def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[
     for shape, number in zip(shapes, slots, strict=True):
         world.join(shape, number)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Fleet", world.fleet)
+        patch.setattr(queues, "Fleet", world.fleet)
         patch.setattr(module, "Celery", world.celery)
         backend = backend_of(Resources())
     last = 0
@@ -537,6 +539,17 @@ def test_what_somebody_offers_is_no_error_even_when_it_is_taken(world: World, ba
     assert bare.slots == 1
 
 
+def test_a_driver_that_brings_code_says_which_workers_take_it(world: World) -> None:
+    backend = backend_of(Resources(cpus=2, tags=[ACCEPTS_TAG]))
+    assert "`mqtune worker --accept-code --broker" in backend.why_no_slot()
+    world.join(Resources(cpus=2), 1)
+    backend.refresh()
+    assert "takes the code that this driver brings if it is started with --accept-code" in backend.why_no_slot()
+    world.join(Resources(cpus=1, tags=[ACCEPTS_TAG]), 1)
+    backend.refresh()
+    assert "--accept-code" not in backend.why_no_slot()
+
+
 def test_of_a_large_fleet_a_few_workers_are_named(world: World, bare: CeleryBackend) -> None:
     for _ in range(9):
         world.join(SMALL, 1)
@@ -581,3 +594,27 @@ def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: Wor
     backend.refresh()
     publish(backend, 1)
     assert [sent["queue"] for sent in world.sent] == [queue_name(LARGE, "x*")]
+
+
+def test_the_priority_of_an_experiment_is_that_of_its_messages(world: World) -> None:
+    world.join(SMALL, slots=2)
+    backend = backend_of(SMALL)
+
+    publish(backend, 1)
+    backend.priority = "high"
+    publish(backend, 2)
+
+    assert [sent["priority"] for sent in world.sent] == [0, 3]
+
+
+def test_a_pool_has_the_slots_of_all_workers_and_who_runs_in_them(world: World) -> None:
+    world.join(SMALL, slots=2, busy={busy_as("x"): 1})
+    world.join(LARGE, slots=4, busy={busy_as("x"): 1, "others": 2})
+    world.join(Resources(cpus=1), slots=8, experiments="team-a-*")
+    backend = backend_of(SMALL)
+
+    pool = backend.pool()
+
+    assert list(pool.queues) == [queue_name(SMALL), queue_name(LARGE)]
+    assert pool.slots == {queue_name(SMALL): 2, queue_name(LARGE): 4, queue_name(Resources(cpus=1), "team-a-*"): 8}
+    assert pool.busy == {busy_as("x"): {queue_name(SMALL): 1, queue_name(LARGE): 1}, "others": {queue_name(LARGE): 2}}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
 import threading
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -15,7 +19,7 @@ from click.testing import CliRunner
 
 import mqtune
 from mqtune.cli import COMMANDS, group
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.journal.copy import JOURNAL_FILE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -101,6 +105,83 @@ def test_an_export_has_a_row_for_each_trial_attempt_or_report(tmp_path: Path) ->
         "for a terminal; give --output FILE"
         in CliRunner().invoke(group, ["export", "mine", "--format", "optuna"]).output
     )
+
+
+@pytest.fixture
+def _odd() -> None:
+    """An experiment whose values are of several kinds."""
+
+    def odd(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+        for step in (1, 2):
+            yield 1.0, {"loss": config["lr"], "per_class": [1, 2], "note": "low" if config["lr"] < 0.5 else step}
+
+    points = [{"lr": 0.1, "kind": "a"}, {"lr": 0.7, "kind": 3}, {"lr": 0.9, "kind": [1]}]
+    space = {"lr": mqtune.uniform(0, 1), "kind": mqtune.choice(["a", 3, [1]])}
+    mqtune.Tuner(
+        curve, space, metric="loss", mode="min", max_trials=3, name="odd", backend=mqtune.Simulated(odd),
+        searcher=mqtune.PointsFirst(points), run=mqtune.Run(progress=False),
+    ).run()  # fmt: skip
+
+
+@pytest.mark.usefixtures("_odd")
+def test_a_parquet_file_has_columns_of_one_type(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    for rows, count in (("trials", 3), ("attempts", 3), ("reports", 6)):
+        said("export", "odd", "--rows", rows, "-o", str(tmp_path / f"{rows}.parquet"))
+        assert len(pandas.read_parquet(tmp_path / f"{rows}.parquet")) == count
+
+    trials = pandas.read_parquet(tmp_path / "trials.parquet")
+    assert [*trials["config.kind"]] == ["a", "3", "[1]"]
+    assert [*trials["config.lr"]] == [0.1, 0.7, 0.9]
+    assert "metrics" not in pandas.read_parquet(tmp_path / "reports.parquet")
+
+
+@pytest.mark.usefixtures("_odd")
+def test_a_row_for_a_report_has_each_metric_once() -> None:
+    (first, *_) = said("export", "odd", "--rows", "reports", "--format", "jsonl").splitlines()
+
+    assert json.loads(first)["metrics.loss"] == 0.1
+    assert "metrics" not in json.loads(first)
+
+
+@pytest.mark.usefixtures("_odd")
+def test_an_export_for_syne_tune_is_what_its_loader_reads(tmp_path: Path) -> None:
+    said("export", "odd", "--format", "syne-tune", "-o", str(tmp_path / "odd"))
+
+    with zipfile.ZipFile(tmp_path / "odd" / "results.csv.zip") as packed:
+        table = csv.DictReader(packed.read("results.csv").decode().splitlines())
+        rows = sorted(table, key=lambda row: (row["trial_id"], row["training_iteration"]))
+    metadata = json.loads((tmp_path / "odd" / "metadata.json").read_text())
+    assert [(row["trial_id"], row["loss"], row["config_lr"], row["st_decision"]) for row in rows][::2] == [
+        (str(number), str(lr), str(lr), "CONTINUE") for number, lr in enumerate((0.1, 0.7, 0.9))
+    ]
+    assert (metadata["metric_names"], metadata["metric_mode"]) == (["loss"], "min")
+    assert metadata["st_tuner_creation_timestamp"] > 0
+    with pytest.raises(ConfigurationError, match="is there already"):
+        CliRunner().invoke(
+            group, ["export", "odd", "--format", "syne-tune", "-o", str(tmp_path / "odd")], catch_exceptions=False
+        )
+
+
+@pytest.mark.usefixtures("_odd")
+def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    for _ in range(2):
+        told = CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}"])
+        assert (told.exit_code, told.stdout) == (0, "odd: 3 trials are in TensorBoard\n")
+
+    assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
+    assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
+    assert (
+        "there are tensorboard, mlflow, wandb, opentelemetry"
+        in CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
+    )
+    (tmp_path / "file").touch()
+    with pytest.raises(MqtuneError, match=r"TensorBoard: .*file"):
+        CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}/file"], catch_exceptions=False)
+    both = CliRunner().invoke(group, ["export", "odd", "--to", "tensorboard", "-o", "x.csv"])
+    assert both.exit_code == 2
 
 
 def test_an_export_for_optuna_is_a_study_of_the_same_name_and_replaces_nothing(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_a_machine_that_is_well_has_no_problem() -> None:
     assert "problem" not in {each["state"] for each in found.values()}
 
 
+@pytest.mark.usefixtures("redis_client")
 def test_a_server_is_looked_at_and_one_without_workers_is_a_warning(redis_server: EmbeddedServer) -> None:
     found = findings("--broker", redis_server.url)
 
@@ -64,8 +65,12 @@ def test_a_server_that_does_not_answer_is_a_problem_with_a_way_out() -> None:
         ("def train(config): ...", "its_code.py:train", ""),
         ("import no_such_module", "its_code:train", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit(3)", "its_code:train", "SystemExit: 3"),
-        ("train = 3", "its_code:train", "its_code:train is no function or class"),
-        ("", "its_code:train", "AttributeError"),
+        ("import mqtune\nclass Train(mqtune.Trainable):\n def step(self): ...", "its_code:Train", ""),
+        ("train = 3", "its_code:train", "does not define the function 'train'"),
+        ("from subprocess import call as train", "its_code:train", "does not define the function 'train'"),
+        ("", "its_code:train", "does not define the function 'train'"),
+        ("", "its_code", "script 'its_code' of trainable 'its_code' is not below the code root"),
+        ("", "json:loads", "module 'json' of trainable 'loads' is not below the code root"),
     ],
 )
 def test_a_trainable_is_imported(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ from pages import ROOT, table_lines
 
 from mqtune.cli import COMMANDS, INTERRUPTED, SECTIONS, group
 from mqtune.cli.steer import NOT_YET, Outcome
+from mqtune.cli.why import Reason
 from mqtune.core.events import WorkerInfo
 
 PAGE: Final = ROOT / "docs" / "cli.md"
@@ -51,7 +54,9 @@ def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.Monke
     command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), verb)
 
     assert command is not None
-    command.make_context(verb, [*arguments, "--broker", "redis://h"] if verb in SECTIONS["Fleet"][:5] else [*arguments])
+    command.make_context(
+        verb, [*arguments, "--broker", "redis://h"] if verb in SECTIONS["Fleet"].keys() - {"acl"} else [*arguments]
+    )
     if verb in OFFLINE and "study.optuna" not in arguments:
         done = CliRunner().invoke(group, [verb, *arguments])
         assert (done.exit_code, done.stderr) == (0, "")
@@ -65,6 +70,19 @@ def test_every_verb_has_its_section_and_is_on_the_page() -> None:
     for section, verbs in SECTIONS.items():
         text = told.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         assert [verb for verb in verbs if not re.search(rf"mqtune {verb}\b|`{verb}`", text)] == []
+
+
+def test_the_verbs_are_listed_each_on_one_line_of_eighty_columns_and_none_is_imported_for_it() -> None:
+    code = "import sys; from mqtune.cli import group; group(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    *shown, modules = done.stdout.splitlines()
+
+    for verbs in SECTIONS.values():
+        assert [
+            verb for verb, words in verbs.items() if f"  {verb} " not in done.stdout or words not in done.stdout
+        ] == []
+    assert max(map(len, shown)) <= 80
+    assert not {"mqtune.cli.show", "redis", "celery", "numpy"} & {*modules.split()}
 
 
 def test_the_codes_are_those_of_the_code() -> None:
@@ -85,4 +103,5 @@ def test_the_schema_is_the_one_that_is_printed() -> None:
     assert set(shown("show", "digits", "1")) == fields_of("A **trial")
     assert set(shown("trials", "digits")) == fields_of("A **trial")
     assert {each.name for each in fields(WorkerInfo)} == fields_of("A **worker")
+    assert {"experiment", "trial", *Reason._fields} == fields_of("A **reason")
     assert set(Outcome._fields) == fields_of("An **outcome")

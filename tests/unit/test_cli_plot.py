@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,13 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stderr) == (1, "mqtune: plots need matplotlib: pip install 'mqtune[plot]'\n")
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_points_of_a_picture_are_printed_as_json_and_nothing_is_drawn(tmp_path: Path) -> None:
+    found = json.loads(plot("mine", "curves", "--json").stdout)
+
+    assert (found["experiment"], found["kind"], found["title"]) == ("mine", "curves", "mine: learning curves")
+    assert {point["label"] for point in found["points"]} == {"0001", "0002", "0003"}
+    assert not [*tmp_path.glob("*.png")]
+    assert plot("mine", "curves", "--json", "-o", "a.png").exit_code == 2

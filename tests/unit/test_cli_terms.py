@@ -38,6 +38,7 @@ def experiment(mqtune_home: Path) -> Experiment:
         ("net.width>8", "23"),
         ("config.net.width=32", "3"),
         ("kind=adam", "1"),
+        ("kind>0", ""),
         ('kind="sgd"', "2"),
         ("kind=8", "3"),
         ("kind<b", "13"),
@@ -68,6 +69,11 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
 def test_a_condition_about_what_no_trial_has_is_refused(experiment: Experiment) -> None:
     with pytest.raises(ConfigurationError, match="no trial has 'accuracy'; there are 'loss'"):
         selected(experiment.trials.values(), [Condition("accuracy", "<", 1)])
+
+
+def test_an_order_by_what_no_trial_has_is_refused(experiment: Experiment) -> None:
+    with pytest.raises(ConfigurationError, match=r"no trial has 'los'; there are .*loss"):
+        in_order(experiment, experiment.trials.values(), "los")
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ SLOTS, EXPERIMENTS = 8, 50
 def test_slots_that_ask_at_once_get_the_same_manifest(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
     definition = {"trainable": TRAIN.encode(), "code_files": fingerprints(TRAIN, read_code(TRAIN, tmp_path))}
-    manifests, ready = CodeManifests(tmp_path / "logs", tmp_path), Barrier(SLOTS)
+    manifests, ready = CodeManifests(tmp_path / "logs"), Barrier(SLOTS)
 
     def ask(experiment: str) -> Path | None:
         ready.wait(10)
-        return manifests.of(experiment, definition)
+        return manifests.of(experiment, definition, tmp_path)
 
     with ThreadPoolExecutor(SLOTS) as slots:
         for number in range(EXPERIMENTS):

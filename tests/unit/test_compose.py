@@ -27,6 +27,7 @@ from mqtune.cli.worker import settings_from_environment
 from mqtune.core.errors import BrokerRefused, NoServer
 from mqtune.core.resources import Resources
 from mqtune.journal.connection import connect
+from mqtune.trainable.bundle import KEY_VARIABLE
 from mqtune.worker.app import create_app
 from mqtune.worker.settings import GRACE_S, WorkerSettings
 from mqtune.worker.shutdown import shutdown_s
@@ -195,7 +196,7 @@ def example_settings() -> dict[str, str]:
 
 
 def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
-    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"}
+    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"} | {KEY_VARIABLE}
 
 
 def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.M
     settings = settings_from_environment()
 
     assert settings.code_root == Path("/srv/mqtune")
-    assert settings.plan().offer == Resources(cpus=2, tags=["a100", "nvlink"])
+    assert settings.plan().offer == Resources(cpus=2, tags=["a100", "accepts-code", "nvlink"])
     assert len(settings.plan().devices) == 8
 
 

@@ -12,6 +12,7 @@ import pytest
 from waiting import eventually
 
 from mqtune.core.resources import Resources
+from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import devices, zygotes
 from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
@@ -325,6 +326,27 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     last.take(stays=False)
     last.end()
     assert set(watched.memory.quarantined) == {"0"}, "now it should be back"
+
+
+def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
+    watched: Watched, tmp_path: Path
+) -> None:
+    shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
+    slots = [Slot(index, shared, tmp_path, watched.memory) for index in range(2)]
+    turn, other = slots[0].next_turn(), slots[1].next_turn()
+    turn.take(stays=True)
+
+    watched.gpus.now["0"] = 100 * MB + KEPT_BYTES
+    assert turn.left_on_devices() == ""
+    watched.gpus.now["0"] += 300 * MB
+    assert turn.left_on_devices() == "it has left 2.4 GB on device 0"
+    other.take(stays=True)
+    assert turn.left_on_devices() == "", "it may be the other slot's"
+    slots[1].memory.leave(1, ("0",))  # type: ignore[union-attr]
+
+    turn.settles()
+    turn.end()
+    assert set(watched.memory.quarantined) == {"0"}
 
 
 def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched, tmp_path: Path) -> None:

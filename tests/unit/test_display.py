@@ -104,6 +104,8 @@ def test_a_cell_has_one_output_that_is_drawn_over(tmp_path: Path, monkeypatch: p
     assert drawn[1].startswith("over: <pre")
     assert "best loss=0.25" in drawn[1]
     assert "<b>" not in "".join(drawn)
+    assert "<svg" not in drawn[0]
+    assert "loss: 0.25 → 0.25" in drawn[1]
 
 
 # In a terminal.

@@ -654,6 +654,15 @@ FIXTURES: dict[str, object] = {
         error="the attempt ran longer than its ttl_s of 5 s",
         outlived=True,
     ),
+    "ended_retired": AttemptEnded(
+        trial=T,
+        attempt=2,
+        end=AttemptEnd.COMPLETED,
+        at=1_700_000_004.0,
+        pid=77,
+        exit_code=0,
+        retired="it has left the threads reporter",
+    ),
     "staged_with_tags": TrialStaged(
         trial=TrialId("0003"),
         attempt=1,

@@ -94,6 +94,20 @@ def test_a_device_that_can_not_say_is_left_out_and_told_of_once(build: Build, ca
     )
 
 
+def test_the_load_of_devices_is_asked_of_the_same_process(build: Build, notes: Path) -> None:
+    probe = build(
+        """
+        for line in sys.stdin:
+            asked = json.loads(line)
+            say({"load": {asked["load"][0]: 50}} if isinstance(asked, dict) else {"used": {asked[0]: 1000}, "unknown": {}})
+        """
+    )
+
+    assert probe.load(["0", "1"]) == {"0": 50}
+    assert probe.used(["0"]) == {"0": 1000}
+    assert len(processes(notes)) == 1
+
+
 def test_a_machine_without_a_driver_is_asked_once(build: Build, notes: Path, caplog: pytest.LogCaptureFixture) -> None:
     query = build("for line in sys.stdin: say({'error': 'no libnvidia-ml.so.1', 'final': True}); break")
 
@@ -250,12 +264,17 @@ def nvmlDeviceGetHandleByUUID(uuid):
     return uuid.decode()
 def nvmlDeviceGetUUID(handle): return TEXT(handle)
 def nvmlDeviceGetMemoryInfo(handle): return Memory(DEVICES[handle])
+class Rates: gpu = 37
+def nvmlDeviceGetUtilizationRates(handle):
+    if handle.startswith("MIG"): raise NVMLError(3, "Not Supported")
+    return Rates()
 """
 SMI = """
 import sys
-if sys.argv[1] != "--query-gpu=index,uuid,memory.total,memory.used": sys.exit(3)
+asked = sys.argv[1].removeprefix("--query-gpu=index,uuid,memory.total,")
+if asked not in ("memory.used", "utilization.gpu"): sys.exit(3)
 print("a remark of the driver, as it comes")
-print("0, GPU-aaaa1111-0000, 81920, 20480")
+print("0, GPU-aaaa1111-0000, 81920, " + ("20480" if asked == "memory.used" else "5"))
 print("1, GPU-bbbb2222-0000, [N/A], [N/A]")
 """
 Ask = Callable[..., list[dict[str, Any]]]
@@ -313,7 +332,17 @@ def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvm
     assert "mqtune[gpu]" in full["unknown"]["MIG-cccc3333-0000"]
 
 
-@pytest.mark.parametrize("question", ["gpus", ["0"]])
+def test_a_device_says_its_load_if_it_is_no_part_of_one(ask: Ask) -> None:
+    asked = {"load": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
+
+    (by_nvml,) = ask(asked, pynvml=nvml())
+    (by_smi,) = ask(asked, smi=SMI)
+
+    assert by_nvml == {"load": {"0": 37, "GPU-bbbb": 37}}
+    assert by_smi == {"load": {"0": 5}}
+
+
+@pytest.mark.parametrize("question", ["gpus", ["0"], {"load": ["0"]}])
 @pytest.mark.parametrize(
     ("machine", "reason", "is_final"),
     [

@@ -6,11 +6,11 @@ from importlib import resources
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import ExperimentKeys
+from mqtune.core.keys import QUOTAS, ExperimentKeys, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 
 #: What a script may be handed that is not a worker's.
-DRIVERS = ("driver", "experiments", "restored")
+DRIVERS = ("driver", "experiments", "restored", "demands")
 
 
 def scripts() -> dict[str, str]:
@@ -26,8 +26,8 @@ def commands_of(text: str) -> set[str]:
 
 
 def roles_of(name: str, text: str) -> list[Role]:
-    """Who runs a script: those of drivers take the key that only drivers may have; anybody who may steer requests."""
-    if re.search(r"^-- KEYS  1 driver", text, re.MULTILINE):
+    """Who runs a script: those of drivers take a key that only drivers may have; anybody who may steer requests."""
+    if re.search(r"^-- KEYS  1 (driver|demands)", text, re.MULTILINE):
         return ["driver"]
     return ["driver", "worker", "operator"] if name == "request" else ["worker"]
 
@@ -42,7 +42,7 @@ def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
 
     for role in roles_of(name, text):
         # What the scripts share stands before each of them, though not everybody uses it.
-        unused = {"driver": set(), "worker": {"rename", "persist", "del"}}.get(role, {"hmget", "expire"})
+        unused = {"driver": set(), "worker": {"rename", "persist", "del"}}.get(role, {"hmget", "expire", "zadd"})
         assert commands_of(text) - unused <= allowed(role)
 
 
@@ -95,9 +95,19 @@ def test_every_key_and_channel_of_an_experiment_is_one_of_the_pattern(role: Role
 def test_an_operator_reads_and_requests_and_does_nothing_else():
     monitor = {str(rule) for rule in rules_of("monitor")}
     more = [rule for rule in rules_of("operator") if str(rule) not in monitor]
+    of_a_team = rules_of("operator", experiments="team-a-*")
 
     kept = ExperimentKeys("*")
-    assert {key for rule in more for key in rule.keys} == {kept.meta, kept.journal, kept.requests}
+    assert {key for rule in more for key in rule.keys} == {
+        kept.meta,
+        kept.journal,
+        kept.requests,
+        QUOTAS,
+    }
+    # A team does not set its own quota.
+    assert [str(rule) for rule in of_a_team if QUOTAS in str(rule)] == [
+        f"+hgetall +zcount %R~{QUOTAS} %R~{quota_key('*')}"
+    ]
     assert {channel for rule in more for channel in rule.channels} == {kept.metrics}
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JournalFile
+from mqtune.journal.copy import JournalFile, JournalTail
 
 ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
 
@@ -38,6 +38,31 @@ def test_what_was_appended_can_be_read_at_once_by_another_process(file: JournalF
 
     assert list(JournalFile(file.path).read()) == ENTRIES[:1]
     file.close()
+
+
+def test_a_tail_reads_each_entry_once_also_when_the_file_is_replaced_or_ends_in_half_an_entry(
+    file: JournalFile,
+) -> None:
+    tail = JournalTail(file.path)
+    file.begin(ENTRIES[:2])
+    assert list(tail.read()) == ENTRIES[:2]
+    assert list(tail.read()) == []
+
+    file.append(ENTRIES[2:4])
+    whole = file.path.read_bytes()
+    file.append(ENTRIES[4:5])
+    cut = file.path.read_bytes()[:-3]
+    file.path.write_bytes(cut)
+    assert list(tail.read()) == ENTRIES[2:4]
+    file.path.write_bytes(whole + cut[len(whole) :])
+    file.close()
+    assert list(tail.read()) == []
+
+    file.begin(ENTRIES[:6])
+    assert list(tail.read()) == ENTRIES[4:6]
+    file.append(ENTRIES[6:])
+    file.close()
+    assert list(tail.read()) == ENTRIES[6:]
 
 
 def test_beginning_replaces_what_was_there(file: JournalFile) -> None:
@@ -154,10 +179,11 @@ def test_half_an_entry_that_a_crash_has_left_is_taken_away(file: JournalFile, cu
     file.path.write_bytes(file.path.read_bytes()[:-cut])
 
     assert list(file.go_on()) == ENTRIES[:-1]
-    file.append(ENTRIES[-1:])
+    # A shorter one, behind which nothing of the other may be left.
+    file.append(ENTRIES[:1])
     file.close()
 
-    assert list(file.read()) == ENTRIES
+    assert list(file.read()) == [*ENTRIES[:-1], ENTRIES[0]]
 
 
 def test_a_file_that_another_driver_still_has_is_not_gone_on_with(file: JournalFile) -> None:

@@ -6,13 +6,17 @@ from pathlib import Path
 import mqtune
 from mqtune.core import keys
 from mqtune.core.keys import (
+    DEMANDS,
     EXPERIMENTS,
     FLEET,
+    IDENTITY,
+    QUOTAS,
     WORKERS,
     ExperimentKeys,
     control_channel,
     drain_key,
     name_key,
+    quota_key,
     worker_key,
 )
 
@@ -40,6 +44,11 @@ def test_no_two_things_share_a_key() -> None:
         FLEET,
         WORKERS,
         EXPERIMENTS,
+        IDENTITY,
+        DEMANDS,
+        QUOTAS,
+        quota_key("a"),
+        quota_key("a*"),
         worker_key("a"),
         worker_key("b"),
         name_key("a"),
@@ -54,11 +63,19 @@ def test_no_two_things_share_a_key() -> None:
 def test_every_key_is_described_where_keys_are_made() -> None:
     described = keys.__doc__ or ""
     shown = {key.replace("{E}", "{{E}}") for key in re.findall(r"mqtune:\S+", described)}
-    made = {FLEET, WORKERS, EXPERIMENTS, name_key("<worker>"), worker_key("<worker>"), control_channel("<worker>")}
+    made = {
+        FLEET,
+        WORKERS,
+        EXPERIMENTS,
+        IDENTITY,
+        name_key("<worker>"),
+        worker_key("<worker>"),
+        control_channel("<worker>"),
+    }
     experiment = ExperimentKeys("E")
     made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
-    made |= {experiment.asked("<worker>"), experiment.log("<token>")}
+    made |= {experiment.asked("<worker>"), experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>")}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 

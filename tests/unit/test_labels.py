@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from bench import Bench
+from book import Book
 from click.testing import CliRunner
 
 import mqtune
 from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import Labelled
+from mqtune.core.errors import ConfigurationError, NameTaken
+from mqtune.core.events import START, DriverStarted, Labelled
 from mqtune.core.trial import Labels, TrialStatus
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JournalFile
 from mqtune.results.results import Results
 
 ONE, TWO = "0001", "0002"
@@ -176,6 +179,64 @@ def test_labels_are_shown_listed_exported_and_searched(mqtune_home: Path) -> Non
     assert "second" not in said("list", "--tag", "paper", "--tag", "resnet")
     assert "first" in said("list", "--notes", "figure")
     assert "no experiment in" in said("list", "--tag", "nothing")
+
+
+def test_what_is_in_a_folder_alone_is_labelled_there(mqtune_home: Path, tmp_path: Path) -> None:
+    run("simulated")
+    (tmp_path / "table.csv").write_text("lr,loss\n0.1,0.5\n0.2,0.4\n")
+    said("import", str(tmp_path / "table.csv"), "--metric", "loss", "--mode", "min", "--name", "imported")
+    book = Book(mqtune_home / "archived")
+    book.run("0001", 0.5)
+    book.finish()
+    book.save()
+    (mqtune_home / "archived" / "archived").touch()
+    for name in ("simulated", "imported", "archived"):
+        before = len(list(JournalFile(mqtune_home / name / "journal.msgpack").read()))
+
+        assert said("tag", name, "paper", "old") == f"{name} is tagged\n"
+        said("tag", name, "old", "--remove")
+        said("tag", name, "odd", "--trial", "best")
+        said("note", name, "1", "diverges")
+        said("note", name, "for section 3")
+
+        results = Results.load(name)
+        assert (results.tags, results.notes) == (("paper",), "for section 3")
+        assert "odd" in results.best.tags
+        assert "diverges" in results["0001"].notes
+        assert len(list(JournalFile(mqtune_home / name / "journal.msgpack").read())) == before + 5
+        assert name in said("list", "--tag", "paper")
+
+
+def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_home: Path) -> None:
+    run("simulated")
+    copy = JournalFile(mqtune_home / "simulated" / "journal.msgpack")
+    before = list(copy.read())
+
+    for words in (
+        ["note", "simulated", "x" * 10_001],
+        ["tag", "simulated", "a\nb"],
+        ["tag", "simulated", "a", "--trial", "9"],
+    ):
+        with pytest.raises(ConfigurationError):
+            CliRunner().invoke(group, words, env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
+    list(copy.go_on())
+    with pytest.raises(NameTaken, match="is written in this moment"):
+        CliRunner().invoke(group, ["tag", "simulated", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
+    copy.close()
+
+    assert list(copy.read()) == before
+
+
+def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) -> None:
+    driven = DriverStarted(driver="process 7 on head", version="0.1.0", at=1.0, cursor=START)
+    Book(mqtune_home / "theirs").save()
+    copy = JournalFile(mqtune_home / "theirs" / "journal.msgpack")
+    list(copy.go_on())
+    copy.append([Entry("9999999999999-0", driven.encode())])
+    copy.close()
+
+    with pytest.raises(ConfigurationError, match="give its broker"):
+        CliRunner().invoke(group, ["tag", "theirs", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
 
 
 def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:

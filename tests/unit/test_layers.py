@@ -46,9 +46,17 @@ ALONE: Final = {
     "optuna": {"integrations/"},
     "optuna_dashboard": {"integrations/"},
     "syne_tune": {"integrations/"},
+    "keras": {"integrations/"},
+    "lightgbm": {"integrations/"},
+    "lightning": {"integrations/"},
+    "opentelemetry": {"integrations/"},
+    "transformers": {"integrations/"},
+    "xgboost": {"integrations/"},
     "rich": {"results/", "cli/"},
     "matplotlib": {"results/plots/by_matplotlib.py"},
     "plotly": {"results/plots/by_plotly.py"},
+    "starlette": {"cli/ui/"},
+    "uvicorn": {"cli/ui/"},
 }
 #: What never enters a trial's process: it would cost each spare its start, and memory.
 NOT_IN_TRIALS: Final = (
@@ -63,11 +71,25 @@ NOT_IN_TRIALS: Final = (
     "syne_tune",
     "matplotlib",
     "plotly",
+    "starlette",
+    "uvicorn",
     "asyncio",
     "multiprocessing",
 )
 #: What extras bring: only ``mqtune/integrations`` imports it.
-PARTNERS: Final = {"ax", "optuna", "optuna_dashboard", "ray", "syne_tune", "torch"}
+PARTNERS: Final = {
+    "ax",
+    "keras",
+    "lightgbm",
+    "lightning",
+    "optuna",
+    "optuna_dashboard",
+    "ray",
+    "syne_tune",
+    "torch",
+    "transformers",
+    "xgboost",
+}
 
 
 #: Modules that import each other, until they don't.

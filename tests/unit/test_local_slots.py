@@ -11,7 +11,7 @@ from mqtune.cli.worker import command
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.driver import local_slots
-from mqtune.driver.local_slots import worker_options
+from mqtune.driver.local_slots import slot_settings
 from mqtune.worker.settings import WorkerSettings
 
 
@@ -28,11 +28,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def offered(options: list[str]) -> tuple[Resources, int]:
-    """Return what a worker with these options offers, by the way that they really go, and its slots."""
-    parsed = command.make_context("worker", ["--broker", "redis://x", *options]).params
+def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
+    """Return what a worker with these settings offers, and its slots; the command's options say the same."""
+    parsed = command.make_context("worker", ["--broker", "redis://x", *local.options_of(settings)]).params
     keys = ("gpus", "slots_per_gpu", "gpus_per_slot", "cpus", "slots", "gpu_memory", "tags")
     plan = WorkerSettings(broker="redis://x", **{key: parsed[key] for key in keys}).plan()
+    assert plan == WorkerSettings(broker="redis://x", **settings).plan()
     return plan.offer, len(plan.devices)
 
 
@@ -63,7 +64,7 @@ def test_the_slots_of_this_machine_take_the_shape_that_is_asked_for(
 ) -> None:
     machine(8, ("0", "1", "2", "3"), 25_000)
 
-    offer, found = offered(worker_options(asked, slots))
+    offer, found = offered(slot_settings(asked, slots))
 
     assert asked.fits(offer)
     assert found == number
@@ -89,21 +90,21 @@ def test_what_this_machine_can_not_give_is_an_error_with_what_it_has(
     machine(8, gpus, 25_000)
 
     with pytest.raises(InsufficientResources, match=what):
-        worker_options(asked, slots)
+        slot_settings(asked, slots)
 
 
 def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
     machine(8, ("0",), 0)
 
     with pytest.raises(InsufficientResources, match="an amount that nvidia-smi does not say"):
-        worker_options(Resources(gpus=1, gpu_memory_gb=8), None)
+        slot_settings(Resources(gpus=1, gpu_memory_gb=8), None)
 
 
 def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
     machine(8, ("0", "1"))
 
     with pytest.raises(ConfigurationError, match=r"give a multiple of 2, and Run\(max_concurrent=3"):
-        worker_options(Resources(gpus=0.5), 3)
+        slot_settings(Resources(gpus=0.5), 3)
 
 
 def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one() -> None:

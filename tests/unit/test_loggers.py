@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from book import Book
+from waiting import eventually
 
 import mqtune
 from mqtune.core.trial import Report, Trial, TrialId
@@ -21,6 +24,10 @@ from mqtune.testing.worlds import WORLDS, World
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text(encoding="utf-8")
 AS_CALLBACK, LATER, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
 
 
 class Tool:
@@ -117,6 +124,99 @@ def test_reports_that_are_dropped_while_a_tool_is_slow_come_from_the_journal(mon
     expect_all(tool, results)
 
 
+@pytest.fixture
+def backend() -> mqtune.Simulated:
+    # Five reports, and then none for years.
+    return mqtune.Simulated(lambda _: [*[(1.0, {"loss": 1.0})] * 5, (1e9, {"loss": 1.0})], keep_journal=True)
+
+
+def going_on(backend: mqtune.Simulated, *callbacks: TrialLogger) -> mqtune.Tuner:
+    """Return a tuner whose only trial has some reports, and does not end soon."""
+    tuner = mqtune.Tuner(
+        train,
+        {},
+        metric="loss",
+        mode="min",
+        max_trials=1,
+        name="contract-going-on",
+        backend=backend,
+        run=mqtune.Run(progress=False, callbacks=list(callbacks)),
+    )
+    while not tuner.get_trials() or not tuner.get_trials()[0].reports:
+        tuner.step(1.0)
+    return tuner
+
+
+def test_reports_are_in_the_tool_while_the_experiment_runs(backend: mqtune.Simulated) -> None:
+    tool = Tool()
+
+    with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
+        eventually(lambda: tuner.step(1.0) or tool.reports.get(TrialId("0001")))
+
+
+def test_a_driver_that_goes_on_writes_at_its_start_what_an_earlier_one_has_not(backend: mqtune.Simulated) -> None:
+    tool = Tool()
+    going_on(backend).close()
+
+    with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
+        eventually(lambda: tuner.step(1.0) or tool.reports.get(TrialId("0001")))
+
+
+def test_reports_that_the_driver_has_not_seen_yet_are_not_written(tmp_path: Path) -> None:
+    """It may stop the trial at one before them."""
+    tool, book = Tool(), Book(tmp_path / "contract-ahead")
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0})
+    seen = Results.load(book.save()).experiment
+    book.report("0001", {"loss": 2.0}, {"loss": 1.0})
+    to_tool = ToTool(tool)
+    to_tool.setup(book.save())
+
+    to_tool.on_start(seen)
+    to_tool.on_end()
+
+    assert [report.metrics["loss"] for report in tool.reports[TrialId("0001")]] == [3.0]
+
+
+def test_a_trial_that_begins_while_a_logger_catches_up_is_written_too(tmp_path: Path) -> None:
+    tool, book = Tool(), Book(tmp_path / "contract-meanwhile")
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0})
+    seen = Results.load(book.save()).experiment
+    book.stage("0002")
+    book.report("0002", {"loss": 2.0})
+    later = Results.load(book.save()).experiment
+
+    class Meanwhile(ToTool):
+        def begin_trial(self, trial: Trial) -> int:
+            seen.trials.update(later.trials)
+            return super().begin_trial(trial)
+
+    to_tool = Meanwhile(tool)
+    to_tool.setup(book.folder)
+    to_tool.on_start(seen)
+    to_tool.on_stage(seen.trials[TrialId("0002")])
+    to_tool.on_end()
+
+    assert {trial: [report.metrics["loss"] for report in reports] for trial, reports in tool.reports.items()} == {
+        "0001": [3.0],
+        "0002": [2.0],
+    }
+
+
+def test_the_last_reports_of_a_trial_that_goes_on_are_written_even_if_they_were_dropped(
+    backend: mqtune.Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "MOST_WAITING", 0)
+    tool = Tool()
+
+    with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
+        seen = tuner.get_trials()[0].reports
+
+    assert seen == len(tool.reports[TrialId("0001")])
+    assert not tool.ended
+
+
 @pytest.mark.parametrize("most_waiting", [2, 1000])
 def test_a_tool_that_was_away_gets_what_it_has_missed(most_waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = Tool()
@@ -159,10 +259,6 @@ def test_one_logger_may_be_given_one_experiment_after_the_other() -> None:
 
 
 # What docs/loggers.md shows.
-
-
-def train(config: dict[str, Any]) -> None:
-    """Never run."""
 
 
 def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from logged import curve, tuner
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -19,29 +19,6 @@ pytestmark = pytest.mark.filterwarnings("default")
 from mqtune.integrations.mlflow import MLflow  # noqa: E402 - it needs mlflow
 
 New = Callable[[], MLflow]
-
-
-def objective(config: dict[str, Any]) -> None:
-    """Never run: its workers are simulated."""
-
-
-def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, object] | Exception]]:
-    for epoch in range(1, 4):
-        yield 1.0, {"loss": math.nan if epoch == 1 else config["x"] / epoch, "val": {"top@5": 0.5}, "note": "text"}
-    if config["x"] > 0.8:
-        yield 1.0, RuntimeError("bad luck")
-
-
-def tuner(backend: mqtune.Simulated, logger: MLflow) -> mqtune.Tuner:
-    return mqtune.Tuner(
-        objective,
-        {"x": mqtune.grid_search([0.5, 0.9]), "layers": {"widths": mqtune.choice([[32, 8]])}},
-        metric="loss",
-        mode="min",
-        name="mine",
-        backend=backend,
-        run=mqtune.Run(progress=False, callbacks=[logger]),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +43,7 @@ def runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def test_each_trial_is_a_run_below_the_experiments_with_params_metrics_and_its_end(
     place: str, tmp_path: Path, runs: Callable[[], dict[str, Any]]
 ) -> None:
-    results = tuner(mqtune.Simulated(curve), MLflow(place, experiment=tmp_path.name)).run()
+    results = tuner(MLflow(place, experiment=tmp_path.name)).run()
 
     found = runs()
     assert sorted(found) == ["0001", "0002", "mine"]
@@ -88,12 +65,12 @@ def test_later_drivers_and_a_later_write_add_no_point_twice(
         return MLflow(place, experiment=tmp_path.name)
 
     backend = mqtune.Simulated(curve, keep_journal=True)
-    first = tuner(backend, logger())
+    first = tuner(logger(), backend)
     for _ in range(4):
         first.step(1.0)
     first.close()
 
-    results = tuner(backend, logger()).run()
+    results = tuner(logger(), backend).run()
     logger().write(results)
 
     found = runs()
@@ -107,4 +84,4 @@ def test_a_place_that_can_not_be_used_is_said_before_anything_runs(tmp_path: Pat
     monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
 
     with pytest.raises(ConfigurationError, match="MLflow can't be used"):
-        tuner(mqtune.Simulated(curve), MLflow("nonsense://here")).run()
+        tuner(MLflow("nonsense://here")).run()

@@ -108,7 +108,7 @@ def test_celery_and_its_settings_know_json_alone():
 
     assert OWNED_SETTINGS["accept_content"] == ["json"]
     assert {value for name, value in OWNED_SETTINGS.items() if name.endswith("serializer")} == {"json"}
-    source = Path(CeleryBackend.__init__.__code__.co_filename).read_text()
+    source = Path(CeleryBackend.lost.__code__.co_filename).read_text()
     assert re.findall(r"serializer=(.*),", source) == ['"json"']
     assert re.findall(r"accept_content=(.*),", source) == ['["json"]']
 

@@ -27,6 +27,21 @@ results = mqtune.Tuner(
     train, space, metric="loss", mode="min", max_trials=12, name="NAME", backend=mqtune.Simulated(train)
 ).run()
 """
+#: A function and a class of this notebook, and what they use of it, on real workers of this machine.
+MINE = """
+import math
+from train import train as of_a_file
+START, model = 3, object()
+def start(config): return START + math.floor(config["lr"])
+class Model(mqtune.Trainable):
+    def setup(self, config): self.value = start(config)
+    def step(self): return {"loss": self.value, "done": True}
+def mine(config): return start(config) + len(open("data.txt").read())
+"""
+RUN = """
+print([mqtune.Tuner(each, space, metric="loss", mode="min", backend=mqtune.Local(slots=1)).run().best.value for each in (mine, Model)])
+"""
+CANT = "def uses(config): return model\nmqtune.Tuner(uses, space, metric='loss', mode='min')"
 INTERRUPT = "import _thread, os, signal, threading; threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()"
 
 
@@ -39,8 +54,11 @@ def test_a_notebook_tunes_shows_and_can_be_interrupted(tmp_path: Path):
         "results.plot.curves()",
         f"{INTERRUPT}\n{TUNE.replace('EPOCHS', '100_000').replace('NAME', 'long')}",
         "print(results.outcome)",
-        "def mine(config): ...\nmqtune.Tuner(mine, space, metric='loss', mode='min')",
+        MINE,
+        RUN,
+        CANT,
     ]
+    (tmp_path / "data.txt").touch()
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
 
     nbclient.NotebookClient(
@@ -53,7 +71,10 @@ def test_a_notebook_tunes_shows_and_can_be_interrupted(tmp_path: Path):
     # One output, which was drawn over.
     (live,) = outputs(1)
     assert "12/12 trials: 12 completed" in live.data["text/html"]
+    assert "<svg" in live.data["text/html"]
     assert "12 trials: 12 completed" in outputs(2)[0].data["text/html"]
     assert {"image/png", "application/vnd.plotly.v1+json"} <= {*outputs(3)[0].data}
     assert outputs(5)[0].text == "interrupted\n"
-    assert "%%writefile" in outputs(6)[0].evalue
+    assert [output.text for output in outputs(7) if output.get("name") == "stdout"] == ["[3, 3]\n"]
+    assert "model, an object, no plain value" in outputs(8)[0].evalue
+    assert "%%writefile" in outputs(8)[0].evalue

@@ -293,6 +293,81 @@ def test_a_paused_trial_that_goes_on_counts_once_more_when_it_ends(story: Story)
     assert story.model[0].params == story.model[1].params
 
 
+def stopped(story: Story, times: int, *losses: object) -> list[Trial]:
+    """Trials that are stopped early, each after the same losses."""
+    return [story.end(story.report(story.begin(), *losses), TrialStatus.EARLY_STOPPED) for _ in range(times)]
+
+
+def at_one_time(story: Story) -> list[tuple[str, object]]:
+    storage, study = story.searcher._storage, story.searcher._study
+    with storage.at_one_time(story.searcher._study_id):
+        shown = study.get_trials(deepcopy=False)
+    assert len(study.trials) == storage.get_n_trials(story.searcher._study_id)
+    return [(each.state.name, each.value if each.state is TrialState.COMPLETE else None) for each in shown]
+
+
+def test_trials_that_were_stopped_are_compared_at_the_latest_time_that_ten_have_come_to(story: Story) -> None:
+    stopped(story, 20, 5.0)
+    stopped(story, 6, 5.0, 3.0)
+    story.end(story.report(story.begin(), 9.0, 8.0, 7.0))
+    story.end(story.report(story.begin(), 6.0))
+    story.report(story.begin(), 4.0, 2.0, 1.0)
+    story.report(story.begin(), 4.0)
+
+    # Nine have come to the second report, so that the first counts; one that completes has come to all times.
+    assert at_one_time(story) == [("COMPLETE", 5.0)] * 26 + [("COMPLETE", each) for each in (9.0, 6.0, 4.0, 4.0)]
+
+    stopped(story, 1, 5.0, 2.5)
+    assert at_one_time(story) == [
+        *[("RUNNING", None)] * 20,
+        *[("COMPLETE", 3.0)] * 6,
+        ("COMPLETE", 8.0),
+        ("COMPLETE", 6.0),
+        ("COMPLETE", 2.0),
+        ("RUNNING", None),
+        ("COMPLETE", 2.5),
+    ]
+
+
+def test_fewer_than_ten_trials_are_not_compared_at_one_time(story: Story) -> None:
+    stopped(story, 9, 5.0)
+    story.begin()
+
+    assert at_one_time(story) == [("PRUNED", None)] * 9 + [("RUNNING", None)]
+
+
+def test_a_trial_without_a_report_at_that_time_counts_with_its_next_one(story: Story) -> None:
+    stopped(story, 10, 5.0, 4.0)
+    late = story.begin()
+    late.reports = 2
+    story.end(story.report(late, 1.0), TrialStatus.EARLY_STOPPED)
+
+    assert at_one_time(story)[-1] == ("COMPLETE", 1.0)
+
+
+def test_of_a_paused_trial_that_went_on_only_what_it_has_now_is_compared(story: Story) -> None:
+    paused = [story.end(story.report(story.begin(), 5.0), TrialStatus.PAUSED) for _ in range(12)]
+    for trial, loss in zip(paused[:2], [4.0, math.nan], strict=True):
+        story.searcher.on_stage(trial)
+        story.end(story.report(trial, loss), TrialStatus.EARLY_STOPPED)
+
+    # Both count once; the one that has diverged is bad without a value.
+    assert at_one_time(story) == [("COMPLETE", 5.0)] * 11 + [("RUNNING", None)]
+
+
+def test_a_trial_is_not_good_for_having_completed_before_there_were_others_to_compare_it_with() -> None:
+    story = Story(bound(mode="max", space=Space({"x": mqtune.uniform(0, 1)})))
+    for _ in range(4):
+        story.end(story.report(story.begin({"x": 0.95}), *[0.1] * 9))
+    for _ in range(40):
+        trial = story.begin()
+        story.end(story.report(trial, 1 - abs(trial.config["x"] - 0.2)), TrialStatus.EARLY_STOPPED)
+
+    proposed = [story.begin().config["x"] for _ in range(60)]
+    assert len([each for each in proposed if abs(each - 0.2) < 0.1]) > 15
+    assert len([each for each in proposed if each > 0.9]) < 6
+
+
 def test_a_trial_that_goes_on_with_another_config_is_another_one_for_the_sampler(story: Story) -> None:
     trial = story.report(story.begin(), 3.0)
     trial.config = {**trial.config, "x": 0.125, "half": 0.0625}

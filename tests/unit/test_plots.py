@@ -18,10 +18,11 @@ from book import ASHA, Book
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, NothingToDraw
-from mqtune.core.trial import AttemptEnd
-from mqtune.results.plots.data import MOST_POINTS
+from mqtune.core.trial import Attempt, AttemptEnd, TrialId
+from mqtune.results.plots.data import MOST_POINTS, spread
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS
+from mqtune.results.plots.timeline import Run, slots
 from mqtune.results.results import Results
 
 NAN, INF = math.nan, math.inf
@@ -41,7 +42,7 @@ def book(tmp_path: Path) -> Book:
 def points(picture: Picture) -> dict[str, list[tuple[float, float]]]:
     """What is drawn, by series."""
     found = defaultdict(list)
-    for row in picture._rows():
+    for row in picture.rows():
         found[row["series"]].append((row["x"], row["y"]))
     return found
 
@@ -100,6 +101,17 @@ def test_each_picture_is_drawn_by_both_libraries_and_kept_by_a_notebook(
     for panel in picture.panels:
         assert panel.x.label or panel.x.ticks
         assert panel.y.label or panel.y.ticks
+
+
+def test_no_picture_has_a_button_that_sends_it_to_somebody(experiments: dict[str, Results], tmp_path: Path):
+    picture = experiments["promotion"].plot.history()
+    picture.save(tmp_path / "picture.html")
+    page = (tmp_path / "picture.html").read_text(encoding="utf-8")
+    kernel: Any = picture._repr_mimebundle_()["application/vnd.plotly.v1+json"]
+
+    # Given a list, plotly.js shows no other buttons.
+    (listed,) = re.findall(r'"modeBarButtons": (\[\[.*?\]\])', page)
+    assert json.loads(listed) == kernel["config"]["modeBarButtons"] == [["zoom2d", "pan2d", "resetScale2d", "toImage"]]
 
 
 @pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices", "importances"])
@@ -172,6 +184,18 @@ def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out(e
     assert 0 < sum(len(each.x) for each in panels["opt.momentum"].series) == with_momentum < len(results)
 
 
+def test_a_parameter_that_is_the_same_in_all_trials_has_no_panel(book: Book):
+    for number, lr in enumerate((0.1, 0.2, 0.3), 1):
+        book.run(f"{number:04}", 1 / lr, config={"lr": lr, "layers": 3, "name": "mlp"})
+
+    assert [panel.x.label for panel in results_of(book).plot.slices().panels] == ["lr"]
+
+
+def test_places_are_spread_evenly_with_the_first_and_the_last():
+    assert spread(10, 4) == [0, 3, 6, 9]
+    assert spread(4, 4) == [0, 1, 2, 3]
+
+
 def test_a_parameter_that_matters_is_more_important_than_one_that_does_not(experiments: dict[str, Results]):
     picture = experiments["several"].plot.importances()
 
@@ -215,6 +239,23 @@ def test_the_timeline_has_a_row_for_each_slot_and_the_end_of_each_attempt(book: 
     assert rows["attempt paused"] == [(4, 1), (pytest.approx(8 - gap), 1)]
     assert rows["attempt running"] == [(7, 0), (pytest.approx(8 - gap), 0)]
     assert rows[""] == [(5, 0)]
+
+
+def test_an_attempt_has_the_first_slot_of_its_worker_that_is_free():
+    def run(begin: float, end: float, worker: str = "w1") -> Run:
+        return Run(TrialId("0001"), Attempt(1, begin, worker=worker), begin, end)
+
+    # The fourth begins while the end of the first is being written.
+    found = slots([run(0, 10.01), run(0, 20), run(5, 30, "w2"), run(10, 30), run(15, 16), run(20, 21)])
+
+    assert [(slot.worker, slot.number) for slot in found] == [
+        ("w1", 0),
+        ("w1", 1),
+        ("w2", 0),
+        ("w1", 0),
+        ("w1", 2),
+        ("w1", 1),
+    ]
 
 
 def test_the_lineage_has_each_copy_and_how_the_best_came_about(experiments: dict[str, Results]):
@@ -266,7 +307,7 @@ def test_an_experiment_without_a_metric_says_so(tmp_path: Path):
     for kind in ("history", "slices", "pareto"):
         with pytest.raises(NothingToDraw, match="it has no metric"):
             plot.draw(kind)
-    assert "1 attempts" in plot.timeline().note
+    assert "attempts: 1, slots: 1" in plot.timeline().note
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"importances", "lineage", "pareto"}))
@@ -307,7 +348,7 @@ def test_of_many_trials_and_reports_some_are_drawn_and_the_best_is_among_them(bo
 
     for kind in ("history", "curves", "parallel", "slices", "timeline", "rungs"):
         picture = results.plot.draw(kind)
-        rows = list(picture._rows())
+        rows = list(picture.rows())
         assert 0 < len(rows) <= 1.2 * MOST_POINTS, kind
         assert kind == "timeline" or results.best.id in {row["label"] for row in rows}, kind
         picture.figure("matplotlib")

@@ -85,3 +85,18 @@ def test_a_port_that_is_taken_is_said_before_anything_runs() -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} can't be listened on"):
             tuner(Prometheus(port)).run()
+
+
+@pytest.mark.parametrize("step", ["Driver", "Driver.begin"])
+def test_a_run_that_can_not_begin_lets_go_of_its_port(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    callback = Prometheus(port=0)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ConfigurationError("the journal can't be written")
+
+    monkeypatch.setattr(f"mqtune.driver.runner.{step}", refuse)
+    with pytest.raises(ConfigurationError, match="can't be written"):
+        tuner(callback).run()
+
+    with socket.create_server(("127.0.0.1", callback.port)):
+        pass

@@ -152,7 +152,9 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context
 
 
 @pytest.mark.parametrize(
-    "variant", [mqtune_quality.VARIANTS[0], optuna_quality.VARIANTS[0]], ids=lambda each: each.name
+    "variant",
+    [mqtune_quality.VARIANTS[0], mqtune_quality.VARIANTS[2], optuna_quality.VARIANTS[0]],
+    ids=lambda each: each.name,
 )
 def test_a_quick_look_gives_all_figures(variant: Variant, context: Context) -> None:
     figures = variant.measure(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from bench import NAME, Bench
 from mqtune.checkpoints import open_store
 from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
 from mqtune.driver.actions import Answer
 from mqtune.driver.retention import Retention
 from mqtune.journal.memory import MemoryJournal
@@ -502,3 +503,42 @@ def test_in_the_drivers_process_a_trial_that_is_added_outlives_the_driver(bench:
     bench.end(ONE)
 
     assert bench.trial(THREE).config["lr"] == 0.75
+
+
+# Labels.
+
+
+def test_labels_are_in_force_before_a_driver_answers_and_once(bench: Bench) -> None:
+    ask(bench, "label", ONE, id="first", tags=["odd", "v2"], note="look")
+    seen = bench.replayed()
+    bench.step()
+    request(bench, "label", ONE, untag=["v2"], tags=["v3"], note="again")
+    request(bench, "label", notes="all of it")
+    ask(bench, "label", ONE, id="first", tags=["odd", "v2"], note="look")
+    bench.step()
+
+    assert seen.trials[bench.trial(ONE).id].labels == Labels(("odd", "v2"), "look")
+    assert bench.trial(ONE).labels == Labels(("odd", "v3"), "look\nagain")
+    assert bench.replayed().trials[bench.trial(ONE).id].labels == bench.trial(ONE).labels
+    assert bench.replayed().labels == Labels((), "all of it")
+    assert all(event.done for event in bench.of(RequestAnswered))
+    assert len(bench.of(RequestAnswered)) == 3
+
+
+@pytest.mark.parametrize(
+    ("trial", "arguments", "message"),
+    [
+        ("0099", {"tags": ["a"]}, "there is no trial '0099'"),
+        (ONE, {"tags": [["a"]]}, r"\['a'\] is no tag"),
+        (ONE, {"untag": 5}, "tags=5 is no list of names"),
+        ("", {"note": "x" * 10_001}, "10,001 characters"),
+        ("", {"note": 7}, "notes=7 is no text"),
+        (ONE, {"colour": "red"}, "label has no argument 'colour'"),
+    ],
+)
+def test_labels_that_are_none_change_nothing(bench: Bench, trial: str, arguments: dict[str, Any], message: str) -> None:
+    found = request(bench, "label", trial, **arguments)
+
+    assert not found.done
+    assert re.search(message, found.reason)
+    assert (bench.trial(ONE).labels, bench.replayed().labels) == (NO_LABELS, NO_LABELS)

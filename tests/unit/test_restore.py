@@ -22,11 +22,13 @@ from mqtune.core.events import (
     DecisionTaken,
     DriverStarted,
     ExperimentCreated,
+    ExperimentEnded,
     Requested,
     TrialStaged,
 )
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.driver.actions import Answer
 from mqtune.journal.base import FENCED
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
@@ -212,6 +214,21 @@ def test_an_outage_without_a_loss_changes_nothing(bench: Bench) -> None:
 
     assert bench.events() == before
     assert bench.told() == ""
+
+
+def test_an_outage_after_all_was_read_at_once_journals_nothing_twice(bench: Bench) -> None:
+    """A driver that finds its experiment ended reads to the journal's end, for the copy, before it says that it is done."""
+    bench.driver.stop_all("enough", by="user")
+    bench.end(ONE).end(TWO).step(3)
+    bench.driver.carry_out(Answer("r1", is_done=True))
+    bench.driver.label(None, bench.experiment.labels)
+    before = bench.events()
+
+    bench.driver._journal.outages += 1
+    bench.driver.end("finished", "enough")
+
+    assert bench.events()[: len(before)] == before
+    assert [type(event) for event in bench.events()[len(before) :]] == [ExperimentEnded]
 
 
 def test_what_the_driver_wrote_last_is_put_back_even_if_it_was_not_read_yet(bench: Bench) -> None:

@@ -281,6 +281,19 @@ def test_reports_come_in_order_and_late_ones_are_marked(book: Book):
     assert results["0001"].value == 2.0
 
 
+def test_reports_that_a_running_tuner_has_not_folded_yet_are_left_out(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0})
+    folded = results_of(book).experiment
+    book.report("0001", {"loss": 2.0})
+    book.run("0002", 5.0)
+    folder = book.save()
+
+    results = Results(folded, folder)
+
+    assert [(r.trial, r.sequence, r.late) for r in results.reports()] == [("0001", 1, False)]
+
+
 def test_a_decision_in_the_middle_of_a_batch_makes_the_rest_of_the_batch_late(book: Book):
     book.stage("0001")
     book.report("0001", {"loss": 3.0}, {"loss": 2.0}, {"loss": 1.0})
@@ -575,6 +588,7 @@ def test_a_dataframe_has_the_rows_of_the_csv(book: Book, library: Any):
     assert [*frame.columns] == header
     first, second, third = rows_of(frame)
     assert (first["trial"], first["best"], first["config.net.width"], first["metrics.epoch"]) == ("0001", 1.0, 8, 1)
+    assert first["started_at"] < first["ended_at"]
     assert second["best"] == INF
     assert "config.net.width" not in second
     assert not {"best", "metrics.loss"} & {*third}

@@ -32,6 +32,8 @@ def test_every_name_of_mqtune_on_the_page_is_there() -> None:
         assert f'"{named}"' in PAGE
 
 
+# Of what Ax does by itself.
+@pytest.mark.filterwarnings(r"ignore:::ax\b")
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_an_example_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for extra in ("ax", "syne_tune"):

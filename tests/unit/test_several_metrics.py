@@ -19,7 +19,8 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.core.objective import Objective, dominates, pareto_front
 from mqtune.core.trial import AttemptEnd, Config, Metrics, Point, TrialStatus
-from mqtune.driver.settings import Plan, Settings
+from mqtune.driver.plan import Plan
+from mqtune.driver.settings import Settings
 from mqtune.results.results import Results
 from mqtune.schedulers.stopping.rule import StopRule
 

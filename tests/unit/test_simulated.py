@@ -486,7 +486,7 @@ def test_an_attempt_that_is_published_twice_is_claimed_once() -> None:
         ({"decision_delay_s": "1"}, "decision_delay_s is '1'"),
         ({"offer": "gpu"}, "offer='gpu'"),
         ({"reports": 3}, "reports=3 is neither a function"),
-        ({"reports": "abc"}, "reports='abc' is neither a function"),
+        ({"reports": "abc"}, "the table abc can't be read"),
         ({"reports": []}, "the table has no rows"),
         ({"reports": [{"loss": 1}]}, "seconds in row 0 of the table is None"),
         ({"reports": [{"seconds": -1}]}, "seconds in row 0 of the table is -1"),

@@ -160,3 +160,26 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
     wait(bench, UNCLAIMED_S + REAP_S)
 
     assert ends(bench) == [None]
+
+
+def test_while_many_workers_come_a_driver_has_most_of_its_time_for_other_work(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers, looks = bench.driver._timers, 0
+
+    def refresh() -> None:
+        nonlocal looks
+        looks += 1
+        bench.clock.now += 0.02
+
+    monkeypatch.setattr(timers._backend, "refresh", refresh)
+    for _ in range(1_000):
+        bench.clock.now += 0.001
+        timers._journal.fleet_changed = True
+        timers.look_at_fleet_if_changed()
+
+    assert 2 <= looks <= 7
+    before = looks
+    bench.clock.now += 0.5
+    timers.look_at_fleet_if_changed()
+    assert looks == before + 1, "the last of them is seen too"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections.abc import Iterator
@@ -13,14 +12,15 @@ from typing import Any
 
 import psutil
 import pytest
-from attempts import Worker, gone
-from waiting import DEADLINE_S, eventually, lives
+from attempts import gone
+from one_slot import Slot
+from waiting import eventually, lives
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.trainable.process.protocol import FRAME_END, PAUSE, STOP, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteKey
+from mqtune.worker.zygotes import ZygoteDied, ZygoteKey
 
 CODE = """
 import os, signal, subprocess, sys, threading, time
@@ -136,109 +136,18 @@ class Job(mqtune.Trainable):
 """
 
 
-class Slot:
-    """A zygote, and the attempts that it runs, one behind the other, as a worker has them."""
-
-    def __init__(self, folder: Path, start_method: str) -> None:
-        self.folder = folder
-        self.code = folder / "code"
-        self.code.mkdir()
-        (self.code / "reused_code.py").write_text(CODE)
-        (self.code / "imported_late.py").write_text("")
-        spec = TrainableSpec("Job", module="reused_code", kind="class")
-        self.zygote = ZygoteHandle(ZygoteKey(spec, self.code, start_method, b"e"), {}, folder / "zygote.log")
-        self.zygote.wait_ready(30)
-        self.attempts: list[Attempt] = []
-        self.is_closed = False
-
-    def start(self, *, message: dict[str, Any] | None = None, **config: Any) -> Attempt:
-        self.attempts.append(Attempt(self, f"t{len(self.attempts) + 1}", message or {}, config))
-        return self.attempts[-1]
-
-    def run(self, **config: Any) -> Attempt:
-        """Run a trial to its end."""
-        return self.start(**config).ended()
-
-    def log(self) -> list[str]:
-        log = self.folder / "log"
-        return log.read_text().splitlines() if log.exists() else []
-
-    def end(self) -> None:
-        """End the zygote."""
-        if not self.is_closed:
-            self.is_closed = True
-            self.zygote.close()
-
-    def close(self) -> None:
-        self.end()
-        for one in self.attempts:
-            one.close()
-
-
-class Attempt(Worker):
-    """One of them."""
-
-    def __init__(self, slot: Slot, trial: str, message: dict[str, Any], config: dict[str, Any]) -> None:
-        folder = slot.folder / trial
-        folder.mkdir()
-        super().__init__(folder, trial=trial, reuse=True, **message)
-        whole = {"lr": 1, "steps": 1, "log": str(slot.folder), **config}
-        slot.zygote.send_start({**self.message, "config": whole}, [self.write_end, self.control_end])
-        os.close(self.write_end)
-        os.close(self.control_end)
-        self.zygote = slot.zygote
-        self.pid = self.zygote.wait_started()
-        self.pids = [self.pid]
-        self.status: int | None = None
-
-    def tell(self, kind: bytes) -> None:
-        self.write(kind)
-        self.zygote.tell(self.pid)
-
-    def hear(self, what: str) -> None:
-        """Wait until the zygote has something to say."""
-        assert select.select([self.zygote.fileno()], [], [], DEADLINE_S)[0], f"{what}: {self.errors()}"
-
-    def passed_on(self) -> Attempt:
-        """Wait until a fresh process has the trial."""
-        self.hear("never passed on")
-        assert gone(self.zygote).again
-        self.pid = self.zygote.wait_started()
-        self.pids.append(self.pid)
-        return self
-
-    def ended(self) -> Attempt:
-        while self.status is None:
-            self.hear("never ended")
-            found = gone(self.zygote)
-            self.status = found.status
-            if found.again:
-                self.pid = self.zygote.wait_started()
-                self.pids.append(self.pid)
-        return self
-
-    def errors(self) -> str:
-        file = Path(self.message["stderr"])
-        return file.read_text() if file.exists() else ""
-
-    def output(self) -> str:
-        return Path(self.message["stdout"]).read_text()
-
-    def close(self) -> None:
-        # The numbers of the other two may be another attempt's by now.
-        os.close(self._reports)
-        os.close(self._control)
+JOB = TrainableSpec("Job", module="reused_code", kind="class")
 
 
 @pytest.fixture(params=["fork", "spawn"])
 def slot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Slot]:
-    with contextlib.closing(Slot(tmp_path, request.param)) as slot:
+    with contextlib.closing(Slot(tmp_path, request.param, JOB, CODE)) as slot:
         yield slot
 
 
 @pytest.fixture
 def forking(tmp_path: Path) -> Iterator[Slot]:
-    with contextlib.closing(Slot(tmp_path, "fork")) as slot:
+    with contextlib.closing(Slot(tmp_path, "fork", JOB, CODE)) as slot:
         yield slot
 
 
@@ -358,7 +267,7 @@ def test_a_process_with_descendants_does_not_stay_and_they_are_gone_at_the_end(f
     assert not psutil.pid_exists(first.values("left")[0])
     assert not psutil.pid_exists(first.pid)
     assert first.end()["end"] == "completed"
-    assert "it still has processes" in first.errors()
+    assert "it has left processes" in first.errors()
     assert forking.log() == ["setup", "cleanup of t1"]
     assert forking.run().pid != first.pid
 
@@ -556,14 +465,7 @@ class Flexible(Fixed):
         return True
 
 
-def function(config: dict[str, Any]) -> None:
-    mqtune.report({"loss": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("trainable", "shown"),
-    [(function, "a class with a reset_config"), (__file__, "a class with a reset_config"), (Fixed, "no reset_config")],
-)
+@pytest.mark.parametrize(("trainable", "shown"), [(__file__, "is a script"), (Fixed, "no reset_config")])
 def test_reuse_is_refused_at_once_for_what_can_not_be_reset(trainable: Any, shown: str) -> None:
     with pytest.raises(ConfigurationError, match=shown):
         mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=True))

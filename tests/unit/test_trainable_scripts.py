@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from attempts import ForkedTrial, TrialProcess
+from attempts import ForkedTrial, TrialProcess, Worker
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import eventually, lives
@@ -23,6 +23,7 @@ from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.process.protocol import PAUSE, STOP
 from mqtune.trainable.script import MetricLines, WatchedFolder, arguments_of
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
 
 Trial = Callable[..., TrialProcess]
 Kind = type[TrialProcess]
@@ -743,6 +744,8 @@ ENDINGS = {
     "interrupt": "raise KeyboardInterrupt",
     "hook": "sys.excepthook = lambda kind, error, trace: print('hooked', kind, trace.tb_lineno, trace.tb_next)\n1 / 0",
     "thread": "threading.Thread(target=lambda: (threading.Event().wait(0.05), print('thread'))).start()",
+    "daemon": "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "closed": "atexit.unregister(print)\nsys.stdout.close()",
     "signal": "os.kill(os.getpid(), signal.SIGTERM)",
 }
 AT_EXIT = """
@@ -750,6 +753,8 @@ atexit.register(print, "at exit")
 class Last:
     def __del__(self): os.write(1, b"deleted\\n")
 last = Last()
+own = sys.modules["own"] = types.ModuleType("own")
+own.last, own.me = Last(), own
 file = open("unflushed", "w")
 file.write("text")
 # Not the script's own: no end of the script has to take that apart.
@@ -776,6 +781,59 @@ def test_a_script_can_not_tell_a_fork_from_an_interpreter_of_its_own(trial: Tria
 
     assert seen[0][0] == seen[1][0]
     assert seen[0] == seen[1]
+
+
+class NextTrial(ForkedTrial):
+    """An attempt by a zygote that has run others."""
+
+    def __init__(self, folder: Path, zygote: ZygoteHandle, **message: Any) -> None:
+        folder.mkdir()
+        Worker.__init__(self, folder, store="", options={}, reuse=True, **message)
+        self.zygote = zygote
+
+    def close(self) -> None:
+        Worker.close(self)
+
+
+#: Says which processes it is, and is the child of, where it runs, and what comes by chance.
+WHERE = """
+import os, subprocess, sys
+import numpy
+import mqtune
+mqtune.report({"pid": os.getpid(), "parent": os.getppid(), "cwd": os.getcwd(), "fds": len(os.listdir("/proc/self/fd")),
+    "parents_fds": len(os.listdir(f"/proc/{os.getppid()}/fd")), "drawn": numpy.random.rand()})
+if "--leaves" in sys.argv:
+    subprocess.Popen(["sleep", "60"])
+assert "--fails" not in sys.argv
+"""
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_one_process_starts_script_after_script_and_each_finds_all_as_the_first(tmp_path: Path, start_method: str):
+    key = ZygoteKey(TrainableSpec("train", script=written(tmp_path, WHERE).name, kind="script"), tmp_path, start_method)
+    configs = [{"folder": 1}, {}, {"leaves": 1}, {"fails": 1}, {}, {"told": 1}]
+    said = []
+    with contextlib.closing(ZygoteHandle(key, {}, tmp_path / "log")) as zygote:
+        for number, config in enumerate(configs):
+            own = {"working_dir": str(tmp_path / "own")} if "folder" in config else {}
+            with contextlib.closing(NextTrial(tmp_path / str(number), zygote, **own)) as one:
+                if "told" in config:
+                    # The signal may come before the process listens for it.
+                    one.write(STOP)
+                one.start(config)
+                said.append((one.wait()["end"], *one.reports()))
+
+    assert [end for end, *_ in said] == ["completed", "completed", "completed", "failed", "completed", "stopped"]
+    reports = [report for _, report in said[:-1]]
+    parents = [report["parent"] for report in reports]
+    # A new one after a script that has left a process, and after one that has failed.
+    assert parents[0] == parents[1] == parents[2] != parents[3] != parents[4]
+    assert len({report["pid"] for report in reports} | set(parents)) == len(reports) + 3
+    assert [report["cwd"] for report in reports] == [str(tmp_path / "own"), *[os.getcwd()] * 4]
+    assert len({report["fds"] for report in reports}) == 1
+    # It may have one open for a moment.
+    assert max(report["parents_fds"] for report in reports) <= min(report["parents_fds"] for report in reports) + 1
+    assert len({report["drawn"] for report in reports}) == len(reports)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from logged import curve, tuner
 
 import mqtune
 
@@ -20,30 +21,6 @@ pytestmark = pytest.mark.filterwarnings("default")
 from wandb.proto import wandb_internal_pb2  # noqa: E402 - it needs wandb
 
 from mqtune.integrations.wandb import WandB  # noqa: E402 - as above
-
-
-def objective(config: dict[str, Any]) -> None:
-    """Never run: its workers are simulated."""
-
-
-def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, object] | Exception]]:
-    for epoch in range(1, 4):
-        yield 1.0, {"loss": math.nan if epoch == 1 else config["x"] / epoch, "val": {"accuracy": 0.5}, "note": "text"}
-    if config["x"] > 0.8:
-        yield 1.0, RuntimeError("bad luck")
-
-
-def tuner(backend: mqtune.Simulated, logger: WandB) -> mqtune.Tuner:
-    return mqtune.Tuner(
-        objective,
-        {"x": mqtune.grid_search([0.5, 0.9])},
-        metric="loss",
-        mode="min",
-        name="mine",
-        backend=backend,
-        run=mqtune.Run(progress=False, callbacks=[logger]),
-    )
-
 
 #: W&B's files are logs as LevelDB has them: blocks of records, each with a checksum, a length, and whether it is a whole one, or the
 #: first, a middle or the last part of one that spans blocks. The file's own header is part of the first block.
@@ -97,7 +74,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_each_trial_is_a_run_with_a_step_for_each_report_and_its_end(tmp_path: Path) -> None:
-    tuner(mqtune.Simulated(curve), WandB(mode="offline", folder=tmp_path)).run()
+    tuner(WandB(mode="offline", folder=tmp_path)).run()
 
     found = steps(tmp_path)
     assert [step for step, _ in found["0001"]] == [1, 2, 3]
@@ -111,11 +88,11 @@ def test_each_trial_is_a_run_with_a_step_for_each_report_and_its_end(tmp_path: P
 
 def test_a_later_driver_writes_what_belongs_to_trials_that_had_not_ended(tmp_path: Path) -> None:
     backend = mqtune.Simulated(curve, keep_journal=True)
-    first = tuner(backend, WandB(mode="offline", folder=tmp_path / "first"))
+    first = tuner(WandB(mode="offline", folder=tmp_path / "first"), backend)
     for _ in range(4):
         first.step(1.0)
     first.close()
 
-    tuner(backend, WandB(mode="offline", folder=tmp_path / "second")).run()
+    tuner(WandB(mode="offline", folder=tmp_path / "second"), backend).run()
 
     assert [step for step, _ in steps(tmp_path / "second")["0002"]] == [1, 2, 3]

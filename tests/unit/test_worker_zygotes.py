@@ -25,7 +25,8 @@ class Zygote:
     def __init__(self, key: ZygoteKey, environment: dict[str, str], log: Path) -> None:
         self.key = key
         self.pid = id(self)
-        self.is_closed = self.is_stale = False
+        self.is_closed = self.is_stale = self.is_dropped = False
+        self.is_ready = True
         self.users, self.used_at = 0, 0.0
 
     def is_current(self) -> bool:
@@ -33,6 +34,9 @@ class Zygote:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def drop(self) -> None:
+        self.is_dropped = True
 
 
 class World:
@@ -157,17 +161,28 @@ def test_the_last_one_is_idle_from_the_end_of_its_trial_on(world: World) -> None
     assert world.names == []
 
 
-def test_one_that_may_keep_a_process_goes_before_another_experiments_trial_takes_the_device(world: World) -> None:
-    closed: list[Any] = []
-    world.kept = KeptZygotes({}, Path("/log"), most_bytes=1e9, on_close=closed.append)
+def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_device(world: World) -> None:
+    empty: list[Any] = []
+    world.kept = KeptZygotes({}, Path("/log"), most_bytes=1e9, on_empty=empty.append)
     reused = world.use("one", reuse=b"experiment")
     world.use("two")
     three = world.use("three", leaves=False)
 
     world.kept.make_way(three)
 
-    assert world.names == ["two", "three"]
-    assert closed == [reused]
+    assert world.names == ["one", "two", "three"], "its module need not be imported again"
+    assert [zygote.is_dropped for zygote in world.made] == [True, False, False]
+    assert empty == [reused]
+
+
+def test_one_that_still_imports_is_not_asked_for_a_process_that_it_keeps(world: World) -> None:
+    importing = world.use("one", reuse=b"experiment")
+    importing.is_ready = False
+
+    world.kept.make_way(None)
+
+    assert not importing.is_dropped
+    assert world.kept.all == [importing]
 
 
 @pytest.fixture

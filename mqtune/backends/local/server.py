@@ -24,14 +24,17 @@ from urllib.parse import quote
 
 import redis
 
+from mqtune.backends.local.processes import wait_for_end
 from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
-from mqtune.journal.connection import OLDEST_VERSION, open_client
+from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
 
 #: The timeout of ``--version``, which takes some 5 ms.
 VERSION_TIMEOUT_S: Final = 5.0
 #: The file, beside the data of a server, that names the program that wrote them.
 _PROGRAM: Final = "program"
+#: Files, beside these data, that mean nothing once the server has ended.
+_OF_RUN: Final = ("url", "url.new", "server.conf", "server.conf.new", "server.sock", f"{_PROGRAM}.new")
 
 
 def server_url() -> str | None:
@@ -135,6 +138,8 @@ START_DEADLINE_S: Final = 10.0
 LOADING_DEADLINE_S: Final = 600.0
 #: The time that a server has to flush its append-only file before it is killed.
 STOP_DEADLINE_S: Final = 5.0
+#: How long a server may take to answer that it ends, before it gets a signal: one that is frozen takes none.
+SHUTDOWN_TIMEOUT_S: Final = 0.5
 #: The time in which the server of a driver that was just killed must end: its watcher's deadline, and a second.
 HANDOVER_S: Final = STOP_DEADLINE_S + 1.0
 #: A server that still answers after this time is not being stopped: one that is stops answering within 0.1 s.
@@ -272,13 +277,11 @@ class EmbeddedServer:
         """
         if self._stopped or os.getpid() != self._owner:
             return
+        self._shut_down()
         self._process.terminate()
-        try:
-            self._process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
+        if not wait_for_end(self._process, STOP_DEADLINE_S):
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_DEADLINE_S)
+            wait_for_end(self._process, STOP_DEADLINE_S)
         self._withdraw_url()
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
@@ -290,6 +293,16 @@ class EmbeddedServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _shut_down(self) -> None:
+        """Tell the server to end: it does so at once, and looks only each 100 ms for a signal that it has got."""
+        if self._process.poll() is None:
+            timeouts = {"connect_timeout_s": SHUTDOWN_TIMEOUT_S, "command_timeout_s": SHUTDOWN_TIMEOUT_S}
+            client = open_client(self.url, **timeouts, role="stop")
+            with contextlib.closing(client), contextlib.suppress(redis.RedisError):
+                _wait_for_followers(client)
+                # The append-only file is flushed all the same.
+                client.shutdown(nosave=True)
 
     def _withdraw_url(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -330,6 +343,14 @@ class EmbeddedServer:
         return NoServer(f"the server {self._binary.path} {what}; the end of its log {log}:\n  {tail}")
 
 
+def _wait_for_followers(client: RedisClient) -> None:
+    """Wait until everything that was published is on its way, at most SHUTDOWN_TIMEOUT_S: what a server still holds ends with it."""
+    over_at = time.monotonic() + SHUTDOWN_TIMEOUT_S
+    while any(int(each["omem"]) for each in client.client_list(_type="pubsub")) and time.monotonic() < over_at:
+        # A server says only when asked how much of its answers is not sent yet.
+        time.sleep(POLL_S)
+
+
 #: Servers whose pipe a forked child must close.
 _LIVE: Final[weakref.WeakSet[EmbeddedServer]] = weakref.WeakSet()
 
@@ -354,6 +375,21 @@ def _lock(folder: Path, home: Path) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
+
+
+def left_by_server(folder: Path, *, delete: bool = False) -> list[Path]:
+    """Return, or delete, the files that the killed server of an experiment's folder has left there; its data and its log stay.
+
+    Empty while a server runs or starts there, and where that can't be seen, such as on a file system without locks.
+    """
+    home = folder.resolve() / SERVER_FOLDER
+    with contextlib.suppress(OSError), (home / "lock").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        left = [home / name for name in _OF_RUN if os.path.lexists(home / name)]
+        for path in left if delete else ():
+            path.unlink()
+        return left
+    return []
 
 
 def _wait_for_lock(lock: int, folder: Path) -> None:

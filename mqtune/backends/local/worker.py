@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from mqtune.backends.local.processes import wait_for_end
+from mqtune.trainable.bundle import KEY_VARIABLE
 
 #: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
@@ -17,12 +22,15 @@ _STOP_TIMEOUT_S: Final = 20.0
 _OF_OPERATORS: Final = frozenset(
     f"MQTUNE_{name}"
     for name in (
+        "ACCEPT_CODE",
         "CPUS",
         "EXPERIMENTS",
         "GPUS",
         "GPUS_PER_SLOT",
         "GPU_MEMORY",
         "GRACE",
+        "METRICS_ADDRESS",
+        "METRICS_PORT",
         "REMOTE_CONTROL",
         "SLOTS",
         "SLOTS_PER_GPU",
@@ -32,37 +40,27 @@ _OF_OPERATORS: Final = frozenset(
 )
 
 
-class LocalWorker:
+class WorkerProcess:
     """A worker process on this machine; it ends by itself when the process that started it is gone.
 
     Args:
-        broker: the server's URL; it is passed in the environment, which other users can't read.
-        folder: the experiment's folder, for the logs of the worker and its trials.
-        code_root: the folder below which the trainable is.
-        options: the options of ``mqtune worker`` about its slots.
+        log: the file for what it prints.
+        arguments: what Python runs; the number of the pipe's end that it watches follows, or stands in the environment.
+        environment: variables of its environment, besides this process's.
     """
 
-    def __init__(self, broker: str, *, folder: Path, code_root: Path, options: Sequence[str]) -> None:
-        self.log = folder / "worker.log"
-        ours_read, self._owner = os.pipe()
-        environment = {
-            # Settings for an operator's own workers do not apply to this one.
-            **{name: value for name, value in os.environ.items() if name not in _OF_OPERATORS},
-            "MQTUNE_BROKER": broker,
-            "MQTUNE_CODE_ROOT": str(code_root),
-            "MQTUNE_LOG_ROOT": str(folder.parent),
-            "MQTUNE_OWNER_FD": str(ours_read),
-        }
-        # -P: what lies where the driver was started, such as a folder named mqtune, must not be imported instead.
-        command = [sys.executable, "-P", "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
-        # What Celery logs of each task is in the journal.
-        command += ["--loglevel", "WARNING"]
+    def __init__(self, log: Path, arguments: Sequence[str], environment: Mapping[str, str] = {}) -> None:
+        self.log = log
+        owned, self._owner = os.pipe()
+        # Settings for an operator's own workers do not apply to this one.
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
         try:
-            with self.log.open("ab") as output:
+            with log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    pass_fds=[ours_read],
+                    # -P: what lies where the driver was started, such as a folder named mqtune, must not be imported instead.
+                    [sys.executable, "-P", *arguments],
+                    env={**inherited, **environment, "MQTUNE_OWNER_FD": str(owned)},
+                    pass_fds=[owned],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -70,7 +68,7 @@ class LocalWorker:
                     start_new_session=True,
                 )
         finally:
-            os.close(ours_read)
+            os.close(owned)
 
     def problem(self) -> str | None:
         """Return why the worker has ended, with the end of its log; None while it runs."""
@@ -80,12 +78,15 @@ class LocalWorker:
         tail = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
         return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
 
-    def stop(self) -> None:
-        """Have the worker requeue its trials and shut down; wait until it is gone."""
+    def leave(self) -> None:
+        """Have the worker requeue its trials and shut down; returns at once."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Have the worker requeue its trials and shut down; wait until it is gone."""
+        self.leave()
+        wait_for_end(self._process, _STOP_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
@@ -96,3 +97,79 @@ class LocalWorker:
         with contextlib.suppress(OSError):
             os.close(self._owner)
         self._owner = -1
+
+
+class LocalWorker(WorkerProcess):
+    """Celery's worker, on a server that others may use too.
+
+    Args:
+        broker: the server's URL; it is passed in the environment, which other users can't read.
+        folder: the experiment's folder, for the logs of the worker and its trials.
+        code_root: the folder below which the trainable is.
+        slots: the settings of ``mqtune worker`` about its slots.
+        code_key: what code that the driver brings is signed with; empty if it brings none.
+    """
+
+    def __init__(
+        self, broker: str, *, folder: Path, code_root: Path, slots: Mapping[str, str | int], code_key: str = ""
+    ) -> None:
+        super().__init__(
+            folder / "worker.log",
+            # What Celery logs of each task is in the journal.
+            ["-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options_of(slots), "--loglevel", "WARNING"],
+            {
+                "MQTUNE_BROKER": broker,
+                "MQTUNE_CODE_ROOT": str(code_root),
+                "MQTUNE_LOG_ROOT": str(folder.parent),
+                **({KEY_VARIABLE: code_key, "MQTUNE_ACCEPT_CODE": "1"} if code_key else {}),
+            },
+        )
+
+
+def options_of(slots: Mapping[str, str | int]) -> list[str]:
+    """Return the options of ``mqtune worker`` for these settings."""
+    return [text for name, value in slots.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
+class PrivateWorker(WorkerProcess):
+    """The only worker of a server that nobody else uses, without Celery; it imports what it needs, and waits for ``begin``.
+
+    Args:
+        folder: the experiment's folder, for the logs of the worker and its trials.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "worker.log", ["-m", "mqtune.worker.local"])
+        self._folder = folder
+
+    def begin(
+        self,
+        broker: str,
+        *,
+        code_root: Path,
+        slots: Mapping[str, str | int],
+        ahead: tuple[str, str, int | None],
+        code_key: str = "",
+    ) -> None:
+        """Have it connect and take trials; a worker that has ended meanwhile is a ``problem``.
+
+        Args:
+            broker: the server's URL.
+            code_root: as of ``LocalWorker``, and so are *slots* and *code_key*.
+            slots: its settings.
+            ahead: the experiment's name, a digest of its definition, and how many trials will come at once, or None for one for
+                each slot: for these it starts processes that import the trainable before they come.
+            code_key: the key for code.
+        """
+        settings = {
+            "name": f"local-{os.getpid()}@{socket.gethostname()}",
+            "broker": broker,
+            "code_root": str(code_root),
+            "log_root": str(self._folder.parent),
+            "accept_code": bool(code_key),
+            "code_key": code_key,
+            "ahead": ahead,
+            **slots,
+        }
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._owner, json.dumps(settings).encode() + b"\n")

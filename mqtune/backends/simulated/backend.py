@@ -33,14 +33,15 @@ class Simulated:
     - a function of the config that returns, or yields, ``(seconds, metrics)`` for each report: its duration and its metrics.
       With an exception in place of the metrics, or of the whole item, the attempt fails there, as it does when the function
       raises one;
-    - a table: a list of rows (dicts), or a dict of columns (lists). The columns are all names of the config, "seconds" (the
-      duration of the report) and the metrics. A trial reports the rows with its config's values, in order.
+    - a table: a list of rows (dicts), a dict of columns (lists), a data frame of pandas or polars, or the path of a CSV or
+      Parquet file. The columns are all names of the config, ``net.width`` for a nested one, "seconds" (the duration of the
+      report) and the metrics; a value that a row lacks is none. A trial reports the rows with its config's values, in order.
 
     An attempt that starts from a checkpoint goes on after the report that the checkpoint was saved with. A forked trial
     does so too, with the reports of its own config.
 
     Args:
-        reports: the function or table.
+        reports: the function, table, or file.
         slots: number of workers, each with one slot.
         checkpoints: whether each report comes with a checkpoint; if not, a resumed attempt starts from scratch.
         start_delay_s: the time between a worker's claim of an attempt and the start of its trainable.
@@ -55,7 +56,8 @@ class Simulated:
             this process. By default entries are dropped once they are read.
 
     Raises:
-        ConfigurationError: an argument is invalid.
+        ConfigurationError: an argument is invalid, or a file can't be read.
+        MqtuneError: a file of Parquet, and nothing is installed that reads it.
     """
 
     def __init__(

@@ -461,7 +461,7 @@ class SimulatedFleet:
             data, counters = decode_dict(position)
             run.begins_behind, run.total_s = data[_POSITION], counters[TIME_TOTAL]
         try:
-            run.items = self._source(run.assignment.config, run.begins_behind)
+            run.items = self._source(run.trial, run.assignment.config, run.begins_behind)
         except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:

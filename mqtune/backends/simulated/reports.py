@@ -3,46 +3,92 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from numbers import Real
 from typing import Any, Final
 
+from mqtune.backends.simulated.tables import Row, Rows, rows_of
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Config, Metrics
+from mqtune.core.text import flatten
+from mqtune.core.trial import Config, Metrics, TrialId
 
 #: A report: its duration in seconds, and its metrics; or the error that the trial fails with after that time.
 Item = tuple[float, Metrics | Exception]
-#: A function of the config that yields items (a bare error takes no time), or a table: its rows, or its columns.
-Reports = Callable[[Config], Iterable[Item | Exception]] | Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
-#: Returns the items of a config after so many reports.
-Source = Callable[[Config, int], Iterator[Item]]
+#: Returns the items of a trial's config after so many reports.
+Source = Callable[[TrialId, Config, int], Iterator[Item]]
 
 #: The column of a table that has the duration of each report, in seconds.
 SECONDS: Final = "seconds"
 
 
+class Curves:
+    """Recorded curves, of which several may be of one config: its first trial has the first of them, and so on, all over.
+
+    Args:
+        curves: configs with their items.
+    """
+
+    def __init__(self, curves: Iterable[tuple[Config, Sequence[Item]]]) -> None:
+        self._items: list[Sequence[Item]] = []
+        self._of_config: dict[object, list[int]] = {}
+        self._of_trial: dict[TrialId, int] = {}
+        self._given: Counter[object] = Counter()
+        for number, (config, items) in enumerate(curves):
+            self._items.append(items)
+            self._of_config.setdefault(_hashable(config), []).append(number)
+
+    def items_of(self, trial: TrialId, config: Config) -> Sequence[Item]:
+        """Return the items of a trial's curve.
+
+        Raises:
+            ConfigurationError: no curve is of its config.
+        """
+        return self._items[self.number_of(trial, config)]
+
+    def number_of(self, trial: TrialId, config: Config) -> int:
+        """Return which curve, counted from 0, a trial of this config has.
+
+        Raises:
+            ConfigurationError: no curve is of its config.
+        """
+        key = _hashable(config)
+        if trial not in self._of_trial:
+            if key not in self._of_config:
+                raise ConfigurationError(f"no curve of {config!r} is recorded")
+            numbers = self._of_config[key]
+            self._of_trial[trial] = numbers[self._given[key] % len(numbers)]
+            self._given[key] += 1
+        return self._of_trial[trial]
+
+
+#: A function of the config that yields items (a bare error takes no time), a table, or recorded curves.
+Reports = Callable[[Config], Iterable[Item | Exception]] | Rows | Curves
+
+
 def source_of(reports: Reports) -> Source:
-    """Return the function that gives the items of a config.
+    """Return the function that gives the items of a trial's config.
 
     Raises:
-        ConfigurationError: *reports* is neither a function nor a table with times.
+        ConfigurationError: *reports* is neither a function nor a table with times, or a file that can't be read.
     """
-    given: Callable[[Config], Iterable[Item | Exception]]
-    if callable(reports):
-        given = reports
-    elif isinstance(reports, Mapping):
-        given = _Table(_rows(reports)).items_of
-    elif isinstance(reports, Sequence) and not isinstance(reports, str | bytes):
-        given = _Table(reports).items_of
-    else:
-        raise ConfigurationError(
-            f"Simulated: reports={reports!r:.80} is neither a function of the config that gives (seconds, metrics), "
-            "nor a table: a list of rows, or a dict of columns"
-        )
+    given: Callable[[TrialId, Config], Iterable[Item | Exception]]
+    if isinstance(reports, Curves):
+        given = reports.items_of
+    elif callable(reports):
+        function = reports
 
-    def source(config: Config, after: int) -> Iterator[Item]:
-        items = given(dict(config))
+        def given(_: TrialId, config: Config) -> Iterable[Item | Exception]:
+            return function(dict(config))
+    else:
+        table = _Table(rows_of(reports))
+
+        def given(_: TrialId, config: Config) -> Iterable[Item | Exception]:
+            return table.items_of(config)
+
+    def source(trial: TrialId, config: Config, after: int) -> Iterator[Item]:
+        items = given(trial, config)
         if not isinstance(items, Iterable):
             raise ConfigurationError(
                 f"Simulated: the reports of {config!r} are {items!r:.80}; give a list or a generator of (seconds, metrics)"
@@ -91,7 +137,7 @@ class _Table:
     The rows are indexed once for each set of names that configs have, so that no look-up searches.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Sequence[Row]) -> None:
         if not rows:
             raise ConfigurationError("Simulated: the table has no rows")
         for number, row in enumerate(rows):
@@ -99,27 +145,29 @@ class _Table:
                 raise ConfigurationError(f"Simulated: row {number} of the table is {row!r:.80}, not a dict")
             checked_seconds(f"{SECONDS} in row {number} of the table", row.get(SECONDS))
         self._rows = rows
-        self._index: dict[tuple[str, ...], dict[Any, list[Item]]] = {}
+        self._index: dict[tuple[str, ...], dict[object, list[Item]]] = {}
 
     def items_of(self, config: Config) -> list[Item]:
-        """Return the items of a config.
+        """Return the items of a config; a nested one may have columns such as ``layers.width``.
 
         Raises:
             ConfigurationError: the table has no row for it.
         """
-        names = tuple(sorted(config))
+        is_flat = any(isinstance(value, Mapping) and name not in self._rows[0] for name, value in config.items())
+        values = dict(flatten(config)) if is_flat else config
+        names = tuple(sorted(values))
         index = self._index.get(names)
         if index is None:
             index = self._index[names] = self._index_by(names)
-        items = index.get(_hashable(config))
+        items = index.get(_hashable(values))
         if items is None:
             raise ConfigurationError(
                 f"Simulated: the table has no row for {config!r}; search over the values that it has"
             )
         return items
 
-    def _index_by(self, names: tuple[str, ...]) -> dict[Any, list[Item]]:
-        index: dict[Any, list[Item]] = {}
+    def _index_by(self, names: tuple[str, ...]) -> dict[object, list[Item]]:
+        index: dict[object, list[Item]] = {}
         for number, row in enumerate(self._rows):
             missing = [name for name in names if name not in row]
             if missing:
@@ -132,14 +180,7 @@ class _Table:
         return index
 
 
-def _rows(columns: Mapping[str, Sequence[Any]]) -> list[Mapping[str, Any]]:
-    try:
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    except (TypeError, ValueError):
-        raise ConfigurationError("Simulated: the table's columns are not lists of one length") from None
-
-
-def _hashable(value: Any) -> Any:
+def _hashable(value: object) -> object:
     if isinstance(value, Mapping):
         return tuple((name, _hashable(value[name])) for name in sorted(value))
     return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -1,7 +1,7 @@
 -- A worker says that an attempt is over and its process group gone; its lease ends.
 --
--- KEYS  1 meta  2 journal  3 trial  4 leases
--- ARGV  1 channel  2 trial  3 attempt  4 token  5 event
+-- KEYS  1 meta  2 journal  3 trial  4 leases  5 quotas
+-- ARGV  1 channel  2 trial  3 attempt  4 token  5 event  6 experiment
 --
 -- Returns 'ended', or 'fenced' when the attempt is not the one that holds the lease. Repeating a call does no harm.
 
@@ -11,5 +11,8 @@ if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
 redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
 retire(KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[2])
+for _, key in ipairs(quotas_of(KEYS[5], ARGV[6])) do
+  redis.call('ZREM', key, ARGV[6] .. '/' .. ARGV[2])
+end
 append(KEYS[1], KEYS[2], ARGV[1], ARGV[5])
 return 'ended'

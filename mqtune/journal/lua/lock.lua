@@ -4,7 +4,7 @@
 -- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: release it)  4 name of the experiment
 --       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
---       8 how long that is, in milliseconds
+--       8 how long that is, in milliseconds  9 why nothing starts now, for people
 --
 -- Returns {epoch, '', 0, 0} when the owner has the lock, else {0, who has it, milliseconds until it runs out, and for
 -- how many it has driven}. A released lock counts as expired from then on.
@@ -31,5 +31,5 @@ if have[1] ~= ARGV[1] then
   redis.call('HSET', KEYS[1], 'epoch', have[3], 'owner', ARGV[1], 'driver', ARGV[2], 'since', now)
   redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4])
 end
-redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8])
+redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9])
 return {tonumber(have[3]), '', 0, 0}

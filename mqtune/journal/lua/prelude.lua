@@ -37,6 +37,31 @@ local function undriven(meta)
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
+-- Return the keys of the quotas that an experiment falls under, and how many of its attempts may run under each.
+local function quotas_of(quotas, experiment)
+  local keys, most = {}, {}
+  local all = redis.call('HGETALL', quotas)
+  for i = 1, #all, 2 do
+    local pattern = '^' .. string.gsub(string.gsub(all[i], '[%.%-]', '%%%0'), '%*', '.*') .. '$'
+    if string.find(experiment, pattern) then
+      keys[#keys + 1] = string.sub(quotas, 1, -2) .. ':' .. all[i]
+      most[#most + 1] = tonumber(all[i + 1])
+    end
+  end
+  return keys, most
+end
+
+-- How long the list of what runs under a quota is kept when nothing does, in seconds.
+local KEEP_QUOTA_S = 3600
+
+-- Count an attempt under these quotas until its lease runs out.
+local function count_under(quotas, experiment, trial, runs_out)
+  for _, key in ipairs(quotas) do
+    redis.call('ZADD', key, runs_out, experiment .. '/' .. trial)
+    redis.call('EXPIRE', key, KEEP_QUOTA_S)
+  end
+end
+
 -- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a repeated call or late message is
 -- answered by how the attempt ended; afterwards the trial is unknown, and the call is refused as well.
 local KEEP_ENDED_S = 7 * 86400

@@ -1,7 +1,7 @@
 -- Renew the leases of a worker's attempts of one experiment; the answer carries intents and requests to save.
 --
--- KEYS  1 meta  2 leases  3… the trial of each attempt
--- ARGV  1 lease in milliseconds, then for each attempt: trial, attempt, token
+-- KEYS  1 meta  2 leases  3 quotas  4… the trial of each attempt
+-- ARGV  1 lease in milliseconds  2 experiment, then for each attempt: trial, attempt, token
 --
 -- Returns for each attempt: the intent; without one, 'undriven' when nobody has driven the experiment for too long and its
 -- attempts are to end; else 'save:<n>', 'go:<sequence>' or 'go:<sequence>:<answer>', both separated by a space, or ''; or 'fenced' when
@@ -10,18 +10,20 @@
 local answers = {}
 local runs_out = now_ms() + ARGV[1]
 local ends = undriven(KEYS[1]) == 'stop'
-for i = 3, #KEYS do
-  local at = 1 + (i - 3) * 3
+local quotas = quotas_of(KEYS[3], ARGV[2])
+for i = 4, #KEYS do
+  local at, n = 2 + (i - 4) * 3, i - 3
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'intent', 'saves', 'cleared', 'answer')
   if have[1] ~= ARGV[at + 2] or have[2] ~= ARGV[at + 3] or have[3] ~= 'running' then
-    answers[i - 2] = 'fenced'
+    answers[n] = 'fenced'
   else
     redis.call('ZADD', KEYS[2], runs_out, ARGV[at + 1])
-    answers[i - 2] = told(have[4], have[5])
+    count_under(quotas, ARGV[2], ARGV[at + 1], runs_out)
+    answers[n] = told(have[4], have[5])
     if have[4] == '' and ends then
-      answers[i - 2] = 'undriven'
+      answers[n] = 'undriven'
     elseif have[4] == '' and have[6] ~= '0' then
-      answers[i - 2] = answers[i - 2] .. (have[5] == '0' and '' or ' ') .. go(have[6], have[7])
+      answers[n] = answers[n] .. (have[5] == '0' and '' or ' ') .. go(have[6], have[7])
     end
   end
 end

@@ -6,6 +6,8 @@ import html
 import math
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from mqtune.results.frames import Row
@@ -14,6 +16,11 @@ from mqtune.results.plots.picture import GRID, TEXT, Axis, Panel, Picture, Serie
 #: The height of title and legend, in pixels, and the share of the width or height that is left between panels.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
+#: The buttons on a picture. By default there is one more, which offers to send what is drawn to Plotly's cloud.
+BUTTONS: Final = {
+    "displaylogo": False,
+    "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+}
 
 
 def plain(picture: Picture) -> Row:
@@ -54,8 +61,13 @@ def figure_of(picture: Picture) -> Any:
 
 def content_of(picture: Picture, _: str) -> bytes:
     """Return a picture as a page that holds all it needs, plotly.js too."""
-    page: str = import_module("plotly.io").to_html(figure_of(picture), include_plotlyjs=True)
+    page: str = import_module("plotly.io").to_html(figure_of(picture), config=BUTTONS, include_plotlyjs=True)
     return page.encode()
+
+
+def script() -> Path:
+    """Return the plotly.js that Plotly brings."""
+    return Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 
 
 def _place(picture: Picture, number: int) -> tuple[float, float, float, float]:
@@ -119,7 +131,8 @@ def _trace(series: Series) -> Row:
         "text": list(map(_text, series.labels)),
     }
     if look.is_bar:
-        return {**trace, "type": "bar", "orientation": "h", "marker": {"color": look.color}}
+        # What a bar says stands beside it, among the panel's texts.
+        return {**trace, "type": "bar", "orientation": "h", "textposition": "none", "marker": {"color": look.color}}
     mode = "+".join(["lines"] * bool(look.width) + ["markers"] * bool(look.marker))
     dash = "dash" if look.is_dashed else "solid"
     return {

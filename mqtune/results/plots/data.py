@@ -17,8 +17,9 @@ from mqtune.core.errors import SpaceError
 from mqtune.core.events import CheckpointSaved, Event, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
-from mqtune.core.trial import ITERATION, Report, Trial, TrialId, is_number
+from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, is_number
 from mqtune.results.display import ranked, short_value
+from mqtune.results.experiments import RecordedReport
 from mqtune.results.plots.picture import Look, Series, label
 from mqtune.schedulers.policy import PolicyStep
 from mqtune.search.domains import Choice, Interval, Multiples, ReverseInterval
@@ -48,6 +49,9 @@ class Read(Protocol):
     def events(self) -> Iterator[Event | Report]:
         """Yield all events, and reports one by one."""
 
+    def reports(self) -> Iterator[RecordedReport]:
+        """Yield all reports, late ones marked."""
+
     def policy(self, trial_id: str) -> list[PolicyStep]:
         """Return the configs that a trial went through."""
 
@@ -66,25 +70,31 @@ class Curve:
     time: array[float] = field(default_factory=lambda: array("d"))
     value: array[float] = field(default_factory=lambda: array("d"))
 
+    def take(self, at: float, metrics: Metrics, time_attr: str, metric: str) -> None:
+        """Take in the trial's next report."""
+        time, value = metrics.get(time_attr), metrics.get(metric)
+        self.at.append(at)
+        self.time.append(time if is_number(time) and math.isfinite(time) else len(self.at))
+        self.value.append(value if is_number(value) and math.isfinite(value) else math.nan)
+
+    def copy(self) -> Curve:
+        """Return the reports so far, which later ones don't change; another thread may take one in meanwhile."""
+        # Of what that one has, the value comes last.
+        count = len(self.value)
+        return Curve(self.at[:count], self.time[:count], self.value[:count])
+
 
 def curves_of(results: Read, metric: str) -> dict[TrialId, Curve]:
     """Return the reports of each trial that has any; memory is 24 bytes for each."""
-    trials, time_attr = results.experiment.trials, time_attr_of(results)
+    time_attr = time_attr_of(results)
     curves: dict[TrialId, Curve] = {}
-    for event in results.events():
-        if not isinstance(event, Report) or (trial := trials.get(event.trial)) is None:
+    for report in results.reports():
+        if report.late:
             continue
-        number = event.attempt - 1
-        if number >= len(trial.attempts) or event.sequence > trial.attempts[number].reports:
-            # It came after the decision, or after these results were read.
-            continue
-        curve = curves.get(event.trial)
+        curve = curves.get(report.trial)
         if curve is None:
-            curve = curves[event.trial] = Curve()
-        time, value = event.metrics.get(time_attr), event.metrics.get(metric)
-        curve.at.append(event.timestamp)
-        curve.time.append(time if is_number(time) and math.isfinite(time) else len(curve.at))
-        curve.value.append(value if is_number(value) and math.isfinite(value) else math.nan)
+            curve = curves[report.trial] = Curve()
+        curve.take(report.timestamp, report.metrics, time_attr, metric)
     return curves
 
 

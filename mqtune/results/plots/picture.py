@@ -104,6 +104,8 @@ class Picture:
     panels: Sequence[Panel]
     #: The height of a panel in pixels, where it has many rows.
     height: int | None = None
+    #: The most panels beside each other.
+    most_columns: int = ROW_PANELS
 
     def __repr__(self) -> str:
         return f"<Picture {self.title!r}: {self.note}>"
@@ -111,7 +113,7 @@ class Picture:
     @property
     def columns(self) -> int:
         """How many panels stand beside each other."""
-        return min(len(self.panels), ROW_PANELS)
+        return min(len(self.panels), self.most_columns)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -127,9 +129,10 @@ class Picture:
             ConfigurationError: there is no such library.
             MqtuneError: it is not installed.
         """
-        return frame_of(self._rows(), library)
+        return frame_of(self.rows(), library)
 
-    def _rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
+        """Yield what is drawn: panel, series, x, y and label of each point."""
         for panel in self.panels:
             for each in panel.series:
                 labels = each.labels or [""] * len(each.x)
@@ -161,7 +164,8 @@ class Picture:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         """Return what notebooks show: interactive where they know Plotly's figures, and an image where not."""
-        plotly = import_module("mqtune.results.plots.by_plotly").plain(self)
+        by_plotly = import_module("mqtune.results.plots.by_plotly")
+        plotly = {**by_plotly.plain(self), "config": by_plotly.BUTTONS}
         bundle: dict[str, object] = {"text/plain": repr(self), "application/vnd.plotly.v1+json": plotly}
         if find_spec("matplotlib") is not None:
             bundle["image/png"] = import_module("mqtune.results.plots.by_matplotlib").content_of(self, "png")

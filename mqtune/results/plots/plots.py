@@ -106,14 +106,16 @@ class Plots:
 
     Args:
         results: of the experiment.
+        curves: returns the reports of each trial with a metric; by default it reads the journal.
 
     Raises:
         ConfigurationError: neither Matplotlib nor Plotly is installed.
     """
 
-    def __init__(self, results: Read) -> None:
+    def __init__(self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, Curve]] = curves_of) -> None:
         require("matplotlib", "plotly")
         self._results = results
+        self._curves_of = curves
         self._experiment = results.experiment
 
     def draw(self, kind: str) -> Picture:
@@ -375,7 +377,7 @@ class Plots:
             if slot in rows
         ]
         panel = Panel(Axis(f"time since the start ({unit.name})"), _rows_axis(slot_names(rows)), list(bars(those)))
-        drawn = _more(len(set(places)), len(rows), "slots") or f"{len(runs):,} attempts on {len(rows)} slots"
+        drawn = _more(len(set(places)), len(rows), "slots") or f"attempts: {len(runs):,}, slots: {len(rows)}"
         return self._picture("timeline", [panel], self._trials(), drawn, rows=len(rows))
 
     def rungs(self) -> Picture:
@@ -481,8 +483,8 @@ class Plots:
     def _trials(self) -> list[Trial]:
         return list(self._experiment.trials.values())
 
-    def _curves(self, metric: str) -> dict[TrialId, Curve]:
-        curves = curves_of(self._results, metric)
+    def _curves(self, metric: str) -> Mapping[TrialId, Curve]:
+        curves = self._curves_of(self._results, metric)
         if not any(not math.isnan(value) for curve in curves.values() for value in curve.value):
             raise self._no_value(metric)
         return curves

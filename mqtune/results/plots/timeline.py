@@ -23,6 +23,10 @@ _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
 _GAP: Final = 1 / 800
 
 
+#: A slot goes on to its next trial while the end of the one before is still on its way: some milliseconds, more on a busy machine.
+_HANDOVER_S: Final = 0.1
+
+
 class Run(NamedTuple):
     """An attempt that has begun, and when it began and ended, in seconds since the epoch."""
 
@@ -45,7 +49,7 @@ def slots(runs: Iterable[Run]) -> list[Slot]:
     found = []
     for run in runs:
         ends = free.setdefault(run.attempt.worker, [])
-        number = next((number for number, end in enumerate(ends) if end <= run.begin), len(ends))
+        number = next((number for number, end in enumerate(ends) if end <= run.begin + _HANDOVER_S), len(ends))
         ends[number : number + 1] = [run.end]
         found.append(Slot(run.attempt.worker, number))
     return found

@@ -21,6 +21,13 @@ from mqtune.trainable.spec import Loaded
 Run = Callable[[Loaded, Session], Ending]
 
 
+def seed_generators() -> None:
+    """Seed the global generators of Python and of NumPy anew, as far as they were imported, so that no trial has another's numbers."""
+    for name in ("random", "numpy.random"):
+        if name in sys.modules:
+            sys.modules[name].seed()
+
+
 def run_attempt(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> int:
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
     ending = _call(load, current, run)
@@ -66,11 +73,8 @@ def _call(load: Callable[[], Loaded], current: Session, run: Run | None = None) 
 
 
 def _run(loaded: Loaded, current: Session) -> Ending:
-    # Only the trials that need these import them: a class imports its base class, and a zygote has imported it for a script.
-    if isinstance(loaded, Path):
-        from mqtune.trainable.script import ScriptRun  # noqa: PLC0415
-
-        return ScriptRun(loaded, current).run()
+    assert not isinstance(loaded, Path)  # noqa: S101 - scripts have a run of their own
+    # Only the trials that need it import it: a class imports its base class.
     if isinstance(loaded, type):
         from mqtune.trainable.class_ import run_class  # noqa: PLC0415
 

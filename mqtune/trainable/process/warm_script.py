@@ -19,10 +19,12 @@ import signal
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import PathFinder, SourceFileLoader
+from itertools import takewhile
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import IO, Any, Final, NamedTuple, TextIO
@@ -30,18 +32,17 @@ from typing import IO, Any, Final, NamedTuple, TextIO
 from mqtune.trainable import reporting
 from mqtune.trainable.frozen_code import body_of, frozen
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import own_children
+from mqtune.trainable.process.descendants import LIBC, own_children
 from mqtune.trainable.process.output import flush, flush_native
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, BecomeScript
 from mqtune.trainable.process.relay import address_of
+from mqtune.trainable.process.runner import seed_generators
 
 _OUTPUTS: Final = (1, 2)
 #: The signals that a trial's process handles itself.
 _SIGNALS: Final = (signal.SIGTERM, STOP_SIGNAL)
 #: The origins of modules that are in no file.
 _IN_PYTHON: Final = ("built-in", "frozen")
-#: The modules that Python needs at its end.
-_NEEDED: Final = {"sys", "builtins", "__main__"}
 _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 
@@ -112,7 +113,7 @@ class WarmScript:
         face: what it sees, but for its arguments, and a main module that nobody else has.
         handlers: the handlers that its imports have left, for the signals that a trial's process handles itself.
         printed: what its imports have printed, on standard output and error.
-        shared: all modules that its fork begins with.
+        shared: the names of all modules that its fork begins with, in their order.
     """
 
     path: Path
@@ -120,7 +121,7 @@ class WarmScript:
     face: _Face
     handlers: Mapping[int, Any]
     printed: tuple[bytes, ...]
-    shared: dict[str, ModuleType] = field(default_factory=dict)
+    shared: dict[str, None] = field(default_factory=dict)
 
     def start(
         self, arguments: list[str], environment: Mapping[str, str], output: int, channel: Channel, ours: Channel
@@ -129,11 +130,17 @@ class WarmScript:
 
         Args:
             arguments: the script's arguments.
-            environment: its environment, but for the address of the channel.
+            environment: what its environment has besides this process's, but for the address of the channel.
             output: where its standard output goes.
             channel: to this process.
             ours: the end of that which stays here.
         """
+        # Here, where it copies no memory.
+        importlib.invalidate_caches()
+        if not self.shared:
+            self.shared.update(dict.fromkeys(sys.modules))
+            # A collection in the fork, or a look at all objects there, would copy them.
+            gc.freeze()
         # A signal that came before its handlers are the script's would be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = -1
@@ -150,7 +157,6 @@ class WarmScript:
 
     def _run(self, arguments: list[str], environment: Mapping[str, str], channel: int, mask: set[int]) -> None:
         """Be the script; nothing of the trial's process is on the stack any more."""
-        self.shared.update(sys.modules)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         for fd in _open_files():
@@ -159,39 +165,79 @@ class WarmScript:
         os.set_inheritable(channel, True)
         reporting.current = None
         os.environ.update({**environment, RELAY: address_of(channel)})
+        seed_generators()
         main, given = _main_of(self.path), [str(self.path), *arguments]
         self.face._replace(main=main, arguments=given).put_on()
         sys.orig_argv[:] = [sys.executable, *given]
-        importlib.invalidate_caches()
         for output, printed in zip(_OUTPUTS, self.printed, strict=True):
             _write(output, printed)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = 0
         try:
             exec(self.code, vars(main))  # noqa: S102 - it is what a trial is for
         except SystemExit as ending:
             # Python would print any other code first.
-            if isinstance(ending.code, int | None):
-                self._spare_shared()
-            raise
+            if not isinstance(ending.code, int | None):
+                raise
+            code = ending.code or 0
         except BaseException:
             sys.excepthook = partial(_show_error, sys.excepthook)
             raise
-        self._spare_shared()
+        del main
+        self._end(code)
+        sys.exit(code)
 
-    def _spare_shared(self) -> None:
-        """Have the script's end take apart no module that it has not imported itself: it would copy all of their memory.
+    def _end(self, code: int) -> None:
+        """End this process without taking apart what the script has not imported itself, which would copy all of that memory.
 
-        They stay alive, as the zygote has frozen what refers to them. Python's own first steps at its end are taken before.
+        The steps are Python's own (``Py_FinalizeEx``). It returns where Python itself has to take them, as daemon threads run.
         """
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+        if LIBC is None or threading.active_count() > 1 or not _is_flushed():
+            return
         for each in gc.get_objects():
             # One that a shared module refers to is not closed any more.
             if issubclass(type(each), _BUFFERED):
                 with contextlib.suppress(Exception):
                     each.flush()
-        for name in self.shared.keys() - _NEEDED:
-            sys.modules.pop(name, None)
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        # From the end, as going through all names would copy them.
+        later = takewhile(next(reversed(self.shared)).__ne__, reversed(sys.modules))
+        _take_apart(["__main__", *reversed([name for name in later if name not in self.shared])])
+        _is_flushed()
+        # With the exit handlers of code in C.
+        LIBC.exit(code)
+
+
+def _is_flushed() -> bool:
+    """Flush what was printed; return whether it is written."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except Exception:  # noqa: BLE001 - they may be a script's own
+        return False
+    return True
+
+
+def _take_apart(names: list[str]) -> None:
+    """Forget modules, and clear those that something else still refers to."""
+    modules = [weakref.ref(each) for each in map(sys.modules.get, names) if isinstance(each, ModuleType)]
+    for name in names:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for name in names:
+        sys.modules.pop(name, None)
+    gc.collect()
+    for each in reversed(modules):
+        if (module := each()) is not None:
+            content = vars(module)
+            for name in sorted(content.keys() - {"__builtins__"}, key=_is_public):
+                content[name] = None
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or name.startswith("__")
 
 
 #: The script of this process and those forked from it; None unless ``warm_up`` was called.

@@ -12,7 +12,7 @@ Messages from the worker:
 
 - ``start``, with the ends of the pipes; while the trial before is still ending it waits until that is gone.
 - ``tell`` and ``end``, with the process id of a trial: signal it that there is something to read; send its group a signal.
-- ``drop``: end a process that waits for reuse.
+- ``drop``: end a process that waits for reuse, if there is one.
 
 Messages to the worker:
 
@@ -20,6 +20,7 @@ Messages to the worker:
 - ``started``, with the process id and a pidfd, where the system has these.
 - ``ended``, when the trial's process group and all descendants that left it are gone, but for a process that stays;
   ``sweeping``, now and then, while that takes long.
+- ``dropped``: no process waits any more.
 - ``again``: the process refused to be reused, and the trial's next ``started`` follows.
 """
 
@@ -53,7 +54,7 @@ from mqtune.trainable.process.descendants import (
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.output import shape_output, take_over_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage, describe_error
-from mqtune.trainable.process.runner import run_attempt
+from mqtune.trainable.process.runner import run_attempt, seed_generators
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
@@ -149,6 +150,8 @@ class Zygote:
         #: The trial's process; or, once its trial has ended, the same process, which waits to be reused.
         self._process: _Process | None = None
         self._reusable = self._waits = False
+        #: What its trial has left that keeps it from running another one; empty for nothing.
+        self._left = ""
         #: The start message that a process that waited for reuse has got and not taken yet.
         self._given: tuple[Message, list[int]] | None = None
         #: A start message that came while the trial before it was still ending.
@@ -306,7 +309,7 @@ class Zygote:
             die_with_parent(zygote)
             trainable = self._trainable
             assert trainable is not None  # noqa: S101 - it was loaded before the fork
-            run_spare(channel, lambda: trainable, self._code_root)
+            run_spare(channel, lambda: trainable, self._code_root, self._spec.kind)
         except BecomeScript:
             raise
         except BaseException:  # noqa: BLE001 - nothing of a trial may go on as its zygote
@@ -333,6 +336,7 @@ class Zygote:
                     _kill_group(message["pid"], message["signal"])
             case "drop":
                 self._drop_waiting()
+                self._channel.send({"is": "dropped"})
         return True
 
     def _start(self, message: Message, fds: list[int]) -> None:
@@ -368,16 +372,25 @@ class Zygote:
         match None if received is None else received[0]["is"]:
             case "done":
                 others = [*self._own, *([] if self._spare is None else [self._spare.pid])]
-                process.channel.send({"keep": not has_descendants(process.pid, others)})
+                self._left = received[0]["left"] if received is not None else ""
+                if not self._left and has_descendants(process.pid, others):
+                    self._left = "it has left processes"
+                process.channel.send({"left": self._left})
+                if received is not None and received[0]["is_over"] and not self._left:
+                    self._keep(process)
             case "taken":
                 self._forget_given()
             case "kept":
-                self._poll.unregister(process.channel.fileno())
-                self._waits = True
-                self._end_trial(0, stays=True)
+                self._keep(process)
             case None:
                 # It is about to exit.
                 self._poll.unregister(process.channel.fileno())
+
+    def _keep(self, process: _Process) -> None:
+        """Have a process whose trial is over wait for the next one."""
+        self._poll.unregister(process.channel.fileno())
+        self._waits = True
+        self._end_trial(0, stays=True)
 
     def _forget_given(self) -> None:
         if self._given is not None:
@@ -418,7 +431,8 @@ class Zygote:
         return status
 
     def _end_trial(self, status: int | None, *, stays: bool = False) -> None:
-        self._channel.send({"is": "ended", "status": status, "stays": stays})
+        self._channel.send({"is": "ended", "status": status, "stays": stays, "left": self._left})
+        self._left = ""
         if self._next is not None:
             waiting, self._next = self._next, None
             self._start(*waiting)
@@ -484,7 +498,7 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
+def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path, kind: Kind) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
 
     In a fork of its process that becomes a script it raises BecomeScript.
@@ -494,13 +508,15 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Python reseeds its own generators after a fork; NumPy's global one would give all trials the same numbers.
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
+    seed_generators()
     received = channel.receive()
     if received is None:
         os._exit(0)
     message, fds = cast("StartMessage", received[0]), received[1]
+    if kind == "script":
+        from mqtune.trainable.process.script_process import run_scripts  # noqa: PLC0415
+
+        run_scripts(channel, load, message, fds)
     if message["reuse"]:
         from mqtune.trainable.process.reuse import run_attempts  # noqa: PLC0415
 
@@ -511,8 +527,6 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
     signal.signal(STOP_SIGNAL, current.tell)
     try:
         code = run_attempt(load, current)
-    except BecomeScript:
-        raise
     except BaseException:  # noqa: BLE001 - it has reported what it could
         code = 1
     os._exit(code)
@@ -560,7 +574,7 @@ def main(argv: list[str]) -> None:
     if role == "spare":
         die_with_parent(int(parent))
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
-        run_spare(channel, lambda: spec.load(code_root), code_root)
+        run_spare(channel, lambda: spec.load(code_root), code_root, spec.kind)
     # While user code is imported nothing watches the channel. Afterwards a dead worker is seen there, and the descendants of
     # the trial are killed; they would survive a signal that kills the zygote.
     die_with_parent(int(parent))

@@ -1,0 +1,86 @@
+"""One real driver of a fleet, ``python -m benchmarks.fleet.driver URL NAME TRIALS``: trials that report and never end, under ASHA.
+
+It prints a JSON line when it begins. ``begin`` on its input starts a measurement, ``end`` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+import time
+from array import array
+from typing import Any, Final
+
+import mqtune
+from benchmarks import trainables
+from mqtune.core.trial import Decision, Report, Trial
+
+__all__ = ["main"]
+
+#: No trial comes so far: what is measured is deciding, and not stopping.
+MAX_T: Final = 10**9
+
+
+class Timed(mqtune.ASHA):
+    """ASHA that notes how long after each report it decided."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_T, grace_period=MAX_T)
+        self.taken_s = array("d")
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        self.taken_s.append(time.time() - report.timestamp)
+        return super().on_report(trial, report)
+
+
+class Measurement:
+    """What a driver has used and decided since the measurement began."""
+
+    def __init__(self, tuner: mqtune.Tuner, scheduler: Timed) -> None:
+        self._tuner, self._scheduler = tuner, scheduler
+        self._first = len(scheduler.taken_s)
+        self._cpu_s = time.process_time()
+        self._at = time.monotonic()
+
+    def result(self) -> dict[str, Any]:
+        return {
+            "cpu_s": time.process_time() - self._cpu_s,
+            "wall_s": time.monotonic() - self._at,
+            "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+            "lost": sum(len(trial.attempts) > 1 for trial in self._tuner.get_trials()),
+            "taken_s": list(self._scheduler.taken_s[self._first :]),
+        }
+
+
+def _listen(tuner: mqtune.Tuner, scheduler: Timed) -> None:
+    measurement = Measurement(tuner, scheduler)
+    for line in sys.stdin:
+        if line.strip() == "begin":
+            measurement = Measurement(tuner, scheduler)
+        else:
+            print(json.dumps(measurement.result()), flush=True)
+
+
+def main() -> None:
+    url, name, trials = sys.argv[1:]
+    scheduler = Timed()
+    tuner = mqtune.Tuner(
+        trainables.noop,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        scheduler=scheduler,
+        max_trials=int(trials),
+        backend=url,
+        name=name,
+        run=mqtune.Run(progress=False, max_concurrent=int(trials)),
+    )
+    threading.Thread(target=_listen, args=(tuner, scheduler), daemon=True).start()
+    print(json.dumps({"at": time.time(), "event": "begins"}), flush=True)
+    tuner.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""Many workers in one process: mqtune's own register, claims, heartbeats and reports over real connections, without trials.
+
+``python -m benchmarks.fleet.workers URL WORKERS SLOTS`` prints a JSON line when all have joined, and one when all slots have a trial. A line
+``report RATE`` on its input has all trials together report so often in a second; ``state`` prints how late reports were made since the last line, and
+the time of the oldest of the newest heartbeats.
+
+Each worker has a connection that asks for tasks as kombu does (BRPOP of a second, while a slot is free), one for its control channel, and those of
+its client. Calls that wait for an answer are made by a few threads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import random
+import selectors
+import sys
+import threading
+import time
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import redis
+
+from mqtune.core.codec import pack_metrics, segment_bytes
+from mqtune.core.events import AttemptStarted, WorkerInfo, busy_as
+from mqtune.core.keys import control_channel
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.trial import TrialId
+from mqtune.core.version import __version__
+from mqtune.journal.base import Claim, Grant, Segment
+from mqtune.journal.connection import open_client
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.redis import RedisJournal
+from mqtune.worker.app import MOST_COMMANDS
+from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S
+
+__all__ = ["main"]
+
+#: What kombu appends to a queue's name for each of its priorities.
+PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
+BRPOP_S: Final = 1
+#: How long Celery waits before it tries to connect again.
+RECONNECT_S: Final = 2.0
+AWAY: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
+#: Threads that wait for answers: more would only share the interpreter among more.
+THREADS: Final = 8
+OFFER: Final = Resources(cpus=1)
+
+
+class Run:
+    """A trial in a slot."""
+
+    def __init__(self, journal: RedisJournal, claim: Claim) -> None:
+        self.journal = journal
+        self.claim = claim
+        self.sequence = 0
+
+
+class Made(NamedTuple):
+    """A report, when it was made."""
+
+    run: Run
+    at: float
+
+
+class Worker:
+    """One worker of the fleet; the threads of ``Load`` call its methods, never two of them the same one at once."""
+
+    def __init__(self, url: str, name: str, slots: int) -> None:
+        self.name = name
+        self.client = open_client(url, role="worker")
+        self.client.limit_to(MOST_COMMANDS)
+        self.fleet = Fleet(self.client, patience_s=60)
+        self.info = WorkerInfo(
+            name=name,
+            host="host",
+            pid=1,
+            version=__version__,
+            queue=queue_name(OFFER),
+            gpus=0,
+            cpus=OFFER.cpus,
+            slots=slots,
+            devices=[""] * slots,
+            code_root="/code",
+            joined_at=time.time(),
+        )
+        self.runs: list[Run] = []
+        #: Slots without a trial or a claim under way.
+        self.free = slots
+        self.journals: dict[str, RedisJournal] = {}
+        self.made: list[Made] = []
+        self.is_writing = False
+        self.lock = threading.Lock()
+        #: The connection for tasks, the subscription to hints, and their sockets.
+        self.tasks: Any = None
+        self.hints: Any = None
+        self.sockets: list[Any] = []
+        self.is_asking = False
+        #: When a heartbeat was answered last.
+        self.beat_at = 0.0
+        self.is_beating = False
+
+    def join(self) -> None:
+        self.fleet.join(self.info, LEASE_S)
+
+    def beat(self) -> None:
+        """Stay in the fleet, and renew all leases, as a worker's heartbeat does."""
+        runs = list(self.runs)
+        busy: dict[str, int] = defaultdict(int)
+        claims: dict[RedisJournal, list[Claim]] = defaultdict(list)
+        for run in runs:
+            busy[busy_as(run.journal.experiment)] += 1
+            claims[run.journal].append(run.claim)
+        self.fleet.keep(replace(self.info, busy=dict(busy)), LEASE_S)
+        for journal, some in claims.items():
+            journal.renew(some, LEASE_S)
+        self.beat_at, self.is_beating = time.time(), False
+
+    def ask(self) -> None:
+        """Ask for a task, while a slot is free; the answer is read when it comes."""
+        queues = [f"{self.info.queue}{priority}" for priority in PRIORITIES]
+        self.is_asking = True
+        self.tasks.send_command("BRPOP", *queues, BRPOP_S)
+
+    def claim(self, task: str) -> Run | None:
+        """Claim an attempt; None if it is not wanted any more."""
+        experiment, trial, attempt = task.rsplit("/", 2)
+        with self.lock:
+            journal = self.journals.get(experiment)
+            if journal is None:
+                journal = self.journals[experiment] = RedisJournal(self.client, experiment, patience_s=60)
+        if not any(run.journal is journal for run in self.runs):
+            journal.definition()
+        claim = Claim(TrialId(trial), int(attempt), uuid.uuid4().hex)
+        started = AttemptStarted(
+            trial=claim.trial,
+            attempt=claim.attempt,
+            worker=self.name,
+            host="host",
+            devices=[],
+            at=time.time(),
+            stdout_path="/logs/stdout",
+            stderr_path="/logs/stderr",
+            queue=self.info.queue,
+        )
+        grant = journal.claim(claim, self.name, LEASE_S, started.encode())
+        if not isinstance(grant, Grant):
+            return None
+        run = Run(journal, claim)
+        self.runs.append(run)
+        return run
+
+    def write(self) -> None:
+        """Write the reports that were made, and those that are made meanwhile, as a worker's uplink does."""
+        while True:
+            with self.lock:
+                made, self.made = self.made, []
+                if not made:
+                    self.is_writing = False
+                    return
+            by_run: dict[Run, list[float]] = defaultdict(list)
+            for run, at in made:
+                by_run[run].append(at)
+            segments: dict[RedisJournal, list[Segment]] = defaultdict(list)
+            for run, times in by_run.items():
+                segments[run.journal].append(_segment(run, times))
+            for journal, some in segments.items():
+                journal.report(some)
+
+
+def _segment(run: Run, times: list[float]) -> Segment:
+    first = run.sequence + 1
+    packed = [
+        pack_metrics(at, {"loss": 1 / number, "training_iteration": number}) for number, at in enumerate(times, first)
+    ]
+    run.sequence += len(times)
+    return Segment(
+        run.claim, first, len(times), times[-1], segment_bytes(run.claim.trial, run.claim.attempt, first, packed)
+    )
+
+
+class Load:
+    """All workers: one thread sees to what is due and to what comes in, and hands the calls to others."""
+
+    def __init__(self, url: str, workers: int, slots: int) -> None:
+        self._random = random.Random(1)
+        self._workers = [Worker(url, f"w{number:04d}", slots) for number in range(workers)]
+        self._places = workers * slots
+        self._runs: list[tuple[Worker, Run]] = []
+        self._threads = ThreadPoolExecutor(THREADS)
+        self._selector = selectors.DefaultSelector()
+        self._due: list[tuple[float, int, Callable[[float], None]]] = []
+        self._numbers = itertools.count()
+        #: Workers whose claim was refused, as the attempt was not wanted any more: a slot is free again.
+        self._refused: deque[Worker] = deque()
+        #: How late reports were made, at most, in seconds: more than some milliseconds, and this process is what is measured.
+        self._late_s = 0.0
+
+    def run(self) -> None:
+        """Join the fleet, and serve for ever."""
+        list(self._threads.map(Worker.join, self._workers))
+        for worker in self._workers:
+            self._listen(worker)
+            self._at(time.monotonic() + self._random.uniform(0, HEARTBEAT_S), self._beating(worker))
+        _say(event="joined")
+        self._selector.register(sys.stdin, selectors.EVENT_READ, self._on_line)
+        while True:
+            self._step()
+
+    def _step(self) -> None:
+        wait_s = max(0.0, self._due[0][0] - time.monotonic())
+        for key, _ in self._selector.select(wait_s):
+            key.data()
+        while self._refused:
+            worker = self._refused.popleft()
+            worker.free += 1
+            if not worker.is_asking:
+                worker.ask()
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            due, _, action = heapq.heappop(self._due)
+            action(due)
+
+    def _at(self, due: float, action: Callable[[float], None]) -> None:
+        heapq.heappush(self._due, (due, next(self._numbers), action))
+
+    def _listen(self, worker: Worker) -> None:
+        """Open a worker's two connections that wait; while Redis is away it is tried again, as often as Celery tries."""
+        try:
+            worker.hints = worker.client.pubsub()
+            worker.hints.subscribe(control_channel(worker.name))
+            worker.tasks = worker.client.connection_pool.get_connection()
+            worker.ask()
+        except AWAY:
+            self._at(time.monotonic() + RECONNECT_S, lambda _: self._listen(worker))
+            return
+        worker.sockets = [worker.hints.connection._sock, worker.tasks._sock]
+        for sock, read in zip(
+            worker.sockets, (worker.hints.connection.read_response, lambda: self._on_task(worker)), strict=True
+        ):
+            self._selector.register(sock, selectors.EVENT_READ, self._reading(worker, sock, read))
+
+    def _reading(self, worker: Worker, sock: Any, read: Callable[[], object]) -> Callable[[], None]:
+        def read_or_reconnect() -> None:
+            try:
+                # It may have been replaced a moment ago, with the other one.
+                if sock in worker.sockets:
+                    read()
+            except AWAY:
+                self._reconnect(worker)
+
+        return read_or_reconnect
+
+    def _reconnect(self, worker: Worker) -> None:
+        for sock in worker.sockets:
+            self._selector.unregister(sock)
+        worker.sockets = []
+        worker.hints.connection.disconnect()
+        worker.tasks.disconnect()
+        self._listen(worker)
+
+    def _beating(self, worker: Worker) -> Callable[[float], None]:
+        def beat(due: float) -> None:
+            if not worker.is_beating:
+                worker.is_beating = True
+                self._threads.submit(self._safely, worker.beat)
+            self._at(due + HEARTBEAT_S, beat)
+
+        return beat
+
+    def _on_task(self, worker: Worker) -> None:
+        answer = worker.tasks.read_response()
+        worker.is_asking = False
+        if answer is not None:
+            worker.free -= 1
+            task = json.loads(answer[1])["headers"]["id"]
+            self._threads.submit(self._safely, lambda: self._claim(worker, task))
+        if worker.free > 0:
+            worker.ask()
+
+    def _claim(self, worker: Worker, task: str) -> None:
+        run = worker.claim(task)
+        if run is None:
+            self._refused.append(worker)
+            return
+        self._runs.append((worker, run))
+        if len(self._runs) == self._places:
+            _say(event="full")
+
+    def _on_line(self) -> None:
+        word, *rest = sys.stdin.readline().split() or ["end"]
+        if word == "end":
+            sys.exit()
+        if word == "report":
+            self._report(float(rest[0]))
+        else:
+            beat_at = min(worker.beat_at for worker in self._workers)
+            _say(event="state", late_s=self._late_s, cpu_s=time.process_time(), beat_at=beat_at)
+        self._late_s = 0.0
+
+    def _report(self, rate: float) -> None:
+        interval_s, now = len(self._runs) / rate, time.monotonic()
+        for worker, run in self._runs:
+            self._at(now + self._random.uniform(0, interval_s), self._reporting(worker, run, interval_s))
+
+    def _reporting(self, worker: Worker, run: Run, interval_s: float) -> Callable[[float], None]:
+        def report(due: float) -> None:
+            self._late_s = max(self._late_s, time.monotonic() - due)
+            with worker.lock:
+                worker.made.append(Made(run, time.time()))
+                begins, worker.is_writing = not worker.is_writing, True
+            if begins:
+                self._threads.submit(self._safely, worker.write)
+            self._at(due + interval_s, report)
+
+        return report
+
+    @staticmethod
+    def _safely(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            _say(event="error", error=repr(error))
+
+
+def _say(**what: object) -> None:
+    print(json.dumps({"at": time.time(), **what}), flush=True)
+
+
+def main() -> None:
+    url, workers, slots = sys.argv[1:]
+    Load(url, int(workers), int(slots)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""mqtune with up to a thousand workers and a hundred drivers on one Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from benchmarks.measurement import Context, Figures, Variant
+from benchmarks.work.base import percentiles
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["VARIANTS"]
+
+ROOT: Final = Path(__file__).parent.parent.parent
+#: Until all workers have joined, all slots have a trial, or a process has answered.
+DEADLINE_S: Final = 240.0
+#: Between two looks at what is waited for.
+LOOK_S: Final = 0.05
+#: Until the rate of reports is steady.
+SETTLE_S: Final = 3.0
+
+
+class Part:
+    """A process of the fleet that prints JSON lines."""
+
+    def __init__(self, folder: Path, module: str, *args: object) -> None:
+        self.name = " ".join(map(str, [module, *args]))
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._errors = folder / f"{module}-{len(list(folder.glob('*.err')))}.err"
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, args)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self._lines.put(line)
+        self._lines.put("")
+
+    def next(self) -> dict[str, Any]:
+        """Return what the next line says."""
+        try:
+            found: dict[str, Any] = json.loads(self._lines.get(timeout=DEADLINE_S) or "{}")
+        except queue.Empty:
+            found = {}
+        if not found:
+            tail = self._errors.read_text(errors="replace")[-2_000:]
+            raise RuntimeError(f"{self.name} has ended, or has said nothing for {DEADLINE_S:g} s\n{tail}")
+        if found.get("event") == "error":
+            raise RuntimeError(f"{self.name}: {found['error']}")
+        return found
+
+    def tell(self, line: str) -> None:
+        """Write a line to its input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+
+class Server:
+    """A Redis with its append-only file, which can be ended and started again where it was."""
+
+    def __init__(self, folder: Path) -> None:
+        from mqtune.backends.local.server import find_binary
+
+        socket = folder / "redis.sock"
+        self.url = f"unix://{socket}?db=0"
+        self._command = [str(find_binary().path), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
+        self._command += ["--appendonly", "yes", "--save", ""]
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def connect(self) -> redis.Redis:
+        """Return a client, once the server answers."""
+        from mqtune.core.errors import BrokerUnavailable
+        from mqtune.journal.connection import connect
+
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return connect(self.url)
+            except BrokerUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+
+
+class Used(NamedTuple):
+    """What Redis has used in a second."""
+
+    cpu: float
+    bytes: float
+    connections: float
+
+
+def _measure(context: Context, workers: int, drivers: int) -> Figures:
+    slots, rate = context.sizes["slots"], context.sizes["reports_per_s"]
+    with _parts() as start, Server(context.folder) as server, contextlib.closing(server.connect()) as client:
+        load = start(context.folder, "benchmarks.fleet.workers", server.url, workers, slots)
+        load.next()
+        idle = _used(client, context.sizes["seconds"])
+        trials = workers * slots // drivers
+        crew = [
+            start(context.folder, "benchmarks.fleet.driver", server.url, f"e{number}", trials)
+            for number in range(drivers)
+        ]
+        began = min(driver.next()["at"] for driver in crew)
+        full_s = load.next()["at"] - began
+        held = _used(client, context.sizes["seconds"])
+        load.tell(f"report {rate}")
+        time.sleep(SETTLE_S)
+        load.tell("state")
+        before = load.next()
+        for driver in crew:
+            driver.tell("begin")
+        busy = _used(client, context.sizes["seconds"])
+        for driver in crew:
+            driver.tell("end")
+        load.tell("state")
+        results, after = [driver.next() for driver in crew], load.next()
+        back_s = _restart(server, load)
+        for driver in crew:
+            driver.tell("end")
+        lost = sum(driver.next()["lost"] for driver in crew)
+    taken = [each for result in results for each in result["taken_s"]]
+    wall_s = max(result["wall_s"] for result in results)
+    return {
+        "idle_redis_share": idle.cpu,
+        "held_redis_share": held.cpu,
+        "connections": held.connections,
+        "all_slots_s": full_s,
+        **percentiles("decision", "ms", [each * 1000 for each in taken]),
+        "reports_per_s": len(taken) / wall_s,
+        "driver_us": sum(result["cpu_s"] for result in results) / len(taken) * 1e6,
+        "driver_mb": max(result["memory_mb"] for result in results),
+        "busy_redis_share": busy.cpu,
+        "idle_bytes_per_s": idle.bytes,
+        "busy_bytes_per_s": busy.bytes,
+        "late_ms": after["late_s"] * 1000,
+        "back_s": back_s,
+        "lost": lost,
+        "load_share": (after["cpu_s"] - before["cpu_s"]) / (after["at"] - before["at"]),
+    }
+
+
+@contextlib.contextmanager
+def _parts() -> Iterator[Callable[..., Part]]:
+    """Yield what starts processes, which are killed afterwards."""
+    parts: list[Part] = []
+
+    def start(folder: Path, module: str, *args: object) -> Part:
+        parts.append(Part(folder, module, *args))
+        return parts[-1]
+
+    try:
+        yield start
+    finally:
+        for part in parts:
+            part.process.kill()
+        for part in parts:
+            part.process.wait()
+
+
+def _restart(server: Server, load: Part) -> float:
+    """Return how long after a restart the last worker's heartbeat is answered, in seconds."""
+    server.stop()
+    server.start()
+    began = time.time()
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        load.tell("state")
+        if (state := load.next())["beat_at"] > began:
+            return float(state["at"]) - began
+        time.sleep(LOOK_S)
+    raise RuntimeError(f"not all workers were back {DEADLINE_S:g} s after a restart of Redis")
+
+
+def _used(client: redis.Redis, seconds: float) -> Used:
+    before, began = _counts(client), time.monotonic()
+    time.sleep(seconds)
+    taken_s = time.monotonic() - began
+    after = _counts(client)
+    return Used((after[0] - before[0]) / taken_s, (after[1] - before[1]) / taken_s, after[2])
+
+
+def _counts(client: redis.Redis) -> tuple[float, float, float]:
+    info: Any = client.info()
+    cpu_s = info["used_cpu_user"] + info["used_cpu_sys"]
+    return cpu_s, info["total_net_input_bytes"] + info["total_net_output_bytes"], info["connected_clients"]
+
+
+def _variant(workers: int, drivers: int) -> Variant:
+    return Variant(
+        name=f"{workers:,} workers, {drivers} driver{'s' * (drivers > 1)}",
+        settings="workers of eight slots played by one process with mqtune's own register, claims, heartbeats and reports; real drivers with ASHA",
+        measure=lambda context: _measure(context, min(workers, context.sizes["workers"]), drivers),
+        slow=True,
+        deadline_s=900.0,
+    )
+
+
+VARIANTS: Final = (_variant(10, 1), _variant(100, 1), _variant(1_000, 1), _variant(1_000, 10), _variant(1_000, 100))

@@ -1,0 +1,346 @@
+"""A driver's session with workers over a Redis: where each attempt is published, and what the workers offer.
+
+``CeleryBackend`` sends it by Celery, ``LocalBackend`` to the one worker that the driver has started.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Final
+
+from mqtune.core.clock import Clock
+from mqtune.core.errors import AccessDenied, ConfigurationError
+from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.shares import Pool
+from mqtune.core.trial import Attempt, Config, TrialId
+from mqtune.core.version import __version__
+from mqtune.journal.base import Journal
+from mqtune.journal.connection import RedisClient
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.logs import LogChunk, LogExchange, LogStream
+from mqtune.trainable.bundle import ACCEPTS_TAG
+
+logger = logging.getLogger(__name__)
+
+_Key = tuple[TrialId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """All slots that offer the same, and their queue."""
+
+    queue: str
+    offer: Resources
+    slots: int
+
+    @property
+    def size(self) -> tuple[Any, ...]:
+        """A sort key that puts scarce slots last: by tags, then GPU memory, then cores."""
+        tags = sorted(self.offer.tags)
+        return len(tags), self.offer.gpu_memory_gb, self.offer.cpus, tags
+
+
+@dataclass(slots=True)
+class _Load:
+    """The queue that each attempt of this experiment was published to, until it ends."""
+
+    queues: dict[_Key, str] = field(default_factory=dict)
+    busy: Counter[str] = field(default_factory=Counter)
+
+    def put(self, key: _Key, queue: str) -> None:
+        """Count an attempt on a queue, instead of any other."""
+        self.drop(key)
+        self.queues[key] = queue
+        self.busy[queue] += 1
+
+    def drop(self, key: _Key) -> None:
+        """Stop counting an attempt; one that isn't counted is ignored."""
+        if (queue := self.queues.pop(key, None)) is not None:
+            self.busy[queue] -= 1
+
+    def free(self, shape: _Shape) -> int:
+        """Return the number of a shape's slots without an attempt of this experiment; negative if attempts wait."""
+        return shape.slots - self.busy[shape.queue]
+
+    def choose(self, shapes: Collection[_Shape]) -> _Shape:
+        """Return the smallest shape with a free slot, which leaves large slots to trials that need them.
+
+        If none is free, return the shape with the fewest attempts per slot.
+        """
+        free = [shape for shape in shapes if self.free(shape) > 0]
+        if free:
+            return min(free, key=lambda shape: shape.size)
+        return min(shapes, key=lambda shape: (Fraction(self.busy[shape.queue], shape.slots), shape.size))
+
+
+class QueueBackend(ABC):
+    """A driver's session with the workers of a Redis server: it publishes attempts to their queues.
+
+    Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A message that is
+    lost is published again by the driver.
+
+    Slots of several shapes may fit. An attempt is published to the queue of the smallest shape with a slot that no other
+    attempt of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a
+    free slot, ``queued`` leaves the attempt out; the driver then publishes it to that queue too. The first worker to claim
+    it runs it.
+
+    Args:
+        client: a checked connection.
+        broker: the same server, as a URL.
+        journal: the experiment's journal on that server.
+        clock: the server's clock.
+        title: the task's name in Flower.
+        digest: a digest of the experiment's definition.
+        resources: the resources that each trial asks for.
+        patience_s: how long a call retries while the server is away.
+        is_local: whether the driver starts a worker itself.
+    """
+
+    def __init__(
+        self,
+        client: RedisClient,
+        broker: str,
+        *,
+        journal: Journal,
+        clock: Clock,
+        title: str,
+        digest: str,
+        resources: Resources,
+        patience_s: float,
+        is_local: bool = False,
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self._client = client
+        self._broker = broker
+        self._is_local = is_local
+        self._fleet = Fleet(client, patience_s=patience_s)
+        self._logs = LogExchange(client, journal.experiment)
+        self._patience_s = patience_s
+        self._experiment = journal.experiment
+        self.token = busy_as(journal.experiment)
+        self._title = title
+        self._digest = digest
+        self._resources = resources
+        self._workers: list[tuple[WorkerInfo, Resources]] = []
+        #: All slots that this driver can use, and those of them that offer what a trial asks for.
+        self._shapes: list[_Shape] = []
+        self._fitting: list[_Shape] = []
+        #: By queue, the number of slots in which attempts of other experiments run.
+        self._taken: Counter[str] = Counter()
+        #: By queue, the slots of all workers, also of those that are for other experiments; and by experiment, in which it runs.
+        self._all: Counter[str] = Counter()
+        self._busy: dict[str, Counter[str]] = {}
+        #: By worker, why not all of its slots take trials, as of the last refresh.
+        self._notes: dict[str, str] = {}
+        self._load = _Load()
+        #: By queue, whether this account may use it.
+        self._usable: dict[str, bool] = {}
+        #: A worker whose queue this account may not use, or empty.
+        self._barred = ""
+        #: By attempt, the queues in which its message was seen last.
+        self._waits_in: dict[_Key, set[str]] = {}
+        self._open()
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Make what sends messages; nothing is sent yet."""
+
+    def refresh(self) -> None:
+        self._workers, self._barred = [], ""
+        self._taken, self._all, self._busy = Counter(), Counter(), {}
+        slots: Counter[tuple[str, Resources]] = Counter()
+        for info in self._fleet.workers():
+            self._count(info)
+            if not fnmatchcase(self._experiment, info.experiments):
+                continue
+            if not self._may_use(info.queue):
+                self._barred = info.name
+                continue
+            try:
+                offer = _offer(info.gpus, info.cpus, info.gpu_memory_gb, tuple(info.tags))
+            except ConfigurationError as error:
+                logger.warning("worker %s is ignored: %s", info.name, error)
+                continue
+            self._workers.append((info, offer))
+            if _is_usable(info):
+                slots[info.queue, offer] += info.slots
+        self._taken.update(
+            {queue: sum(each[queue] for name, each in self._busy.items() if name != self.token) for queue in self._all}
+        )
+        self._shapes = [_Shape(queue, offer, count) for (queue, offer), count in slots.items()]
+        self._fitting = [shape for shape in self._shapes if shape.slots > 0 and self._resources.fits(shape.offer)]
+        self._log_notes()
+
+    def _count(self, info: WorkerInfo) -> None:
+        """Count a worker's slots, and who has them."""
+        self._all[info.queue] += info.slots if _is_usable(info) else 0
+        for experiment, count in info.busy.items():
+            if type(count) is int:
+                self._busy.setdefault(experiment, Counter())[info.queue] += count
+
+    def pool(self) -> Pool:
+        """Return the slots of all workers, as of the last refresh."""
+        fitting = sorted(self._fitting, key=lambda shape: shape.size)
+        return Pool(self._all, list(dict.fromkeys(shape.queue for shape in fitting)), self._busy)
+
+    def _may_use(self, queue: str) -> bool:
+        """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""
+        if queue not in self._usable:
+            try:
+                self._fleet.waiting(queue)
+                self._usable[queue] = True
+            except AccessDenied:
+                self._usable[queue] = False
+        return self._usable[queue]
+
+    def _log_notes(self) -> None:
+        """Log, once for each reason, why a worker takes fewer trials than it has slots."""
+        notes = {info.name: info.note for info, _ in self._workers if info.note}
+        for name, note in notes.items():
+            if note != self._notes.get(name):
+                logger.warning("worker %s: %s", name, note)
+        self._notes = notes
+
+    @property
+    def slots(self) -> int:
+        return sum(shape.slots for shape in self._fitting)
+
+    def offered(self, resources: Resources) -> int:
+        return sum(shape.slots for shape in self._shapes if resources.fits(shape.offer))
+
+    def free(self, resources: Resources) -> int:
+        """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh."""
+        fitting = [shape for shape in self._shapes if resources.fits(shape.offer)]
+        return sum(max(0, self._load.free(shape) - self._taken[shape.queue]) for shape in fitting)
+
+    def has_gpus(self) -> bool | None:
+        return any(shape.offer.gpus > 0 for shape in self._shapes) if self._shapes else None
+
+    def resource_string(self) -> str:
+        """Return what all slots offer, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
+        workers = sum(_is_usable(info) for info, _ in self._workers)
+        if not workers:
+            return "no worker"
+        slots: Counter[Resources] = Counter()
+        for shape in self._shapes:
+            slots[shape.offer] += shape.slots
+        offers = sorted(slots, key=lambda offer: (-offer.gpus, -offer.gpu_memory_gb, -offer.cpus, sorted(offer.tags)))
+        return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
+
+    def why_no_slot(self) -> str:
+        if self._is_local and not self._workers:
+            return "starting the local worker"
+        asked = f"no worker offers a slot with {self._resources}"
+        brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
+        if not self._workers and self._barred:
+            return (
+                f"{asked}: worker {self._barred} serves all experiments, and this account is for one team; start workers with "
+                "the account's `mqtune worker --experiments …`"
+            )
+        if not self._workers:
+            return f"{asked}: no worker is connected; start one with `mqtune worker{brings} --broker …`"
+        offers = "; ".join(
+            f"{info.name}: {info.slots} × {offer}, mqtune {info.version}{f', {info.note}' if info.note else ''}"
+            for info, offer in self._workers[:_SHOWN_WORKERS]
+        )
+        more = len(self._workers) - _SHOWN_WORKERS
+        version = (
+            ""
+            if all(info.version == __version__ for info, _ in self._workers)
+            else f" This driver is mqtune {__version__}."
+        )
+        if brings and not any(ACCEPTS_TAG in frozenset(offer.tags) for _, offer in self._workers):
+            version += " A worker takes the code that this driver brings if it is started with --accept-code."
+        return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
+
+    def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
+        """Put an attempt's id on a queue; the config is sent only as text, for people.
+
+        One that was seen waiting in a queue is published to another one with a free slot, or not at all.
+        """
+        key = (trial, attempt)
+        waits_in = self._waits_in.get(key, set())
+        elsewhere = [shape for shape in self._fitting if shape.queue not in waits_in]
+        if waits_in and not self._has_room(elsewhere):
+            return
+        # It no longer counts on the queue that lost it.
+        self._load.drop(key)
+        queue = self._load.choose(elsewhere).queue if elsewhere else queue_name(self._resources)
+        if not elsewhere and not self._may_use(queue):
+            # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
+            return
+        self._send(trial, attempt, config, queue)
+        self._load.put(key, queue)
+
+    def started(self, trial: TrialId, attempt: int, queue: str) -> None:
+        """Note the queue that an attempt was taken from: perhaps not the last one, or one that an earlier driver chose."""
+        self._load.put((trial, attempt), queue)
+
+    def ended(self, trial: TrialId, attempt: int) -> None:
+        self._load.drop((trial, attempt))
+
+    def lost(self, trial: TrialId, attempt: Attempt) -> None:
+        """Show whoever watches the queues that an attempt was lost, in place of its worker; failures are only logged."""
+
+    def _has_room(self, shapes: Collection[_Shape]) -> bool:
+        return any(self._load.free(shape) > 0 for shape in shapes)
+
+    @abstractmethod
+    def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
+        """Put a message on a queue.
+
+        Raises:
+            BrokerUnavailable: no server answers.
+        """
+
+    def queued(self) -> set[tuple[TrialId, int]] | None:
+        """Return the attempts that wait in a fitting queue; None when one of these is too long to search.
+
+        An attempt that waits while a slot of another shape is free is left out: published again, it goes there.
+        """
+        found: dict[_Key, set[str]] = {}
+        for shape in self._fitting:
+            messages = self._fleet.queued(shape.queue)
+            if messages is None:
+                return None
+            for headers in messages:
+                experiment, _, rest = str(headers.get("id")).partition("/")
+                trial, _, attempt = rest.partition("/")
+                if experiment == self._experiment and attempt.isdecimal():
+                    found.setdefault((TrialId(trial), int(attempt)), set()).add(shape.queue)
+        self._waits_in = found
+        return {
+            key
+            for key, queues in found.items()
+            if not self._has_room([shape for shape in self._fitting if shape.queue not in queues])
+        }
+
+    def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
+        return self._logs.ask(worker, trial, attempt, stream, offset)
+
+    def close(self) -> None:
+        """Close what it has opened itself."""
+
+
+#: The most workers that an error names.
+_SHOWN_WORKERS: Final = 5
+
+
+@lru_cache
+def _offer(gpus: float, cpus: int, gpu_memory_gb: float, tags: tuple[str, ...]) -> Resources:
+    """Return what slots offer; those of most workers of a fleet offer the same."""
+    return Resources(gpus=gpus, cpus=cpus, gpu_memory_gb=gpu_memory_gb, tags=tags)
+
+
+def _is_usable(info: WorkerInfo) -> bool:
+    """Return whether a worker has the same minor version as this driver."""
+    return info.version.split(".")[:2] == __version__.split(".")[:2]

@@ -1,0 +1,101 @@
+"""``mqtune code``: gives the code back that a driver has brought to its workers."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
+from mqtune.cli.place import Place, find_place, find_trial, name_argument, opened
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.text import printable
+from mqtune.core.trial import Attempt
+from mqtune.results.results import Results
+from mqtune.trainable.bundle import Bundle, File, is_digest, unpack
+
+
+@click.command("code")
+@name_argument
+@click.argument("trial", required=False)
+@click.option(
+    "-o", "--output", "folder", type=click.Path(path_type=Path), help="A new, or empty, folder to write the files to."
+)
+@broker_option("The Redis server that has the experiment, unless it is on this machine.")
+@json_option
+def command(name: str, trial: str | None, *, folder: Path | None, broker: str | None, as_json: bool) -> None:
+    """List the files that ran for experiment NAME, or its TRIAL, as its driver has brought them; or write them to a folder.
+
+    Without TRIAL they are those of the attempt that started last. To read them from a broker takes the account of a driver or
+    a worker.
+    """
+    place = find_place(name, broker)
+    with opened(place) as view:
+        digest = _digest_of(view.results, trial)
+    files = find_files(place, digest)
+    if folder is not None:
+        _write(files, folder)
+        click.echo(f"{len(files)} files of bundle {digest[:12]} are in {folder}")
+    elif as_json:
+        print_json({"bundle": digest, "files": {each: len(file.content) for each, file in files.items()}})
+    else:
+        say(f"bundle {digest}")
+        print_table(("bytes", "file"), ([str(len(file.content)), printable(each)] for each, file in files.items()))
+
+
+def _digest_of(results: Results, trial: str | None) -> str:
+    """Return the digest of the bundle of a trial's last attempt, or of the attempt that started last."""
+    trials = results.experiment.trials
+    chosen = list(trials.values()) if trial is None else [trials[find_trial(results.experiment, trial)]]
+    ran = sorted((attempt for each in chosen for attempt in each.attempts), key=_started)
+    found = ran[-1].environment.get("bundle") if ran else results.definition.get("bundle")
+    if not is_digest(found):
+        what = f"experiment {results.name!r}" if trial is None else f"trial {trial} of experiment {results.name!r}"
+        raise ConfigurationError(f"{what} ran code that its workers had; Process(bundle='.') has a driver bring it")
+    return str(found)
+
+
+def _started(attempt: Attempt) -> float:
+    return attempt.started_at or 0.0
+
+
+def find_files(place: Place, digest: str) -> dict[str, File]:
+    """Return the files of a bundle of an experiment by their paths.
+
+    Raises:
+        ConfigurationError: it is neither in the experiment's folder nor on its broker.
+        AccessDenied: the account may not read code.
+        CodeRefused: something is wrong with it.
+    """
+    bundle = _found(place, digest)
+    if bundle is None:
+        raise ConfigurationError(
+            f"bundle {digest[:12]} is neither in the experiment's folder here nor on the broker; the machine that drove it has it"
+        )
+    return bundle.files()
+
+
+def _found(place: Place, digest: str) -> Bundle | None:
+    from mqtune.driver.bundling import BundleFolder  # noqa: PLC0415 - --help needs none of it
+    from mqtune.journal.code import CodeExchange  # noqa: PLC0415
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+
+    if place.folder is not None and (kept := BundleFolder(place.folder).find(digest)) is not None:
+        return kept
+    if not place.broker:
+        return None
+    with contextlib.closing(connect(place.broker, role="reader")) as client:
+        return CodeExchange(client, place.name, patience_s=CONNECT_TIMEOUT_S).bundle(digest)
+
+
+def _write(files: dict[str, File], folder: Path) -> None:
+    try:
+        if folder.is_dir():
+            # Only an empty one can be.
+            folder.rmdir()
+        unpack(files, folder)
+    except OSError as error:
+        raise MqtuneError(
+            f"the files can't be written to {folder}: {error}; give a new folder, or an empty one"
+        ) from None

@@ -1,0 +1,79 @@
+"""``mqtune init``: a starter project."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import click
+
+from mqtune.core.errors import ConfigurationError, MqtuneError
+
+#: The files of a project, and what each is made of; the others are written here.
+_FILES: Final = {
+    "tune.py": "tune.py.txt",
+    "mqtune-worker.service": "mqtune-worker.service",
+    "compose.yml": "compose.yml",
+}
+#: Files that a folder with code may have, to which one's own lines are added by hand.
+_SHARED: Final = frozenset({"requirements.txt", ".gitignore"})
+#: What no name of an experiment, or of a project of Compose's, has.
+_NOT_ALLOWED: Final = re.compile(r"[^a-z0-9-]+")
+_NAME_CHARS: Final = 60
+
+
+@click.command("init")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
+def command(folder: Path) -> None:
+    """Write a starter project into FOLDER: a script that runs as it is, a unit of systemd's for workers, and a compose file.
+
+    It replaces no file that is there.
+    """
+    contents = _contents(folder.resolve())
+    there = [name for name in contents if (folder / name).exists()]
+    for name in _SHARED & {*there}:
+        there.remove(name)
+        click.echo(f"left as it is: {folder / name}, to which belongs: {' '.join(contents.pop(name).split())}")
+    if there:
+        raise ConfigurationError(f"{folder} has {', '.join(there)} already; give another folder: mqtune init FOLDER")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            # Passwords are for their owner alone from the first moment.
+            (folder / name).touch(mode=0o600 if name == ".env" else 0o666)
+            (folder / name).write_text(text, encoding="utf-8")
+            click.echo(f"wrote {folder / name}")
+    except OSError as error:
+        raise MqtuneError(f"{folder} can't be written: {error}") from None
+    click.echo(f"try it: cd {shlex.quote(str(folder))} && python tune.py")
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """Return what to write, by the names of the files."""
+    words = {
+        "@NAME@": _NOT_ALLOWED.sub("-", folder.name.lower())[:_NAME_CHARS].strip("-") or "tuning",
+        # As systemd has a percent sign.
+        "@FOLDER@": str(folder).replace("%", "%%"),
+        "@USER@": getpass.getuser(),
+        "@MQTUNE@": shutil.which("mqtune", path=str(Path(sys.executable).parent)) or "mqtune",
+    }
+    found = {}
+    for name, source in _FILES.items():
+        text = (files("mqtune.cli") / "starter" / source).read_text(encoding="utf-8")
+        for mark, word in words.items():
+            text = text.replace(mark, word)
+        found[name] = text
+    password = secrets.token_hex(16)
+    return {
+        **found,
+        "requirements.txt": "mqtune\n",
+        ".env": f"REDIS_PASSWORD={password}\nMQTUNE_BROKER=redis://:{password}@127.0.0.1:6379/0\n",
+        ".gitignore": ".env\n__pycache__/\n",
+    }

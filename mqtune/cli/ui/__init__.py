@@ -1,0 +1,89 @@
+"""``mqtune ui``: experiments, trials and the fleet in a browser, live."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import click
+
+from mqtune.cli.output import broker_option
+from mqtune.cli.place import complete_experiment, find_place, is_asked_for, newest_place, opened
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import printable
+
+#: What the extra brings.
+_NEEDED: Final = ("starlette", "uvicorn", "plotly", "optuna", "sklearn")
+
+
+@click.command("ui")
+@click.argument("names", nargs=-1, metavar="[NAME]…", shell_complete=complete_experiment)
+@broker_option("The Redis server whose experiments and workers are shown; a monitor's account will do to look.")
+@click.option("--steer", "steers", is_flag=True, help="Add buttons that steer; on a broker with an operator's account.")
+@click.option(
+    "--export",
+    "report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write one experiment to an .html file instead, which needs nothing else.",
+)
+@click.option("--port", default=8265, show_default=True, help="The port to listen on; 0 for a free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; any other is without encryption."
+)
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="The name of a proxy before it; may be repeated."
+)
+def command(
+    names: tuple[str, ...],
+    broker: str | None,
+    port: int,
+    host: str,
+    hosts: tuple[str, ...],
+    report: Path | None,
+    *,
+    steers: bool,
+) -> None:
+    """Show experiments in a browser, live: NAME or its folder; by default all on this machine and on the broker.
+
+    It prints the URL to open, whose token lets in who has it. From another machine: ssh -L 8265:localhost:8265 this-machine, and
+    then the same URL. Needs pip install 'mqtune[ui]'.
+    """
+    if missing := [each for each in _NEEDED if find_spec(each) is None]:
+        raise ConfigurationError(f"the page needs {' and '.join(missing)}: pip install 'mqtune[ui]'")
+    # --help needs none of it.
+    if report is not None:
+        _export(names, broker, report)
+        return
+    from mqtune.cli.ui.places import Places  # noqa: PLC0415
+    from mqtune.cli.ui.server import serve  # noqa: PLC0415
+
+    places = Places(
+        [find_place(name, broker) for name in names], broker, broker_alone=bool(broker) and is_asked_for("broker")
+    )
+    if broker:
+        # Its error says what is wrong with the broker, before anybody looks.
+        places.listed()
+    with contextlib.suppress(KeyboardInterrupt), _listening(host, port) as listening:
+        serve(listening, host, places, hosts, steers=steers)
+
+
+def _export(names: tuple[str, ...], broker: str | None, file: Path) -> None:
+    from mqtune.cli.ui.report import write_report  # noqa: PLC0415 - as above
+
+    if len(names) > 1:
+        raise click.UsageError("--export is for one experiment")
+    with opened(find_place(names[0], broker) if names else newest_place(broker)) as view:
+        write_report(view, file)
+    click.echo(f"{file}: {printable(view.results.name)} · {view.state}")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"can't listen on {host}:{port}: {error}; give another --port, or 0") from None

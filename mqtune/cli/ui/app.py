@@ -1,0 +1,290 @@
+"""The page's server: what the browser asks for, and what it is told as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mqtune.cli.ui import views
+from mqtune.cli.ui.access import Access, Gate
+from mqtune.cli.ui.feed import Feed, Feeds
+from mqtune.cli.ui.logs import Log
+from mqtune.cli.ui.paced import Paced
+from mqtune.cli.ui.places import Places
+from mqtune.cli.ui.steering import steer
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
+from mqtune.journal.logs import LogStream
+from mqtune.results.frames import Row
+from mqtune.results.plots.by_plotly import script
+from mqtune.results.results import json_text
+
+ASSETS: Final = Path(__file__).with_name("assets")
+#: The shortest time between two messages about an experiment: faster than anybody sees.
+_TICK_S: Final = 0.1
+#: After so long without news a stream says that it lives, and sees whether somebody still listens.
+_QUIET_S: Final = 15.0
+#: The pause before output is looked at again: nothing says that it has grown.
+_LOOK_S: Final = 0.2
+#: The most rows of a table at first.
+_ROWS: Final = 25
+#: How many pictures are made at once: one that takes long holds up no other, and all together leave room for what happens.
+_PICTURES_AT_ONCE: Final = 2
+#: The longest body of a request.
+_MOST_BYTES: Final = 64 * 1024
+
+
+class Json(Response):
+    """Plain values as JSON, which has no NaN: it is a text, as everywhere in mqtune."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return json_text(content).encode(errors="backslashreplace")
+
+
+class Page:
+    """The handlers of the page's requests.
+
+    Args:
+        places: the experiments that are shown.
+        access: who may see them.
+        steers: whether they may be changed too.
+    """
+
+    def __init__(self, places: Places, access: Access, *, steers: bool = False) -> None:
+        self.feeds = Feeds(places.find)
+        #: The loop that serves it, once it does.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._is_closing = False
+        #: What streams wait for.
+        self._waited_for: set[asyncio.Event] = set()
+        self._places = places
+        self._access = access
+        self._steers = steers
+        self._paced, self._pictures = Paced(), Paced(_PICTURES_AT_ONCE)
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        routes = [
+            Route("/", self.index),
+            Route("/plotly.js", self.plotly),
+            Mount("/assets", StaticFiles(directory=ASSETS)),
+            Route("/api/login", self.login, methods=["POST"]),
+            Route("/api/me", self.me),
+            Route("/api/steer", self.steer, methods=["POST"]),
+            Route("/api/experiments", self.experiments),
+            Route("/api/fleet", self.fleet),
+            Route("/api/trials", self.trials),
+            Route("/api/picture", self.picture),
+            Route("/api/trial", self.trial),
+            Route("/api/why", self.why),
+            Route("/api/code", self.code),
+            Route("/api/events", self.events),
+            Route("/api/log", self.log),
+        ]
+        handlers: dict[object, Callable[[Request, Exception], Response]] = {
+            MqtuneError: _failed,
+            OSError: _failed,
+            click.ClickException: _failed,
+        }
+        middleware = [Middleware(Gate, access=self._access), Middleware(GZipMiddleware, compresslevel=5)]
+        return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware, lifespan=self._lifespan)
+
+    def end(self) -> None:
+        """End all streams, from any thread."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._end_streams)
+
+    def _end_streams(self) -> None:
+        self._is_closing = True
+        for event in self._waited_for:
+            event.set()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(self.feeds.close)
+
+    # What is the same for everybody.
+
+    def index(self, _: Request) -> Response:
+        """Return the page, in which nothing stands yet."""
+        return FileResponse(ASSETS / "index.html")
+
+    def plotly(self, _: Request) -> Response:
+        """Return the plotly.js that Plotly brings."""
+        return FileResponse(script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+    async def login(self, request: Request) -> Response:
+        """Exchange the token for a cookie."""
+        return self._access.let_in(request, (await _body(request)).get("token"))
+
+    def me(self, _: Request) -> Response:
+        """Return what the page may do."""
+        return Json({"csrf": self._access.csrf, "steer": self._steers})
+
+    async def steer(self, request: Request) -> Response:
+        """Carry out what a button says."""
+        if not self._steers:
+            return Json({"error": "this page only reads; start it with --steer"}, 403)
+        if not self._access.may_change(request):
+            return Json({"error": "the request does not come from this page"}, 403)
+        return Json(await run_in_threadpool(steer, self._places, await _body(request)))
+
+    # What is asked for.
+
+    def experiments(self, _: Request) -> Response:
+        """Return the experiments."""
+        return Json({"experiments": self._places.listed(), "broker": bool(self._places.broker)})
+
+    def fleet(self, _: Request) -> Response:
+        """Return the workers, and what runs where."""
+        return self._made(("fleet",), object(), lambda: views.fleet_page(self._places, self.feeds))
+
+    def trials(self, request: Request) -> Response:
+        """Return the trials of an experiment, filtered and sorted."""
+        feed, asked = self._feed(request), request.query_params
+        where, sort, reverse = asked.get("where", "").strip(), asked.get("sort", ""), "reverse" in asked
+        count = _number(asked.get("count", ""), _ROWS)
+        make = functools.partial(views.table, feed, where, sort, reverse=reverse, count=count)
+        return self._made(("trials", feed.place.name, where, sort, reverse, count), (id(feed), feed.last), make)
+
+    def picture(self, request: Request) -> Response:
+        """Return a picture of an experiment or a trial."""
+        feed, asked = self._feed(request), request.query_params
+        kind, trial, columns = asked.get("kind", ""), asked.get("trial", ""), _number(asked.get("columns", ""), 3)
+        make = functools.partial(views.picture, feed, kind, columns=columns, trial=trial)
+        key = ("picture", feed.place.name, kind, trial, columns)
+        return self._made(key, (id(feed), feed.last), make, self._pictures)
+
+    def trial(self, request: Request) -> Response:
+        """Return a trial."""
+        return Json(views.trial_page(self._feed(request), request.query_params.get("trial", "")))
+
+    def code(self, request: Request) -> Response:
+        """Return the files of what an attempt ran, or one of them."""
+        asked = request.query_params
+        attempt = _number(asked.get("attempt", ""), 0)
+        return Json(views.code(self._feed(request), asked.get("trial", ""), attempt, asked.get("file", "")))
+
+    def why(self, request: Request) -> Response:
+        """Return why a trial, or what an experiment has, waits."""
+        feed, trial = self._feed(request), request.query_params.get("trial", "")
+        make = functools.partial(views.why, self._places, self.feeds, feed, trial)
+        return self._made(("why", feed.place.name, trial), object(), make)
+
+    def _made(
+        self, key: tuple[object, ...], version: object, make: Callable[[], Row], paced: Paced | None = None
+    ) -> Response:
+        made = (paced or self._paced).get(key, version, make)
+        return Json({**made.value, "pause_s": made.pause_s})
+
+    def _feed(self, request: Request) -> Feed:
+        return self.feeds.get(request.query_params.get("name", ""))
+
+    # What happens.
+
+    async def events(self, request: Request) -> Response:
+        """Stream how an experiment stands, whenever that changes, and the trials that have changed."""
+        feed = await run_in_threadpool(self._feed, request)
+        return _stream(self._changes(feed, request.headers.get("last-event-id", "")))
+
+    async def _changes(self, feed: Feed, after: str) -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        with self._waiting() as news:
+
+            def tell() -> None:
+                # The loop may be gone in this moment.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(news.set)
+
+            feed.listeners.add(tell)
+            try:
+                while not self._is_closing:
+                    news.clear()
+                    after, found = await run_in_threadpool(views.changed, feed, after)
+                    yield _message(found, after)
+                    await asyncio.sleep(_TICK_S)
+                    while not await _happens(news, _QUIET_S):
+                        yield ": still here\n\n"
+            finally:
+                feed.listeners.discard(tell)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        self._waited_for.add(event)
+        try:
+            yield event
+        finally:
+            self._waited_for.discard(event)
+
+    async def log(self, request: Request) -> Response:
+        """Stream what an attempt of a trial prints."""
+        feed, asked = await run_in_threadpool(self._feed, request), request.query_params
+        stream: LogStream = "stderr" if asked.get("stream") == "stderr" else "stdout"
+        log = await run_in_threadpool(Log, feed, asked.get("trial", ""), stream, _number(asked.get("attempt", ""), 0))
+        return _stream(self._output(log))
+
+    async def _output(self, log: Log) -> AsyncIterator[str]:
+        with contextlib.closing(log), self._waiting() as end:
+            is_over = False
+            while not is_over and not self._is_closing:
+                text, is_over = await run_in_threadpool(log.read)
+                if text or is_over:
+                    yield _message({"text": text, "over": is_over})
+                else:
+                    await _happens(end, _LOOK_S)
+
+
+async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_s)
+    return event.is_set()
+
+
+def _stream(messages: AsyncIterator[str]) -> Response:
+    # A proxy would else wait for more before it passes anything on.
+    return StreamingResponse(messages, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def _message(content: object, id_: str = "") -> str:
+    # An id comes from the journal, and has digits and a dash.
+    return f"{f'id: {id_}' + chr(10) if id_ else ''}data: {json_text(content)}\n\n"
+
+
+async def _body(request: Request) -> Row:
+    if _number(request.headers.get("content-length", ""), _MOST_BYTES + 1) > _MOST_BYTES:
+        raise click.UsageError("the request is too long")
+    try:
+        found = await request.json()
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise click.UsageError("the request is no JSON object")
+    return found
+
+
+def _number(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise  # noqa: PLR2004 - digits
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    statuses = {ConfigurationError: 404, OSError: 404, BrokerUnavailable: 503}
+    status = next((code for kind, code in statuses.items() if isinstance(error, kind)), 400)
+    message = error.message if isinstance(error, click.ClickException) else str(error)
+    return Json({"error": message}, status)

@@ -1,0 +1,538 @@
+"""What the page knows of experiments: a fold of each that follows its journal while somebody looks, and nothing when nobody does."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from mqtune.cli.place import Place
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition, MqtuneError
+from mqtune.core.events import DecisionTaken, Event, ExperimentCreated, Reports, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.machine import SERVER_FOLDER
+from mqtune.core.text import flatten
+from mqtune.core.trial import Report, Trial, TrialId, is_number
+from mqtune.journal.base import Entry, entry_order
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalTail
+from mqtune.results.experiments import (
+    Readable,
+    RecordedReport,
+    created_event,
+    empty_experiment,
+    saved_events,
+    state_in_words,
+    state_of_folder,
+)
+from mqtune.results.plots.data import Curve, Read, time_attr_of
+from mqtune.results.results import Results
+
+#: How long an experiment is followed when nobody looks any more: a page that is loaded again finds it there.
+LINGER_S: Final = 30.0
+#: How long a read waits for news; a feed that is closed ends within that.
+_WAIT_S: Final = 0.5
+#: The pause between two looks at a file, of which nothing says that it has grown.
+_LOOK_S: Final = 0.05
+#: How often it is asked whether there is a driver, and tried again after an error.
+_STATE_S: Final = 2.0
+#: Reading everything again waits for so many times as long as the last time took.
+AGAIN: Final = 20.0
+#: Trials of which all metrics are kept, those looked at last.
+_DETAILS: Final = 8
+#: How often something is made anew because a trial has changed meanwhile.
+_TRIES: Final = 5
+
+#: How many entries may be folded while everybody waits: a moment's work, also when each is a batch of reports.
+_FEW: Final = 20
+
+Curves = dict[str, Curve]
+T = TypeVar("T")
+
+
+class _Replaced(Exception):
+    """The file is another one than the one that was read."""
+
+
+class _Source(Protocol):
+    """Where entries come from; ``copy`` has those that were read, and maybe more."""
+
+    copy: JournalFile
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        """Return the entries that have come since; wait for some time if there are none."""
+
+    def state(self, outcome: str) -> str:
+        """Return the experiment's state in words."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class _Folder:
+    """The journal of an experiment on this machine, which its driver writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.copy = JournalFile(folder / JOURNAL_FILE)
+        self._folder = folder
+        self._tail = JournalTail(self.copy.path)
+        self._inode = self.copy.path.stat().st_ino
+        self._size = 0
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.copy.path.stat()
+            if found.st_ino != self._inode:
+                self._tail, self._inode, self._size = JournalTail(self.copy.path), found.st_ino, 0
+                raise _Replaced
+            # Opened only when there is something new.
+            entries = list(self._tail.read()) if found.st_size != self._size else []
+            self._size = found.st_size
+            if entries or time.monotonic() >= deadline:
+                return entries
+            # Nothing says that a file has grown.
+            time.sleep(_LOOK_S)
+
+    def state(self, outcome: str) -> str:
+        return state_of_folder(self._folder, outcome)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Broker:
+    """The journal of an experiment on a broker, which is copied to a folder that goes with the feed."""
+
+    def __init__(self, url: str, name: str) -> None:
+        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+        from mqtune.journal.follow import Follower  # noqa: PLC0415
+
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
+            self._handle = stack.enter_context(Client(url)).experiment(name)
+            self._follower = stack.enter_context(contextlib.closing(Follower(url, name)))
+            self.copy = JournalFile(folder / JOURNAL_FILE)
+            self.copy.begin([])
+            stack.callback(self.copy.close)
+            self._open = stack.pop_all()
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        entries = self._follower.read(timeout_s)
+        self.copy.append(entries)
+        return entries
+
+    def state(self, outcome: str) -> str:
+        if outcome or (found := self._handle.state()) is None:
+            return outcome
+        return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@dataclass(slots=True)
+class _Part:
+    """The first entries of a copy."""
+
+    copy: JournalFile
+    entries: int = 0
+
+    def read(self) -> Iterator[Entry]:
+        """Yield them."""
+        return islice(self.copy.read(), self.entries)
+
+
+class _Fold:
+    """What has become of an experiment, and the values of its reports, in the order in which entries are taken."""
+
+    def __init__(self, created: ExperimentCreated, folder: Path, written: Readable) -> None:
+        self.experiment = empty_experiment(created)
+        self.results = Results(self.experiment, folder, written)
+        self.time_attr = time_attr_of(self.results)
+        self.curves: dict[TrialId, Curves] = {}
+        #: Whether it is known that drivers processed the entries in another order.
+        self.is_out_of_order = False
+
+    def take(self, event: Event | Report) -> bool:
+        """Fold an event, and return whether it is a report that counts."""
+        if not isinstance(event, Report):
+            self.experiment.apply(event)
+            return False
+        if self.experiment.apply_report(event) is None:
+            return False
+        curves = self.curves.get(event.trial)
+        if curves is None:
+            curves = self.curves[event.trial] = {name: Curve() for name in self.experiment.objective.metrics}
+        for metric, curve in curves.items():
+            curve.take(event.timestamp, event.metrics, self.time_attr, metric)
+        return True
+
+    def take_entry(self, entry: Entry, hear: Callable[[Report], None] = lambda _: None) -> set[TrialId]:
+        """Fold an entry, tell of each report that counts, and return the trials that it was about."""
+        event = decode_event(entry.data, entry.id)
+        try:
+            if event is None:
+                return set()
+            if isinstance(event, Reports):
+                self.experiment.unreadable += event.unreadable
+                reports = list(event)
+                for report in reports:
+                    if self.take(report):
+                        hear(report)
+                return {report.trial for report in reports} & self.experiment.trials.keys()
+            self.take(event)
+            self.is_out_of_order = self.is_out_of_order or self._has_later_reports(event)
+        except InvalidTransition:
+            self.is_out_of_order = True
+            return set()
+        return {TrialId(getattr(event, "trial", ""))} & self.experiment.trials.keys()
+
+    def _has_later_reports(self, event: Event) -> bool:
+        """Whether reports were taken in that came after the decision on an earlier one."""
+        if not isinstance(event, DecisionTaken) or not event.sequence:
+            return False
+        return self.experiment.trials[event.trial].attempts[event.attempt - 1].reports > event.sequence
+
+
+class Changes(NamedTuple):
+    """The trials that have changed, those that did last first, and the id of the entry up to which that is."""
+
+    entry: str
+    trials: list[Trial]
+
+
+class Feed:
+    """One experiment, followed in a thread of its own; ``lock`` keeps it as it is, and is held for moments alone.
+
+    Entries that come are folded as they come; a driver may have processed some in another order (see ``events_in_order``).
+    Where that shows, all is folded again in the driver's order, in another thread, while news goes on coming.
+
+    Args:
+        place: where the experiment is.
+        is_idle: told of the feed when it may end; returns whether it does.
+        settled: called when all of a journal has been folded.
+
+    Raises:
+        ConfigurationError: there is no such experiment, or it has not begun.
+        BrokerUnavailable: its broker does not answer.
+    """
+
+    def __init__(
+        self, place: Place, is_idle: Callable[[Feed], bool], settled: Callable[[], object] = lambda: None
+    ) -> None:
+        self.place = place
+        self.lock = threading.RLock()
+        self.touched_at = time.monotonic()
+        #: What is called, in the feed's thread, when something has changed.
+        self.listeners: set[Callable[[], None]] = set()
+        #: Why there is no news, in words; empty while there may be.
+        self.problem = ""
+        self.state = ""
+        self.last = ""
+        self._asked_at = -math.inf
+        self._is_idle = is_idle
+        self._settled = settled
+        self._is_closed = threading.Event()
+        #: What has come since all was begun to be folded again; None while it is not.
+        self._since: list[Entry] | None = None
+        #: What has come of trials whose metrics are being read.
+        self._pending: dict[TrialId, list[Report]] = {}
+        self._source = _source_of(place)
+        #: What was taken in.
+        self._written = _Part(self._source.copy)
+        try:
+            self._begin()
+            self._ask_state()
+        except BaseException:
+            self._source.close()
+            raise
+        self._thread = threading.Thread(target=self._follow, name=f"mqtune-ui-{place.name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and wait for that."""
+        self._is_closed.set()
+        self._thread.join()
+
+    def read(self) -> Iterator[Entry]:
+        """Yield the entries that were taken in."""
+        return self._written.read()
+
+    def changes(self, after: str) -> Changes:
+        """Return the trials that changed behind an entry; none without one."""
+        with self.lock:
+            order, found = entry_order(after) if after else None, []
+            for id_, entry in reversed(self._changed.items()):
+                if order is None or entry_order(entry) <= order:
+                    break
+                found.append(self.experiment.trials[id_])
+            return Changes(self.last, found)
+
+    @property
+    def experiment(self) -> Experiment:
+        """What has become of the experiment so far."""
+        return self._fold.experiment
+
+    @property
+    def results(self) -> Results:
+        """Its results so far."""
+        return self._fold.results
+
+    def unlocked(self, make: Callable[[Results], T]) -> T:
+        """Return what is made of the results so far, while the experiment may go on: nothing waits for it.
+
+        What it takes from the results is as it was but for single trials, which may have changed meanwhile.
+        """
+        for _ in range(_TRIES):
+            with self.lock:
+                results = copy(self.results)
+                results.experiment = _still(results.experiment)
+            # Something of a trial has grown while it was looked through.
+            with contextlib.suppress(RuntimeError):
+                return make(results)
+        with self.lock:
+            return make(self.results)
+
+    def curves(self, results: Read, metric: str) -> Mapping[TrialId, Curve]:
+        """Return the reports so far of each trial that *results* have, as pictures are made of them."""
+        known = results.experiment.trials
+        with self.lock:
+            found = [(id_, curves[metric]) for id_, curves in self._fold.curves.items() if id_ in known]
+        return {id_: curve.copy() for id_, curve in found}
+
+    def detail(self, trial: TrialId) -> Curves:
+        """Return all metrics of a trial that are numbers, by their names."""
+        with self.lock:
+            is_known, part = trial in self._details, self._so_far()
+            if not is_known:
+                self._pending[trial] = []
+        if not is_known:
+            # All of the journal is read for it.
+            found: Curves = {}
+            for report in Results(self.experiment, self.results.folder, part).reports(trial):
+                if not report.late:
+                    self._add_detail(found, report)
+            with self.lock:
+                for each in self._pending.pop(trial, ()):
+                    self._add_detail(found, each)
+                self._details[trial] = found
+                while len(self._details) > _DETAILS:
+                    del self._details[next(iter(self._details))]
+        with self.lock:
+            return {name: curve.copy() for name, curve in self._details.get(trial, {}).items()}
+
+    # Folding.
+
+    def _begin(self) -> None:
+        """Read all there is, and fold it in the order in which drivers processed it."""
+        self._written.entries = 0
+        while entries := self._source.read(0):
+            self._written.entries += len(entries)
+            self.last = entries[-1].id
+        began = time.monotonic()
+        fold = self._folded(self._so_far())
+        with self.lock:
+            self._fold = fold
+            # Whoever folds another file has folded in vain.
+            self._since = None
+            self._details: dict[TrialId, Curves] = {}
+            #: The last entry of each trial since the feed began, the newest last.
+            self._changed: dict[TrialId, str] = {}
+            self._fold_again_at = time.monotonic() + AGAIN * (time.monotonic() - began)
+        self._settled()
+
+    def _so_far(self) -> _Part:
+        return copy(self._written)
+
+    def _folded(self, part: _Part) -> _Fold:
+        events, folder = saved_events(part), part.copy.path.parent
+        # Not this object: the fold goes as soon as nobody has it any more.
+        fold = _Fold(created_event(events, folder), folder, self._written)
+        for event in events:
+            fold.take(event)
+            if self._is_closed.is_set():
+                break
+        return fold
+
+    def _fold_again(self, part: _Part, since: list[Entry]) -> None:
+        """Fold a part of the journal in the driver's order and then what has come since, and go on with that."""
+        began = time.monotonic()
+        try:
+            fold = self._folded(part)
+            while len(since) > _FEW and not self._is_closed.is_set():
+                with self.lock:
+                    some, since[:] = since[:], []
+                for entry in some:
+                    fold.take_entry(entry)
+        except (MqtuneError, OSError):
+            # The file is another one by now, or gone; who follows it sees that too.
+            fold = None
+        with self.lock:
+            if self._since is since:
+                self._since = None
+                self._fold_again_at = time.monotonic() + AGAIN * (time.monotonic() - began)
+                if fold is not None:
+                    for entry in since:
+                        fold.take_entry(entry)
+                    self._fold = fold
+                    self._details.clear()
+        self._settled()
+        self._tell()
+
+    def _hear(self, report: Report) -> None:
+        if report.trial in self._pending:
+            self._pending[report.trial].append(report)
+        if report.trial in self._details:
+            self._add_detail(self._details[report.trial], report)
+
+    def _add_detail(self, curves: Curves, report: Report | RecordedReport) -> None:
+        time_attr, metrics = self._fold.time_attr, dict(flatten(report.metrics))
+        for name, value in metrics.items():
+            if is_number(value) and name != time_attr:
+                curves.setdefault(name, Curve()).take(report.timestamp, metrics, time_attr, name)
+
+    def _take_entry(self, entry: Entry) -> None:
+        self._written.entries += 1
+        self.last = entry.id
+        if self._since is not None:
+            self._since.append(entry)
+        for trial in self._fold.take_entry(entry, self._hear):
+            self._changed.pop(trial, None)
+            self._changed[trial] = entry.id
+
+    # Following.
+
+    def _follow(self) -> None:
+        while not self._is_closed.is_set() and not self._may_end():
+            is_new, problem = False, ""
+            try:
+                is_new = self._more() | self._ask_state()
+            except (MqtuneError, OSError) as error:
+                problem = str(error) if isinstance(error, MqtuneError) else f"its journal can't be read: {error}"
+            if is_new or problem != self.problem:
+                self.problem = problem
+                self._tell()
+            if problem:
+                self._is_closed.wait(_STATE_S)
+        self._source.close()
+
+    def _tell(self) -> None:
+        for listener in list(self.listeners):
+            listener()
+
+    def _may_end(self) -> bool:
+        is_idle = not self.listeners and time.monotonic() - self.touched_at > LINGER_S
+        return is_idle and self._is_idle(self)
+
+    def _more(self) -> bool:
+        try:
+            entries = self._source.read(_WAIT_S)
+        except _Replaced:
+            self._begin()
+            return True
+        with self.lock:
+            for entry in entries:
+                self._take_entry(entry)
+            is_due = self._fold.is_out_of_order and time.monotonic() >= self._fold_again_at
+            if is_due and self._since is None:
+                self._since = []
+                folding = threading.Thread(
+                    target=self._fold_again,
+                    args=(self._so_far(), self._since),
+                    name=f"mqtune-ui-{self.place.name}-again",
+                    daemon=True,
+                )
+                folding.start()
+        return bool(entries)
+
+    def _ask_state(self) -> bool:
+        if time.monotonic() - self._asked_at <= _STATE_S:
+            return False
+        before, self.state = self.state, self._source.state(self.experiment.outcome)
+        self._asked_at = time.monotonic()
+        return self.state != before
+
+
+def _still(experiment: Experiment) -> Experiment:
+    """Return an experiment that gets and loses no trial any more."""
+    still = copy(experiment)
+    for name, value in vars(still).items():
+        if isinstance(value, dict | list | deque):
+            setattr(still, name, value.copy())
+    return still
+
+
+def _source_of(place: Place) -> _Source:
+    is_own = place.folder is not None and (place.folder / SERVER_FOLDER).is_dir()
+    if place.folder is not None and (is_own or not place.broker):
+        return _Folder(place.folder)
+    try:
+        return _Broker(place.broker or "", place.name)
+    except (ConfigurationError, BrokerUnavailable):
+        # It has ended, and the broker has forgotten it, or is gone.
+        if place.folder is None:
+            raise
+        return _Folder(place.folder)
+
+
+class Feeds:
+    """The feeds of the experiments that somebody looks at.
+
+    Args:
+        find: returns where the experiment of a name is; raises ConfigurationError if there is none.
+    """
+
+    def __init__(self, find: Callable[[str], Place]) -> None:
+        #: Called when a feed has folded all of its journal.
+        self.settled: Callable[[], object] = lambda: None
+        self._find = find
+        self._lock = threading.Lock()
+        self._feeds: dict[str, Feed] = {}
+        self._opening: dict[str, threading.Lock] = {}
+
+    def get(self, name: str) -> Feed:
+        """Return the feed of an experiment, which stays for some time without being asked for.
+
+        Raises:
+            as ``Feed``.
+        """
+        if (feed := self._touched(name)) is not None:
+            return feed
+        place = self._find(name)
+        with self._lock:
+            opening = self._opening.setdefault(name, threading.Lock())
+        with opening:
+            if (feed := self._touched(name)) is None:
+                feed = Feed(place, self._let_go, self.settled)
+                with self._lock:
+                    self._feeds[name] = feed
+            return feed
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            feeds, self._feeds = [*self._feeds.values()], {}
+        for feed in feeds:
+            feed.close()
+
+    def _touched(self, name: str) -> Feed | None:
+        with self._lock:
+            if (feed := self._feeds.get(name)) is not None:
+                feed.touched_at = time.monotonic()
+            return feed
+
+    def _let_go(self, feed: Feed) -> bool:
+        with self._lock:
+            is_idle = not feed.listeners and time.monotonic() - feed.touched_at > LINGER_S
+            if is_idle and self._feeds.get(feed.place.name) is feed:
+                del self._feeds[feed.place.name]
+            return is_idle

@@ -1,0 +1,87 @@
+"""What a trial prints, for a page that follows it."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import re
+from typing import Final
+
+from mqtune.cli.place import live_broker
+from mqtune.cli.ui.feed import Feed
+from mqtune.core.errors import ConfigurationError, LogUnavailable, MqtuneError
+from mqtune.core.text import printable
+from mqtune.core.trial import Attempt, TrialId
+from mqtune.journal.logs import CHUNK_BYTES, LogExchange, LogStream
+from mqtune.results.logs import Ask, AttemptOutput, attempt_of
+
+#: How much of what was printed before is shown.
+_BEFORE_BYTES: Final = 64 * 1024
+#: Colours, as terminals have them.
+_COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Log:
+    """The output of one attempt: read from its file, asked of its worker, or else its end from the journal.
+
+    Args:
+        feed: the experiment's.
+        trial: the trial's id.
+        stream: which output.
+        number: of the attempt; 0 for the last.
+
+    Raises:
+        ConfigurationError: there is no such trial, or no such attempt.
+    """
+
+    def __init__(self, feed: Feed, trial: str, stream: LogStream, number: int) -> None:
+        self._feed = feed
+        self._trial = TrialId(trial)
+        self._stream: LogStream = stream
+        if self._trial not in feed.experiment.trials:
+            raise ConfigurationError(f"there is no trial {trial!r}")
+        self._number = number or len(feed.experiment.trials[self._trial].attempts)
+        self._offset = -_BEFORE_BYTES
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._open = contextlib.ExitStack()
+        self._attempt()
+        self._ask = self._asking()
+
+    def read(self) -> tuple[str, bool]:
+        """Return what was printed since the last call, and whether that is all there will be."""
+        attempt = self._attempt()
+        output = AttemptOutput(self._trial, attempt, self._stream, self._ask)
+        try:
+            chunk = output.chunk(self._offset)
+        except MqtuneError as error:
+            why = str(error) if isinstance(error, LogUnavailable) else f"it can't be asked for: {error}"
+            tail = f"{output.tail.decode()}\n" if output.tail else ""
+            return _shown(f"{tail}… {why}\n"), True
+        self._offset = chunk.offset + len(chunk.data)
+        if not chunk.data and chunk.size < chunk.offset:
+            self._offset = max(0, chunk.size - CHUNK_BYTES)
+            return "\n… output was cut out of the file before it was read here …\n", False
+        # What was read before the end may lack the last bytes.
+        is_over = not chunk.data and attempt.end is not None and not chunk.is_open
+        return _shown(self._decoder.decode(chunk.data)), is_over
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._open.close()
+
+    def _attempt(self) -> Attempt:
+        return attempt_of(self._feed.experiment.trials[self._trial].attempts, self._trial, self._number)
+
+    def _asking(self) -> Ask | None:
+        from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+
+        url = live_broker(self._feed.place)
+        if url is None:
+            return None
+        client = self._open.enter_context(contextlib.closing(connect(url, role="driver")))
+        return LogExchange(client, self._feed.place.name).ask
+
+
+def _shown(text: str) -> str:
+    """Return output without its colours; a progress bar, which is written over itself, has a line each time."""
+    return printable(_COLORS.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,0 +1,110 @@
+"""Which experiments the page shows, and what it says of each in their list."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mqtune.cli.list import described_here, described_there
+from mqtune.cli.place import Place, live_broker
+from mqtune.cli.ui.paced import Paced
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.machine import SERVER_FOLDER
+from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.results.experiments import saved_experiments, state_of_folder
+from mqtune.results.frames import Row
+
+#: What the list needs of an experiment.
+_LISTED: Final = ("name", "state", "outcome", "created_at", "metric", "trials", "reports", "statuses", "tags", "error")
+
+
+class Places:
+    """The experiments that are shown.
+
+    Args:
+        given: those that were named; without any, all.
+        broker: the URL of the broker, if there is one.
+        broker_alone: whether what is on this machine is left out.
+    """
+
+    def __init__(self, given: Sequence[Place], broker: str | None, *, broker_alone: bool) -> None:
+        self.broker = broker
+        self._given = {place.name: place for place in given}
+        self._broker_alone = broker_alone
+        self._paced = Paced()
+
+    @property
+    def only(self) -> str:
+        """The name of the experiment, if one alone was named."""
+        return next(iter(self._given)) if len(self._given) == 1 else ""
+
+    def find(self, name: str) -> Place:
+        """Return where an experiment is.
+
+        Raises:
+            ConfigurationError: it is not shown, or there is none.
+        """
+        if self._given:
+            found = self._given.get(name)
+        else:
+            found = self._here().get(name) or (Place(name, None, self.broker) if self.broker else None)
+        if found is None:
+            raise ConfigurationError(f"there is no experiment {name!r} here")
+        return found
+
+    def listed(self) -> list[Row]:
+        """Return what is known of each experiment, those with the newest events first; of a broker's with a long journal, less.
+
+        Raises:
+            BrokerUnavailable: the broker does not answer.
+        """
+        here = {name: place for name, place in self._here().items() if not self._given or name in self._given}
+        here |= {name: place for name, place in self._given.items() if place.folder is not None}
+        found = [self._listed_here(place) for place in here.values()]
+        there = [each for each in self._there() if each["name"] not in here]
+        return [*found, *(each for each in there if not self._given or each["name"] in self._given)]
+
+    def servers(self) -> Iterator[str]:
+        """Yield the URLs of the servers that experiments which are shown run on."""
+        urls = {self.broker or ""}
+        for place in self._given.values() or self._here().values():
+            if place.folder is not None and (place.folder / SERVER_FOLDER / "url").exists():
+                urls.add(live_broker(place) or "")
+        yield from filter(None, urls)
+
+    def _here(self) -> dict[str, Place]:
+        if self._broker_alone:
+            return {}
+        return {folder.name: Place(folder.name, folder, self.broker) for folder in saved_experiments()}
+
+    def _listed_here(self, place: Place) -> Row:
+        folder = place.folder
+        assert folder is not None  # noqa: S101 - for types
+        version = os.stat(folder / JOURNAL_FILE).st_mtime_ns
+        made = self._paced.get(folder, version, lambda: described_here(folder))
+        listed = _listed(made.value)
+        return {**listed, "name": place.name, "state": state_of_folder(folder, str(listed.get("outcome") or ""))}
+
+    def _there(self) -> Iterator[Row]:
+        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+        if not self.broker:
+            return
+        url = self.broker
+        with Client(url) as there:
+            for experiment in there.experiments():
+                with contextlib.suppress(MqtuneError):
+                    if (state := experiment.state()) is not None:
+                        key, version = (state.name,), (state.entries, state.is_driven)
+                        made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
+                        yield _listed(made.value)
+
+
+def _listed(described: Row) -> Row:
+    best = described.get("best")
+    found: Row = {name: described[name] for name in _LISTED if name in described}
+    if isinstance(best, dict):
+        found |= {"best": best["value"], "best_trial": best["trial"]}
+    return found

@@ -1,0 +1,89 @@
+"""An experiment as one file: the page's pictures and its table of trials, for who has no mqtune."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from mqtune.cli.place import View
+from mqtune.cli.ui.app import ASSETS
+from mqtune.cli.ui.views import MOST_ROWS, as_figure
+from mqtune.core.errors import ConfigurationError, NothingToDraw
+from mqtune.core.experiment import Experiment
+from mqtune.core.machine import replace_file
+from mqtune.core.text import printable
+from mqtune.results.display import best_text, columns_of, counts_text, ranked
+from mqtune.results.frames import Row
+from mqtune.results.plots.by_plotly import script
+from mqtune.results.plots.plots import KINDS
+
+#: How many of a picture's panels stand beside each other.
+_COLUMNS: Final = 3
+
+
+def write_report(view: View, file: Path) -> None:
+    """Write an experiment to an HTML file, in one step.
+
+    Raises:
+        ConfigurationError: the file can't be written.
+    """
+    try:
+        replace_file(file, (part.encode(errors="backslashreplace") for part in _parts(view)))
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be written: {error}") from None
+
+
+def _parts(view: View) -> Iterator[str]:
+    experiment = view.results.experiment
+    style = (ASSETS / "page.css").read_text(encoding="utf-8")
+    # What is run is what stands here, whatever a trial has written.
+    scripts = [path.read_text(encoding="utf-8") for path in (script(), ASSETS / "pictures.js", ASSETS / "report.js")]
+    policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(map(_hash, scripts))}"
+    yield f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+    yield f"<title>{_text(experiment.name)} · mqtune</title><style>{style}</style><main><h1>{_text(experiment.name)}</h1>"
+    lines = [view.state, counts_text(experiment), f"{experiment.reports:,} reports", best_text(experiment)]
+    started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(experiment.created_at))
+    yield f'<p class="note">{_text(" · ".join(filter(None, [f"started {started}", *lines])))}</p>'
+    pictures = dict(_pictures(view))
+    for kind, picture in pictures.items():
+        yield f'<section class="card"><h2>{kind}</h2><p class="note">{_text(str(picture["note"]))}</p>'
+        yield f'<div class="plot" data-kind="{kind}"></div></section>'
+    yield from _table(experiment)
+    # A text in it may be the end of a script, as HTML has it.
+    data = json.dumps(pictures, allow_nan=False).replace("<", "\\u003c")
+    yield f'</main><script type="application/json" id="pictures">{data}</script>'
+    yield from (f"<script>{each}</script>" for each in scripts)
+
+
+def _pictures(view: View) -> Iterator[tuple[str, Row]]:
+    for kind in KINDS:
+        try:
+            yield kind, as_figure(view.results.plot.draw(kind), _COLUMNS)
+        except NothingToDraw:
+            continue
+
+
+def _table(experiment: Experiment) -> Iterator[str]:
+    trials, columns = ranked(experiment), columns_of(experiment)
+    more = f", the best {MOST_ROWS:,}" if len(trials) > MOST_ROWS else ""
+    heads = "".join(f"<th>{_text(column.head)}</th>" for column in columns)
+    yield f'<section class="card"><h2>Trials ({len(trials):,}{more})</h2><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+    for trial in trials[:MOST_ROWS]:
+        yield f"<tr>{''.join(f'<td>{_text(column.cell(experiment, trial))}</td>' for column in columns)}</tr>"
+    yield "</table></div></section>"
+
+
+def _text(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

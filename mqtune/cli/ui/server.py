@@ -1,0 +1,74 @@
+"""Runs the page's server until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Final
+from urllib.parse import quote
+
+import click
+import uvicorn
+
+from mqtune.cli.ui.access import Access
+from mqtune.cli.ui.app import Page
+from mqtune.cli.ui.places import Places
+from mqtune.core.text import printable
+
+#: How long Python lets a thread that computes go on while another one waits: each report passes some ten such turns, and while a picture
+#: is made Python's own 5 ms would have it wait for 50 ms.
+_SWITCH_S: Final = 0.001
+
+
+#: What is new is looked through for garbage once there are so many objects more, which takes some ms; what was kept then 20 times less often,
+#: and all that there is next to never: it holds everything up for 0.2 s where there are 10,000 trials.
+_COLLECTIONS: Final = (50_000, 20, 100)
+
+
+class Server(uvicorn.Server):
+    """One that ends the streams of events first, for which it would else wait."""
+
+    def __init__(self, config: uvicorn.Config, page: Page) -> None:
+        super().__init__(config)
+        self._page = page
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.end()
+
+    def end(self) -> None:
+        """End, from any thread."""
+        self.should_exit = True
+        self._page.end()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._page.loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+
+def server_of(page: Page) -> Server:
+    """Return the server of a page."""
+    config = uvicorn.Config(
+        page.app(), log_level="critical", access_log=False, ws="none", server_header=False, timeout_graceful_shutdown=3
+    )
+    return Server(config, page)
+
+
+def serve(listening: socket.socket, host: str, places: Places, names: Iterable[str], *, steers: bool) -> None:
+    """Print the URL, and serve until Ctrl-C."""
+    sys.setswitchinterval(_SWITCH_S)
+    port = listening.getsockname()[1]
+    access = Access(host, port, names)
+    shown = host if host not in ("", "0.0.0.0", "::") else socket.gethostname()  # noqa: S104 - compared
+    shown = f"[{shown}]" if ":" in shown else shown
+    one = f"/e/{quote(places.only, safe='')}" if places.only else ""
+    click.echo(f"http://{printable(shown)}:{port}/#token={access.token}{one}  (Ctrl-C ends)")
+    page = Page(places, access, steers=steers)
+    # What was folded is no garbage, and all else waits while Python looks through it for some.
+    page.feeds.settled = gc.freeze
+    gc.set_threshold(*_COLLECTIONS)
+    server_of(page).run(sockets=[listening])

@@ -1,0 +1,90 @@
+"""What the page may ask of an experiment's driver: what the command line's verbs ask, and with their words."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from mqtune.cli.place import find_trial, steered
+from mqtune.cli.steer import VERBS, Choice, Outcome, asked, experiment_of, in_words, steered_trial
+from mqtune.cli.ui.places import Places
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import names_in_words
+from mqtune.core.trial import Trial
+from mqtune.results.frames import Row
+
+if TYPE_CHECKING:
+    from mqtune.client import ExperimentHandle
+
+#: How long an answer is waited for; the request stays in any case.
+_ANSWER_S: Final = 15.0
+#: What is kept with the trial.
+_REASON: Final = "by hand, on the live page"
+#: The most trials whose answers are told one by one.
+_SHOWN: Final = 5
+_MOST_TRIALS: Final = 10**9
+
+
+def steer(places: Places, wanted: Row) -> Row:
+    """Carry out what a button says, and return what came of it in words.
+
+    Args:
+        places: the experiments that are shown.
+        wanted: the name of the experiment, the verb, for some the trial, and what else the verb takes; in place of a trial,
+            ``where`` with a condition, or without one for all, and the ``count`` of trials that are meant at most.
+
+    Raises:
+        ConfigurationError: there is no such experiment, trial or verb, a limit is none, or no trial has what the condition names.
+        click.UsageError: the condition is none.
+        MqtuneError: the account may not do it, or the broker is away.
+    """
+    name, verb, trial = (str(wanted.get(key) or "") for key in ("name", "verb", "trial"))
+    with steered(places.find(name)) as handle:
+        if verb in VERBS and "where" in wanted:
+            return _steer_many(handle, verb, str(wanted["where"] or "").strip(), wanted.get("count"))
+        if verb in VERBS:
+            experiment = experiment_of(handle)
+            found = experiment.trials[find_trial(experiment, trial)]
+            outcome = _steered(handle, verb, found, _ANSWER_S)
+        elif verb == "end":
+            outcome = asked("end", "", partial(handle.end, now=wanted.get("now") is True, timeout_s=_ANSWER_S))
+        elif verb == "set":
+            most, at_once = (_limit(wanted, key) for key in ("max_trials", "max_concurrent"))
+            request = partial(handle.set, max_trials=most, max_concurrent=at_once, timeout_s=_ANSWER_S)
+            outcome = asked("set", "", request)
+        else:
+            raise ConfigurationError(f"{verb!r} is no verb; there are {names_in_words([*VERBS, 'end', 'set'])}")
+    return _told(outcome, name)
+
+
+def _steer_many(handle: ExperimentHandle, verb: str, where: str, count: object) -> Row:
+    choice = Choice((), everyone=True, wheres=(where,) if where else (), statuses=())
+    trials = choice.of(experiment_of(handle), VERBS[verb].statuses)
+    if type(count) is not int or len(trials) > count:
+        text = f"nothing was asked: it would be {len(trials)} trials by now; press it again"
+        return {"text": text, "done": False, "refused": True}
+    # All of them together take no longer than one may; then requests are left there, and no answer is waited for.
+    deadline = time.monotonic() + _ANSWER_S
+    outcomes = [_steered(handle, verb, trial, max(0.0, deadline - time.monotonic())) for trial in trials]
+    others = [each for each in outcomes if not each.done]
+    shown = [in_words(each, handle.name) for each in others[:_SHOWN]]
+    more = [f"and {len(others) - _SHOWN} more"] if len(others) > _SHOWN else []
+    text = "; ".join([f"{verb}: done for {len(outcomes) - len(others)} of {len(outcomes)} trials", *shown, *more])
+    return {"text": text, "done": not others, "refused": any(each.refused for each in others)}
+
+
+def _steered(handle: ExperimentHandle, verb: str, trial: Trial, timeout_s: float) -> Outcome:
+    why = {} if verb == "save" else {"reason": _REASON}
+    return steered_trial(handle, verb, trial, {"timeout_s": timeout_s, **why})
+
+
+def _told(outcome: Outcome, name: str) -> Row:
+    return {"text": in_words(outcome, name), "done": outcome.done, "refused": outcome.refused}
+
+
+def _limit(wanted: Row, key: str) -> int | None:
+    value = wanted.get(key)
+    if value is None or (type(value) is int and 0 < value < _MOST_TRIALS):
+        return value
+    raise ConfigurationError(f"{key}={value!r} is no number from 1 on")

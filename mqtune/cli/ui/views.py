@@ -1,0 +1,361 @@
+"""What the pages show, as plain values: text and numbers that a trial may have chosen, never markup."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Final
+
+from mqtune.cli.code import find_files
+from mqtune.cli.describe import described_trial
+from mqtune.cli.fleet import Run, busy_slots, open_fleet, queues_of, runs_of
+from mqtune.cli.steer import VERBS
+from mqtune.cli.terms import conditions_of, in_order, selected
+from mqtune.cli.ui.feed import Feed, Feeds
+from mqtune.cli.ui.places import Places
+from mqtune.cli.why import Inquiry
+from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
+from mqtune.core.experiment import Experiment
+from mqtune.core.text import flatten, printable
+from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
+from mqtune.results.display import Column, columns_of, ranked, short_value
+from mqtune.results.frames import Row
+from mqtune.results.logs import attempt_of
+from mqtune.results.plots.by_plotly import plain
+from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_attr_of
+from mqtune.results.plots.picture import BLUE, Axis, Look, Panel, Picture, Series, label
+from mqtune.results.plots.plots import KINDS, Plots
+from mqtune.results.results import Results
+from mqtune.trainable.bundle import is_digest
+
+#: The most rows of a table that are sent at once, and of changed trials that a page hears of.
+MOST_ROWS: Final = 1_000
+_MOST_CHANGED: Final = 200
+#: The most panels of a trial's metrics.
+_MOST_PANELS: Final = 12
+#: The heights of a panel alone, and of one of several, in pixels: two rows of them fit on a screen.
+_HEIGHT, _SMALL_HEIGHT = 300, 240
+#: The most bytes of a file that are shown: more than anybody reads.
+_MOST_SOURCE: Final = 256 * 1024
+#: The picture of one trial.
+TRIAL: Final = "trial"
+
+
+# An experiment.
+
+
+def summary(feed: Feed) -> Row:
+    """Return how an experiment stands, in the time that one trial takes."""
+    experiment, best = feed.experiment, feed.experiment.best
+    return {
+        "name": experiment.name,
+        "state": feed.state,
+        "problem": feed.problem,
+        "reason": experiment.reason,
+        "metrics": experiment.objective.metrics,
+        "created_at": experiment.created_at,
+        "trials": len(experiment.trials),
+        "counts": {status.value: count for status, count in experiment.counts.items() if count},
+        "reports": experiment.reports,
+        "unreadable": experiment.unreadable,
+        "best": None if best is None else _best(best),
+        "front": len(experiment.pareto_front),
+        "tags": experiment.labels.tags,
+        "notes": experiment.labels.notes,
+    }
+
+
+def _best(trial: Trial) -> Row:
+    config = [(name, short_value(value)) for name, value in islice(flatten(trial.config), 20)]
+    return {"trial": trial.id, "value": short_value(trial.best_value), "config": config}
+
+
+def changed(feed: Feed, after: str) -> tuple[str, Row]:
+    """Return what has changed behind an entry of the journal, and the entry up to which that is."""
+    with feed.lock:
+        changes = feed.changes(after)
+        columns = _columns(feed.experiment) if changes.trials else []
+        rows = [_table_row(columns, feed.experiment, trial) for trial in changes.trials[:_MOST_CHANGED]]
+        return changes.entry, {"summary": summary(feed), "rows": rows}
+
+
+def table(feed: Feed, where: str, sort: str, *, reverse: bool, count: int) -> Row:
+    """Return the trials for which a condition holds, the first *count* of them in an order; by default the best first.
+
+    Raises:
+        click.UsageError: the condition is none.
+        ConfigurationError: no trial has what it, or the order, names.
+    """
+
+    def made(results: Results) -> Row:
+        experiment = results.experiment
+        columns = _columns(experiment)
+        trials = ranked(experiment)
+        if where:
+            trials = selected(trials, conditions_of([where]))
+        if sort:
+            trials = in_order(experiment, trials, sort, reverse=reverse)
+        rows = [_table_row(columns, experiment, trial) for trial in trials[: min(count, MOST_ROWS)]]
+        return {
+            "heads": [each.head for each in columns],
+            "rows": rows,
+            "total": len(trials),
+            "verbs": _verbs_for(trials),
+        }
+
+    return feed.unlocked(made)
+
+
+def _verbs_for(trials: Iterable[Trial]) -> dict[str, int]:
+    """Return to how many of these trials each verb may be done."""
+    counts = Counter(trial.status for trial in trials)
+    found = {verb: sum(counts[status] for status in what.statuses) for verb, what in VERBS.items()}
+    return {verb: count for verb, count in found.items() if count}
+
+
+def _columns(experiment: Experiment) -> list[Column]:
+    has_tags = any(trial.labels.tags for trial in experiment.trials.values())
+    return [column for column in columns_of(experiment) if has_tags or column.head != "tags"]
+
+
+def _table_row(columns: Sequence[Column], experiment: Experiment, trial: Trial) -> Row:
+    cells = [column.cell(experiment, trial) for column in columns]
+    return {"id": trial.id, "status": trial.status.value, "cells": cells}
+
+
+# Pictures.
+
+
+def picture(feed: Feed, kind: str, *, columns: int, trial: str = "") -> Row:
+    """Return a picture as Plotly draws it, or why there is none.
+
+    Raises:
+        ConfigurationError: there is no such picture, or no such trial.
+    """
+    if kind != TRIAL and kind not in KINDS:
+        raise ConfigurationError(f"there is no picture {kind!r}")
+    try:
+        drawn = _trial_picture(feed, _trial(feed, trial)) if kind == TRIAL else _drawn(feed, kind)
+    except (NothingToDraw, ConfigurationError) as error:
+        return {"nothing": str(error)}
+    return as_figure(drawn, columns)
+
+
+def as_figure(drawn: Picture, columns: int) -> Row:
+    """Return a picture as Plotly draws it, with its note, in as many columns."""
+    height = drawn.height or (_HEIGHT if len(drawn.panels) == 1 else _SMALL_HEIGHT)
+    return {"note": drawn.note, **plain(replace(drawn, height=height, most_columns=max(1, columns)))}
+
+
+def _drawn(feed: Feed, kind: str) -> Picture:
+    return feed.unlocked(lambda results: Plots(results, feed.curves).draw(kind))
+
+
+def _trial_picture(feed: Feed, trial: Trial) -> Picture:
+    """Return all metrics of a trial by the scheduler's time; a panel for each."""
+    curves = feed.detail(trial.id)
+    first = [name for name in feed.experiment.objective.metrics if name in curves]
+    names = [*first, *sorted(curves.keys() - set(first))]
+    if not names:
+        raise NothingToDraw(f"trial {trial.id} has reported no number yet")
+    shown = names[:_MOST_PANELS]
+    time_attr = time_attr_of(feed.results)
+    panels = [_metric_panel(time_attr, name, curves[name], MOST_POINTS // len(shown)) for name in shown]
+    note = f"{trial.reports:,} reports" + (
+        f" · {len(shown)} of {len(names)} metrics" if len(shown) < len(names) else ""
+    )
+    return Picture(f"trial {trial.id}", note, panels)
+
+
+def _metric_panel(time_attr: str, name: str, curve: Curve, most: int) -> Panel:
+    places = spread(len(curve.value), most)
+    x, y = [curve.time[place] for place in places], [curve.value[place] for place in places]
+    is_short = len(x) < 30  # noqa: PLR2004 - points that can be told apart
+    look = Look(BLUE, width=1.5, marker="circle" if is_short else "", size=5)
+    return Panel(Axis(label(time_attr)), Axis("", is_wide(y)), [Series("", x, y, look)], label(name))
+
+
+# A trial.
+
+
+def trial_page(feed: Feed, name: str) -> Row:
+    """Return all that is known of a trial, and its config beside that of the best one.
+
+    Raises:
+        ConfigurationError: there is no such trial.
+    """
+    with feed.lock:
+        trial, experiment = _trial(feed, name), feed.experiment
+        best = experiment.best
+        compared = None if best is None or best is trial else best.config
+        checkpoints = [
+            {"id": each.id, "at": each.at, "metrics": _texts(each.metrics)} for each in trial.checkpoints.values()
+        ]
+        return {
+            **described_trial(trial),
+            "experiment": experiment.name,
+            "verbs": [verb for verb, what in VERBS.items() if trial.status in what.statuses],
+            "best_trial": None if best is None else best.id,
+            "config": _beside(trial.config, compared),
+            "metrics": _texts(trial.best_metrics),
+            "last_metrics": _texts(trial.last_metrics),
+            "checkpoints": checkpoints,
+            "ran_with": [_ran_with(attempt) for attempt in trial.attempts if attempt.environment],
+            "history": [
+                {"status": each.status.value, "at": each.at, "reason": each.reason, "by": each.by}
+                for each in trial.history
+            ],
+        }
+
+
+def _ran_with(attempt: Attempt) -> Row:
+    found = attempt.environment
+    packages, differs = found.get("packages"), found.get("differs")
+    return {
+        "attempt": attempt.number,
+        **{key: _text(found.get(key, "")) for key in ("python", "mqtune", "platform", "code", "bundle")},
+        "packages": _texts(packages) if isinstance(packages, dict) else [],
+        "differs": _text(", ".join(map(str, differs)) if isinstance(differs, list) else ""),
+    }
+
+
+def code(feed: Feed, name: str, attempt: int, file: str = "") -> Row:
+    """Return the files of the code that an attempt ran, or one of them as text.
+
+    Where no driver has brought it, they are those of which the experiment's definition has the fingerprints.
+
+    Raises:
+        ConfigurationError: there is no such trial, attempt or file, or its bundle is nowhere.
+        AccessDenied: the account may not read code.
+    """
+    with feed.lock:
+        trial = _trial(feed, name)
+        digest = str(attempt_of(trial.attempts, trial.id, attempt).environment.get("bundle"))
+    if not is_digest(digest):
+        kept = feed.results.definition.get("code_files") or {}
+        return {"bundle": "", **_listed({path: f"fingerprint {_text(each)}" for path, each in kept.items()})}
+    files = find_files(feed.place, digest)
+    if not file:
+        return {"bundle": digest, **_listed({path: f"{len(each.content):,} bytes" for path, each in files.items()})}
+    if file not in files:
+        raise ConfigurationError(f"bundle {digest[:12]} has no file {file!r}")
+    return {"file": file, "text": _source(files[file].content)}
+
+
+def _listed(files: Mapping[str, str]) -> Row:
+    return {"files": sorted(files.items())[:MOST_ROWS], "total": len(files)}
+
+
+def _source(content: bytes) -> str:
+    if b"\0" in content:
+        return f"{len(content):,} bytes that are no text"
+    more = f"\n… and {len(content) - _MOST_SOURCE:,} bytes more" if len(content) > _MOST_SOURCE else ""
+    return printable(content[:_MOST_SOURCE].decode(errors="replace")) + more
+
+
+def _beside(config: Mapping[str, object], best: Mapping[str, object] | None) -> list[Row]:
+    mine, theirs = dict(flatten(config)), dict(flatten(best or {}))
+    names = dict.fromkeys([*mine, *theirs])
+    return [
+        {
+            "name": name,
+            "value": _text(mine[name]) if name in mine else "",
+            "best": None if best is None else _text(theirs[name]) if name in theirs else "",
+            "differs": best is not None and mine.get(name) != theirs.get(name),
+        }
+        for name in names
+    ]
+
+
+def _texts(values: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(name, _text(value)) for name, value in flatten(values)]
+
+
+def _text(value: object) -> str:
+    text = repr(value) if isinstance(value, float) else str(value)
+    return text if len(text) <= 1_000 else f"{text[:999]}…"  # noqa: PLR2004 - more than anybody reads
+
+
+def _trial(feed: Feed, name: str) -> Trial:
+    found = feed.experiment.trials.get(TrialId(name))
+    if found is None:
+        raise ConfigurationError(f"experiment {feed.experiment.name!r} has no trial {name!r}")
+    return found
+
+
+# Why what waits.
+
+
+def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
+    """Return why a trial waits, or what its worker is at; without one why an experiment has trials that wait or runs none.
+
+    It is empty if nothing waits, or the trial just runs.
+
+    Raises:
+        ConfigurationError: there is no such trial.
+    """
+    with feed.lock:
+        trial = _trial(feed, name) if name else None
+        if trial.status.is_terminal if trial is not None else not _waits(feed.experiment):
+            return {"text": "", "way_out": ""}
+        definition = feed.results.definition
+        inquiry = Inquiry(feed.place, feed.experiment, definition, trial, lambda _: _runs(places, feeds))
+    try:
+        reason = inquiry.reason()
+    except MqtuneError as error:
+        return {"text": str(error), "way_out": ""}
+    if trial is not None and reason.cause == "running":
+        return {"text": "", "way_out": ""}
+    return {"text": reason.text, "way_out": reason.way_out}
+
+
+def _waits(experiment: Experiment) -> bool:
+    counts = experiment.counts
+    is_idle = not counts[TrialStatus.RUNNING] and experiment.outcome != "finished"
+    return is_idle or (not experiment.outcome and counts[TrialStatus.STAGED] > 0)
+
+
+# The fleet.
+
+
+def fleet_page(places: Places, feeds: Feeds) -> Row:
+    """Return the workers, the queues, what runs where of the experiments that are shown, and why what waits."""
+    workers, queues, problems = [], [], []
+    for url in places.servers():
+        try:
+            with open_fleet(url) as fleet:
+                workers += [{**asdict(info), "busy": busy_slots(info)} for info in fleet.workers()]
+                queues += [queue._asdict() for queue in queues_of(fleet)]
+        except MqtuneError as error:
+            problems.append(str(error))
+    return {
+        "workers": workers,
+        "queues": queues,
+        "problems": problems,
+        "runs": [run._asdict() for run in _runs(places, feeds)],
+        "waiting": list(_waiting(places, feeds)),
+        "now": time.time(),
+    }
+
+
+def _runs(places: Places, feeds: Feeds) -> list[Run]:
+    found = []
+    for feed in _live(places, feeds):
+        with feed.lock:
+            found += sorted(runs_of(feed.experiment))
+    return found
+
+
+def _waiting(places: Places, feeds: Feeds) -> Iterator[Row]:
+    for feed in _live(places, feeds):
+        if waiting := feed.experiment.counts[TrialStatus.STAGED]:
+            yield {"experiment": feed.place.name, "waiting": waiting, **why(places, feeds, feed)}
+
+
+def _live(places: Places, feeds: Feeds) -> Iterator[Feed]:
+    for listed in places.listed():
+        if not listed.get("outcome") and "error" not in listed:
+            yield feeds.get(str(listed["name"]))

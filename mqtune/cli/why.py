@@ -1,0 +1,326 @@
+"""``mqtune why``: why a trial waits, or why an experiment starts nothing, in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from mqtune.cli.fleet import Run, busy_slots, open_fleet, runs_on
+from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
+from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
+from mqtune.core.machine import SERVER_FOLDER
+from mqtune.core.resources import Resources
+from mqtune.core.shares import QUOTA_USED, SHARE_USED
+from mqtune.core.trial import Trial, TrialStatus
+from mqtune.core.version import __version__
+from mqtune.results.experiments import duration
+
+if TYPE_CHECKING:
+    from mqtune.cli.place import Place
+    from mqtune.client import ExperimentState
+    from mqtune.core.codec import Body
+    from mqtune.core.events import WorkerInfo
+    from mqtune.core.experiment import Experiment
+    from mqtune.journal.base import Held
+
+#: The most attempts that are named as those that have the slots, and workers with what they say.
+_SHOWN: Final = 4
+_WHO: Final = {
+    "scheduler": " by the scheduler",
+    "stop rule": " by the stop rule",
+    "driver": " by the driver",
+    "user": " by hand",
+}
+
+
+class Reason(NamedTuple):
+    """Why something waits: a word for programs, a sentence, since when, and what can be done about it."""
+
+    cause: str
+    text: str
+    since: float | None = None
+    way_out: str = ""
+
+
+@click.command("why")
+@name_argument
+@click.argument("trial", required=False, shell_complete=complete_trial)
+@broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
+@json_option
+def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) -> None:
+    """Say why a trial waits, or why nothing of an experiment starts: in one sentence, and what can be done about it.
+
+    What the driver says of itself is some seconds old.
+    """
+    place = find_place(name, broker)
+    with opened(place) as view:
+        experiment = view.results.experiment
+        found = None if trial is None else experiment.trials[find_trial(experiment, trial)]
+        reason = Inquiry(place, experiment, view.results.definition, found).reason()
+    if as_json:
+        print_json({"experiment": place.name, "trial": "" if found is None else found.id, **reason._asdict()})
+        return
+    say(reason.text)
+    if reason.way_out:
+        say(reason.way_out)
+
+
+class Inquiry:
+    """Asks why a trial waits, or why an experiment starts nothing.
+
+    What the journal has is taken when it is made, so that the experiment may change while ``reason`` asks its server.
+
+    Args:
+        place: where the experiment is.
+        experiment: what has become of it.
+        definition: its definition.
+        trial: the trial that is asked about.
+        runs: returns what runs of all experiments on the broker of a URL.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        experiment: Experiment,
+        definition: Body,
+        trial: Trial | None = None,
+        runs: Callable[[str], Iterable[Run]] = runs_on,
+    ) -> None:
+        self._place = place
+        self._definition = definition
+        self._outcome, self._reason, self._counts = experiment.outcome, experiment.reason, dict(experiment.counts)
+        self._trial = deepcopy(trial)
+        self._first_staged = deepcopy(
+            next((each for each in experiment.trials.values() if each.status is TrialStatus.STAGED), None)
+        )
+        self._runs = runs
+        self._state: ExperimentState | None = None
+        self._url: str | None = None
+
+    def reason(self) -> Reason:
+        """Return why the trial waits; without one, why the experiment starts nothing.
+
+        Raises:
+            ConfigurationError: only the experiment's broker knows, and which that is is not known.
+            BrokerUnavailable: it does not answer.
+        """
+        trial = self._trial
+        if trial is not None and trial.status.is_terminal:
+            step = trial.history[-1]
+            return Reason("ended", f"{_named(trial)} is {trial.status.name}{_because(trial.reason, step.by)}", step.at)
+        if trial is None and self._outcome:
+            return self._ended(self._outcome)
+        self._url = live_broker(self._place)
+        self._state = self._ask_state()
+        if trial is None and self._state is not None and self._state.outcome:
+            # The copy on this machine is a moment behind.
+            return self._ended(self._state.outcome)
+        return self._of_experiment() if trial is None else self._of_trial(trial)
+
+    def no_slot(self) -> Reason | None:
+        """Return why no slot takes another trial now: none fits, or all are busy; None when one is free."""
+        self._url = live_broker(self._place)
+        return self._no_slot()
+
+    def _ask_state(self) -> ExperimentState | None:
+        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+        if self._url is None:
+            if self._place.folder is not None and not (self._place.folder / SERVER_FOLDER).is_dir():
+                raise ConfigurationError(
+                    f"whether a driver has experiment {self._place.name!r} is known to its broker alone: give --broker URL "
+                    "or $MQTUNE_BROKER"
+                )
+            return None
+        with Client(self._url) as there:
+            return there.experiment(self._place.name).state()
+
+    # An experiment.
+
+    def _ended(self, outcome: str) -> Reason:
+        text = f"{self._place.name} has ended: {outcome}{_because(self._reason)}"
+        return Reason("ended", text, way_out="" if outcome == "finished" else self._go_on)
+
+    @property
+    def _go_on(self) -> str:
+        return f"go on with it: mqtune resume {self._place.name}"
+
+    def _of_experiment(self) -> Reason:
+        if (reason := self._no_driver()) is not None:
+            return reason
+        running, staged = self._counts[TrialStatus.RUNNING], self._counts[TrialStatus.STAGED]
+        waits = self._state.waits if self._state is not None else ""
+        if waits.startswith(SHARE_USED):
+            what = f"{_runs(running)}; no other starts" if running else "nothing runs"
+            return Reason("share", f"{what}: {waits}", way_out=f"have more: mqtune set {self._place.name} share=2")
+        if waits.startswith(QUOTA_USED):
+            what = f"{_runs(running)}; no other starts" if running else "nothing runs"
+            return Reason("quota", f"{what}: {waits}", way_out="see all quotas, or set one: mqtune quota")
+        if not running:
+            if self._first_staged is not None:
+                return self._staged(self._first_staged)
+            if (reason := self._no_slot()) is not None:
+                return reason._replace(text=f"nothing runs: {reason.text}")
+            return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
+        if staged and (reason := self._no_slot()) is not None:
+            return reason._replace(text=f"{_runs(running)}; {reason.text}")
+        return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
+
+    def _no_driver(self) -> Reason | None:
+        state = self._state
+        if state is not None and state.is_driven:
+            return None
+        counts, name = self._counts, self._place.name
+        if state is None:
+            return Reason("no driver", f"nobody drives {name}, so nothing starts", way_out=self._go_on)
+        rest = f"; {_runs(running)} on without one" if (running := counts[TrialStatus.RUNNING]) else ""
+        text = f"nobody drives {name}, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
+        return Reason("no driver", text, way_out=self._go_on)
+
+    # A trial.
+
+    def _of_trial(self, trial: Trial) -> Reason:
+        step = trial.history[-1]
+        if trial.status is TrialStatus.RUNNING:
+            return self._running(trial)
+        nobody = self._no_driver()
+        if trial.status is TrialStatus.PAUSED:
+            again = "it goes on as soon as a slot is free" if trial.restart is not None else ""
+            text = f"{_named(trial)} is paused{_because(trial.reason, step.by)}"
+            if nobody is not None:
+                return Reason("paused", f"{text}; {nobody.text}", step.at, nobody.way_out)
+            way_out = f"resume it: mqtune resume {self._place.name} {trial.id}" if step.by == "user" else ""
+            return Reason("paused", f"{text}{again and '; ' + again}", step.at, "" if again else way_out)
+        if trial.attempts and trial.attempt.end is None:
+            return self._staged(trial)
+        why = f"{_named(trial)} is to run again{_because(trial.reason)}"
+        if nobody is not None:
+            return Reason("no driver", f"{why}; {nobody.text}", step.at, nobody.way_out)
+        waits = self._state.waits if self._state is not None else ""
+        return Reason("retry", f"{why}; {waits or 'it waits for a free slot'}", step.at)
+
+    def _running(self, trial: Trial) -> Reason:
+        attempt = trial.attempt
+        since = attempt.started_at or attempt.staged_at
+        text = f"{_named(trial)} runs on {attempt.worker} since {_ago(since)}"
+        if trial.decision is not None:
+            return Reason(
+                "ending", f"{text}; it is told to {trial.decision.action.value}{_because(trial.reason)}", since
+            )
+        if attempt.worker not in [info.name for info in self._workers]:
+            return self._without_worker(text, since)
+        if trial.reports:
+            text += f"; its last report came {_ago(trial.last_timestamp)} ago"
+        return Reason("running", text, since)
+
+    def _without_worker(self, text: str, since: float) -> Reason:
+        if self._url is None:
+            return Reason("worker gone", f"{text}, which has ended with its server", since, self._go_on)
+        if (nobody := self._no_driver()) is not None:
+            return Reason("worker gone", f"{text}, which is not connected, and {nobody.text}", since, nobody.way_out)
+        return Reason("worker gone", f"{text}, which is not connected: it runs again elsewhere in some seconds", since)
+
+    def _staged(self, trial: Trial) -> Reason:
+        """Return why nobody has taken an attempt yet."""
+        since = trial.attempt.staged_at
+        text = f"{_named(trial)} waits since {_ago(since)}"
+        held = next((each for each in self._held() if each.trial == trial.id), None)
+        if held is not None:
+            what = "a worker has it and starts it"
+            if held.importing_s is not None:
+                what = f"{held.worker} has it and imports your code ({held.importing_s:.0f} s)"
+            return Reason("starting", f"{text}: {what}", since)
+        if (reason := self._no_slot()) is not None:
+            return reason._replace(text=f"{text}: {reason.text}", since=since)
+        return Reason("starting", f"{text}: a slot is free, and is about to take it", since)
+
+    def _held(self) -> list[Held]:
+        """Return the attempts that workers have not started yet, where this account may read that."""
+        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
+
+        # Not every account may ask, so nobody is asked where no worker is.
+        if self._url is None or not self._workers:
+            return []
+        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
+            return RedisJournal(client, self._place.name, patience_s=CONNECT_TIMEOUT_S).held()
+        return []
+
+    # Slots.
+
+    @cached_property
+    def _workers(self) -> list[WorkerInfo]:
+        if self._url is None:
+            return []
+        with open_fleet(self._url) as fleet:
+            return fleet.workers()
+
+    def _no_slot(self) -> Reason | None:
+        """Return why no slot takes a trial: none fits, or all are busy; None when one is free."""
+        if self._url is None:
+            return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
+        workers = self._workers
+        asked = Resources.decode(self._definition.get("resources", {}))
+        fitting = [info for info in workers if self._fits(asked, info) and info.slots > 0]
+        notes = "".join(f"; {info.name}: {info.note}" for info in workers[:_SHOWN] if info.note)
+        if not fitting:
+            there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
+            way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
+            return Reason("no worker", f"no worker offers a slot with {asked}; {there}{notes}", way_out=way_out)
+        slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
+        if busy < slots:
+            return None
+        what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
+        return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune top")
+
+    def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
+        """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""
+        is_version = info.version.split(".")[:2] == __version__.split(".")[:2]
+        return is_version and fnmatchcase(self._place.name, info.experiments) and asked.fits(_offer_of(info))
+
+    def _by_whom(self, fitting: list[WorkerInfo]) -> str:
+        """Return which attempts have their slots, as far as this account may know."""
+        names = {info.name for info in fitting}
+        found = []
+        with contextlib.suppress(MqtuneError):
+            found = sorted(
+                (run for run in self._runs(self._url or "") if run.worker in names), key=lambda run: run.since
+            )
+        shown = [f"{run.experiment} {run.trial} since {_ago(run.since)}" for run in found[:_SHOWN]]
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return f": {', '.join(shown)}{more}" if shown else ""
+
+
+def _named(trial: Trial) -> str:
+    return f"trial {trial.id}"
+
+
+def _because(reason: str, by: str = "") -> str:
+    """Return a reason as the rest of a sentence, and whose it is."""
+    who = _WHO.get(by, "")
+    return f"{who}: {reason}" if reason else who
+
+
+def _runs(count: int) -> str:
+    return f"{count} trials run" if count > 1 else "1 trial runs"
+
+
+def _ago(at: float) -> str:
+    return duration(max(0.0, time.time() - at))
+
+
+def _offer_of(info: WorkerInfo) -> Resources:
+    return Resources(gpus=info.gpus, cpus=info.cpus, gpu_memory_gb=info.gpu_memory_gb, tags=info.tags)
+
+
+def _offers(workers: list[WorkerInfo]) -> str:
+    shown = [f"{info.name} ({info.slots} × {_offer_of(info)})" for info in workers[:_SHOWN]]
+    return ", ".join(shown) + (f" and {len(workers) - _SHOWN} more" if len(workers) > _SHOWN else "")

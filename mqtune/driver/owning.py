@@ -1,0 +1,45 @@
+"""Whose checkpoints a store has: noted when a driver begins, so that it can be told later what nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+
+from mqtune.checkpoints import CheckpointStore
+from mqtune.checkpoints.store import ARCHIVE, UNKNOWN, Owner
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
+from mqtune.journal.identity import identify, identity_of
+
+
+def owner_on(url: str, experiment: str) -> Owner:
+    """Return who an experiment on a server is, to a store."""
+    with contextlib.closing(connect(url, role="driver")) as client:
+        return Owner(identity_of(client, patience_s=CONNECT_TIMEOUT_S) or UNKNOWN, experiment)
+
+
+def claim(store: CheckpointStore, client: RedisClient, experiment: str) -> None:
+    """Note that an experiment on this server has its checkpoints in a store.
+
+    One that has checkpoints of which nobody has said whose they are is left as it is: nothing in it is ever collected.
+    """
+    mine, owners = Owner(identify(client, patience_s=CONNECT_TIMEOUT_S) or UNKNOWN, experiment), store.owners()
+    if mine not in owners and (owners or not store.ids()):
+        store.claim(mine)
+    if (archived := Owner(ARCHIVE, experiment)) in owners:
+        store.release(archived)
+
+
+def is_shared(store: CheckpointStore, mine: Owner) -> bool:
+    """Whether an experiment on another server has said that it has checkpoints in a store, too."""
+    return not set(store.owners()) <= {mine, Owner(ARCHIVE, mine.experiment)}
+
+
+def is_archives(store: CheckpointStore, experiment: str) -> bool:
+    """Whether a store has the checkpoints of an experiment that is in a folder alone, and no others."""
+    return store.owners() == [Owner(ARCHIVE, experiment)]
+
+
+def give_to_archive(store: CheckpointStore, mine: Owner) -> None:
+    """Note that an experiment has its checkpoints in a store, and no server has it any more."""
+    if mine in store.owners():
+        store.claim(Owner(ARCHIVE, mine.experiment))
+        store.release(mine)

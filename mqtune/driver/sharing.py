@@ -1,0 +1,313 @@
+"""The driver's part in sharing a fleet: it says what its experiment wants, works out its share of the slots, and keeps to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
+
+from mqtune.core.checks import flag, one_of, positive
+from mqtune.core.clock import Clock
+from mqtune.core.experiment import Experiment
+from mqtune.core.shares import PRIORITIES, QUOTA_USED, SHARE_USED, Demand, Pool, Priority, Table, entitlements
+from mqtune.core.trial import Intent, Trial, TrialStatus
+from mqtune.driver.actions import Requeue
+
+#: How often a driver says what it wants and hears what others want: a new experiment has its first slot that much later.
+LOOK_S: Final = 1.0
+#: How often shares are worked out again though nothing has changed but who had how much.
+RECKON_S: Final = 5.0
+#: For how long it counts what an experiment has had: shares come true over times longer than this.
+MEMORY_S: Final = 600.0
+#: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by themselves.
+GRACE_S: Final = 60.0
+#: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start.
+TURN_S: Final = 600.0
+
+
+@runtime_checkable
+class SharedFleet(Protocol):
+    """What a backend's session has beside, if several experiments may use its slots at once."""
+
+    #: The experiment's name, and its token, as others hear of it.
+    name: str
+    token: str
+    #: Tells how long it had how much.
+    clock: Clock
+    #: The order of its attempts among those that wait in a queue.
+    priority: Priority
+
+    def pool(self) -> Pool:
+        """Return the slots of all workers, as of the last refresh."""
+
+    def exchange(self, demand: Demand) -> Table | None:
+        """Say for some seconds what the experiment wants, and return what all want; None where that is not known."""
+
+    def leave(self) -> None:
+        """Want nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an experiment is to get of a fleet, against others: see ``Run``."""
+
+    priority: Priority = "normal"
+    share: float = 1.0
+    preemptible: bool = False
+
+    def changed(self, changes: Mapping[str, object]) -> Standing:
+        """Return it with what of it is among *changes*.
+
+        Raises:
+            ConfigurationError: there is no such priority, the share is no number above 0, or *preemptible* no flag.
+        """
+        priority = cast("Priority", one_of("", "priority", changes.get("priority", self.priority), PRIORITIES))
+        share = float(positive("", "share", changes.get("share", self.share)))
+        return Standing(priority, share, flag("", "preemptible", changes.get("preemptible", self.preemptible)))
+
+
+#: More slots than any experiment ever had.
+_HUGE: Final = 1e9
+
+
+class Held(NamedTuple):
+    """What an experiment holds: the slots in which it runs, those with what waits for one, and whether it could use more."""
+
+    running: int
+    live: int
+    is_hungry: bool
+
+
+class ShareKeeper:
+    """Works out an experiment's share of a fleet: how many attempts may be under way.
+
+    Args:
+        fleet: the fleet, and what others want of it.
+    """
+
+    def __init__(self, fleet: SharedFleet) -> None:
+        self._fleet = fleet
+        self._clock = fleet.clock
+        #: How many attempts may be under way; infinite as long as nobody else wants the slots.
+        self.limit = math.inf
+        #: Why there may be no more, for people.
+        self.why = ""
+        #: Queues of slots that others wait for, who are to have more than they have.
+        self.wanted_by_others: frozenset[str] = frozenset()
+        #: Whether the experiment is to give back what it has beyond its share, and in how many slots its trials are to be paused now.
+        self.must_give = False
+        self.to_pause = 0
+        #: Since when it has run more than its share, and more than that rounded up.
+        self._over_since = self._above_since = math.inf
+        #: The quotas that it falls under, as of the last look.
+        self._quotas: tuple[str, ...] = ()
+        self._used = 0.0
+        self._counted_at = fleet.clock.monotonic()
+        self._reckoned: tuple[object, ...] = ()
+        self._reckon_at = -math.inf
+        self._shares: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+
+    def look(self, held: Held, standing: Standing, most: int | None) -> None:
+        """Say what the experiment wants, hear what others want, and work out its share.
+
+        Args:
+            held: what it has.
+            standing: what it is to get, against others.
+            most: how many attempts may be under way in any case.
+        """
+        self._count(held.running)
+        pool = self._fleet.pool()
+        self._fleet.priority = standing.priority
+        all_slots = sum(pool.slots[queue] for queue in pool.queues)
+        could_use = all_slots if most is None else min(all_slots, most)
+        mine = Demand(
+            experiment=self._fleet.token,
+            queues=pool.queues,
+            wanted=max(held.live, could_use) if held.is_hungry else held.live,
+            running=held.running,
+            priority=standing.priority,
+            weight=standing.share,
+            used=round(self._used, 3),
+            quotas=self._quotas,
+        )
+        found, quotas = self._fleet.exchange(mine) or Table((), {})
+        self._quotas = tuple(sorted(pattern for pattern in quotas if fnmatchcase(self._fleet.name, pattern)))
+        others = [each for each in found if each.experiment != mine.experiment]
+        if not self._quotas and not any(each.wanted and set(each.queues) & set(pool.queues) for each in others):
+            self.limit, self.why, self.wanted_by_others, self.must_give = math.inf, "", frozenset(), False
+            self._look_at_surplus(held.running, math.inf)
+            return
+        # Whether it could use more it finds out only where it may have more.
+        mine = replace(mine, wanted=max(mine.wanted, could_use), quotas=self._quotas)
+        self._reckon([*others, mine], pool, quotas)
+        self.limit = self._shares[mine.experiment]
+        full = self._full([*others, mine], quotas)
+        self.wanted_by_others = frozenset(
+            queue for each in others if each.running < self._shares[each.experiment] for queue in each.queues
+        )
+        self.must_give = bool(full or self.wanted_by_others)
+        self.why = "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full)
+        self._look_at_surplus(held.running, self._at_most(mine, others, quotas))
+
+    def _count(self, running: int) -> None:
+        """Count how many slots it had of late, on average."""
+        now = self._clock.monotonic()
+        self._used += (running - self._used) * -math.expm1(-(now - self._counted_at) / MEMORY_S)
+        self._counted_at = now
+
+    def _look_at_surplus(self, running: int, at_most: float) -> None:
+        """Find out how many trials are to be paused: those beyond the share that were there for too long."""
+        now = self._clock.monotonic()
+        self._over_since = min(self._over_since, now) if running > self.limit else math.inf
+        self._above_since = min(self._above_since, now) if running > at_most else math.inf
+        self.to_pause = 0
+        if self.must_give and now - self._over_since >= TURN_S:
+            self.to_pause = running - int(self.limit)
+        elif self.must_give and now - self._above_since >= GRACE_S:
+            self.to_pause = running - int(at_most)
+
+    def _at_most(self, mine: Demand, others: Iterable[Demand], quotas: Mapping[str, int]) -> int:
+        """Return its share as if it had had nothing of late: rounded up."""
+        share = self._shares[mine.experiment]
+        if mine.running <= share:
+            return share
+        return max(share, entitlements([*others, replace(mine, used=-_HUGE)], self._slots, quotas)[mine.experiment])
+
+    def _full(self, demands: Sequence[Demand], quotas: Mapping[str, int]) -> str:
+        """Return a quota that leaves it no more, in words; empty for none."""
+        for pattern in self._quotas:
+            if sum(self._shares[each.experiment] for each in demands if pattern in each.quotas) >= quotas[pattern]:
+                return f"{QUOTA_USED}: {quotas[pattern]} slots for all experiments whose names fit {pattern}"
+        return ""
+
+    def _reckon(self, demands: Sequence[Demand], pool: Pool, quotas: Mapping[str, int]) -> None:
+        """Work out the shares of all, unless that was done a moment ago for the same demands."""
+        known = {each.experiment for each in demands}
+        slots = dict(pool.slots)
+        for experiment, queues in pool.busy.items():
+            # Trials run on without a driver, and nobody will give their slots back.
+            if experiment not in known:
+                for queue, count in queues.items():
+                    slots[queue] = max(0, slots.get(queue, 0) - count)
+        self._slots = slots
+        same = slots, quotas, [_lasting(each) for each in demands]
+        now = self._clock.monotonic()
+        if same != self._reckoned or now >= self._reckon_at:
+            self._reckoned, self._reckon_at = same, now + RECKON_S
+            self._shares = entitlements(demands, slots, quotas)
+
+    def _in_words(self, mine: Demand, others: Sequence[Demand], slots: int, full: str) -> str:
+        """Return why it has no more slots, by a quota that is *full* or by its share."""
+        if full:
+            return full
+        before = PRIORITIES.index(mine.priority)
+        higher = sum(PRIORITIES.index(each.priority) < before and each.wanted > 0 for each in others)
+        wanting = sum(each.wanted > 0 for each in others)
+        beside = f"{wanting} other experiment{'s' * (wanting > 1)} want{'s' * (wanting == 1)} slots too"
+        return f"{SHARE_USED}: {self.limit} of {slots} slots, as {beside}" + (
+            f", {higher} of higher priority" if higher else ""
+        )
+
+    def leave(self) -> None:
+        """Want nothing any more, so that others have the slots at once."""
+        self._fleet.leave()
+
+
+def _lasting(demand: Demand) -> tuple[object, ...]:
+    """Return what of a demand does not change all the time."""
+    return demand.experiment, demand.queues, demand.wanted, demand.priority, demand.weight, demand.quotas
+
+
+class Sharing:
+    """Keeps a driver's experiment to its share.
+
+    Args:
+        experiment: what has become of it.
+        fleet: the fleet, or a backend that is nobody else's.
+        standing: what the experiment is to get of the fleet.
+    """
+
+    def __init__(self, experiment: Experiment, fleet: object, standing: Standing) -> None:
+        self.standing = standing
+        #: Whether nothing more is to be started, as far as was asked.
+        self.is_sated = False
+        self._experiment = experiment
+        self._keeper = ShareKeeper(fleet) if isinstance(fleet, SharedFleet) else None
+        self._is_new = True
+
+    def limit(self, most: int | None) -> float:
+        """Return how many attempts may be under way; the first time it finds that out."""
+        if self._keeper is None:
+            return math.inf
+        if self._is_new:
+            self._look(self._keeper, most)
+        return self._keeper.limit
+
+    @property
+    def why(self) -> str:
+        """Why no more may be under way, for people; empty while they may."""
+        keeper = self._keeper
+        return keeper.why if keeper is not None and self._experiment.live >= keeper.limit else ""
+
+    def look(self, most: int | None) -> Iterator[Requeue]:
+        """Look at what others want, and yield what gives back slots that are not the experiment's any more.
+
+        Args:
+            most: how many attempts may be under way in any case.
+        """
+        if self._keeper is not None:
+            self._look(self._keeper, most)
+            yield from self._withdraw(self._keeper)
+            if self.standing.preemptible:
+                yield from self._pause(self._keeper)
+
+    def _look(self, keeper: ShareKeeper, most: int | None) -> None:
+        self._is_new = False
+        experiment = self._experiment
+        running = experiment.counts[TrialStatus.RUNNING]
+        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most)
+
+    def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
+        """Yield what takes back attempts that wait for a slot beyond the share, the last ones first."""
+        surplus = self._experiment.live - keeper.limit
+        if surplus <= 0 or not keeper.must_give:
+            return
+        for trial in reversed(list(self._experiment.trials.values())):
+            if surplus > 0 and _waits(trial):
+                surplus -= 1
+                yield Requeue(trial, keeper.why)
+
+    def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
+        """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
+        trials = self._experiment.trials.values()
+        running = [trial for trial in trials if trial.status is TrialStatus.RUNNING and trial.attempt.end is None]
+        leaving = sum(not trial.attempt.is_open for trial in running)
+        where = keeper.wanted_by_others
+        could = [
+            trial
+            for trial in running
+            if trial.attempt.is_open and trial.checkpoint and (not where or trial.attempt.queue in where)
+        ]
+        for trial in sorted(could, key=self._promise)[: max(0, keeper.to_pause - leaving)]:
+            yield Requeue(trial, f"paused, and goes on later: {keeper.why}")
+
+    def _promise(self, trial: Trial) -> tuple[bool, float, str]:
+        """Return a sort key that puts trials first that have reported least, then those with the worst value."""
+        value = trial.best_value
+        is_known = value == value  # noqa: PLR0124 - NaN is not itself
+        goodness = -value if self._experiment.mode == "min" else value
+        return is_known, goodness if is_known else trial.reports, trial.id
+
+    def close(self) -> None:
+        """Give the share to others."""
+        if self._keeper is not None and not self._is_new:
+            self._keeper.leave()
+
+
+def _waits(trial: Trial) -> bool:
+    """Whether an attempt waits for a slot, and nothing else is decided on it."""
+    attempt = trial.attempt
+    return trial.status is TrialStatus.STAGED and attempt.end is None and attempt.intent is Intent.RUN

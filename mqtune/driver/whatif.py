@@ -1,0 +1,340 @@
+"""What another scheduler would have made of an experiment: its recorded learning curves, run again in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Final
+
+from mqtune.backends.simulated import Simulated
+from mqtune.backends.simulated.reports import Curves, Item
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import CLASS, Description, Registered, described
+from mqtune.core.trial import AttemptEnd, Config, Metrics, Trial, TrialId, TrialStatus
+from mqtune.driver.connect import BackendDeployment
+from mqtune.driver.plan import Plan
+from mqtune.driver.runner import Runner
+from mqtune.driver.settings import Failures, KnownTrainable, Run, Settings
+from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
+from mqtune.results.experiments import duration
+from mqtune.results.results import Results
+from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.pbt import PBT
+from mqtune.schedulers.policy import PBTReplay
+from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.search.base import Searcher, searcher_named
+from mqtune.search.random import RandomSearcher
+from mqtune.search.recorded import InRecordedOrder, NearestRecorded
+from mqtune.search.space import AnySpace, Space, space_of
+
+#: The name of an experiment that is run again.
+_NAME: Final = "replay"
+#: How many trials a verdict names.
+_SHOWN: Final = 5
+
+
+class CurveEnds(Exception):
+    """A trial would have gone on where its recorded curve was cut off."""
+
+
+class Failed(Exception):
+    """A trial fails as it did when it was recorded."""
+
+
+def recorded(config: Config) -> None:
+    """Stand for the trainable of an experiment that is run again: its recorded curves are what runs, and nobody calls this."""
+    raise AssertionError(f"{config} was to be trained, and not looked up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What an experiment took, and what it found.
+
+    ``trials_s`` is the time of all trials together up to the last report of each, ``took_s`` that from the experiment's beginning to
+    its last report; of the recorded one with its breaks, and whatever else it waited for. ``value``, ``config``, ``trial`` and ``found_s``,
+    from the beginning, are of the best report, of one metric; trials have the ids that they were recorded with. ``front`` are the
+    trials on the Pareto front of several. ``cut`` are the trials that would have gone on where their curves were cut off, which
+    happened first at ``known_s``.
+    """
+
+    scheduler: str
+    searcher: str
+    slots: int
+    trials: int
+    stopped: int
+    failed: int
+    reports: int
+    trials_s: float
+    took_s: float
+    value: float | None
+    trial: str
+    config: Config | None
+    found_s: float | None
+    front: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    known_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An experiment as it was recorded, as it would have been, and what that says: nothing certain where *is_certain* is false."""
+
+    original: Course
+    course: Course
+    verdict: str
+    is_certain: bool
+
+
+class Replay:
+    """Runs other schedulers over the learning curves that an experiment has recorded, in virtual time and without its code.
+
+    Each trial reports what was recorded of its config, after the same time, and fails where it did. A trial that was stopped, or had
+    not ended, has a curve that is cut off: where a scheduler would have it go on, nothing is known of it any more. It ends there, as
+    failed, and the verdict of the whole says so instead of comparing. What stop rules the experiment had count again, save functions:
+    these are taken to end a trial where they did. All curves are kept in memory.
+
+    Args:
+        results: the experiment's, which may still run.
+
+    Raises:
+        ConfigurationError: no trial has a curve.
+        CopyIncomplete: some entries of the journal could not be written to this machine's copy.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._definition = results.definition
+        self._recorded: Recorded = recorded_curves(results, trust_rules=self._recorded_rule() is None)
+        if not self._recorded.curves:
+            raise ConfigurationError(f"no trial of experiment {results.name!r} has a learning curve of its own")
+        #: The experiment as it was recorded.
+        self.original = self._original()
+
+    def run(
+        self, scheduler: Scheduler | None = None, *, searcher: Searcher | str | None = None, slots: int | None = None
+    ) -> Replayed:
+        """Run the experiment again and return what it would have taken and found.
+
+        Args:
+            scheduler: the other scheduler, new; by default the one that it had.
+            searcher: by default configs come in the order in which they were recorded. "random" is another order. Of any other
+                searcher each suggestion is replaced by the nearest recorded config that was not tried yet, of which it learns.
+            slots: how many trials run at once; by default as many as ran at once when it was recorded.
+
+        Raises:
+            ConfigurationError: the scheduler changes configs, of which nothing is recorded, or the searcher doesn't go with the
+                experiment's space, or that is not known.
+        """
+        scheduler = scheduler if scheduler is not None else self._recorded_scheduler()
+        if isinstance(scheduler, PBT | PBTReplay) or scheduler.searcher is not None:
+            raise ConfigurationError(
+                f"{type(scheduler).__name__} makes configs of its own, of which no curves are recorded; a replay needs one that stops "
+                "or pauses trials, such as ASHA"
+            )
+        curves = Curves((curve.config, _items(curve)) for curve in self._recorded.curves)
+        order, words = self._searcher(searcher)
+        slots = slots if slots is not None else self.original.slots
+        simulated = Simulated(curves, slots=slots, checkpoints=self._recorded.saves)
+        with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+            results = _run(self._settings(scheduler, order, simulated), Path(folder))
+            ids = self._recorded_ids(results, curves)
+            course = _course(results, ids, scheduler=in_words(scheduler), searcher=words, slots=slots)
+        verdict = self._verdict(course)
+        return Replayed(self.original, course, *verdict)
+
+    def _settings(self, scheduler: Scheduler, searcher: Searcher, simulated: Simulated) -> Settings:
+        definition = self._definition
+        return Settings(
+            trainable=KnownTrainable.of(recorded),
+            space=self._space() if isinstance(searcher, NearestRecorded) else Space({}),
+            metric=definition["metric"],
+            mode=definition["mode"],
+            max_trials=len(self._recorded.curves),
+            searcher=searcher,
+            scheduler=scheduler,
+            stop=self._recorded_rule(),
+            backend=BackendDeployment(simulated),
+            name=_NAME,
+            seed=definition.get("seed", 0),
+            failures=Failures(metric_from="later", accept_no_report=True),
+            run=Run(progress=False),
+        )
+
+    def _recorded_ids(self, results: Results, curves: Curves) -> dict[TrialId, TrialId]:
+        numbers = {trial.id: curves.number_of(trial.id, trial.config) for trial in results}
+        return {trial: self._recorded.curves[number].trial for trial, number in numbers.items()}
+
+    def _original(self) -> Course:
+        definition = self._definition
+        return _course(
+            self._results,
+            {trial: trial for trial in self._results.experiment.trials},
+            scheduler=_scheduler_in_words(definition["scheduler"]),
+            searcher=str(definition.get("searcher", {}).get(Searcher.role, "")),
+            slots=max(1, _most_at_once(list(self._results.experiment.trials.values()))),
+        )
+
+    def _recorded_scheduler(self) -> Scheduler:
+        try:
+            return Scheduler.rebuild(self._definition["scheduler"])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}: say which scheduler is to be tried") from None
+
+    def _recorded_rule(self) -> StopRule | None:
+        described_rule = self._definition.get("stop")
+        with contextlib.suppress(ConfigurationError):
+            return None if described_rule is None else StopRule.rebuild(described_rule)
+        return None
+
+    def _space(self) -> Space:
+        space = space_of(self._definition["space"])
+        if isinstance(space, AnySpace):
+            raise ConfigurationError(
+                f"experiment {self._results.name!r} has no search space, which a searcher needs; leave the searcher out"
+            )
+        return space
+
+    def _searcher(self, given: Searcher | str | None) -> tuple[Searcher, str]:
+        configs = [curve.config for curve in self._recorded.curves]
+        if given is None:
+            return InRecordedOrder(configs), "recorded order"
+        searcher = searcher_named(given) if isinstance(given, str) else given
+        if searcher is None or isinstance(searcher, RandomSearcher):
+            return InRecordedOrder(configs, shuffle=self._definition.get("seed", 0)), "recorded, shuffled"
+        name = searcher.kind or type(searcher).__name__
+        return NearestRecorded(searcher, configs, self._space()), f"nearest recorded to {name}"
+
+    def _verdict(self, course: Course) -> tuple[str, bool]:
+        """Return what the replay says, and whether that is certain."""
+        if left_out := self._recorded.left_out:
+            return f"no verdict: left out are {_trials(left_out)}, without a learning curve of their own", False
+        if course.cut:
+            first = "" if course.known_s is None else f", the first after {duration(course.known_s)}"
+            return f"no verdict: {_trials(course.cut)} would have gone on where the curve was cut off{first}", False
+        found = _found(self.original, course, self._results.experiment.metric, self._definition["mode"])
+        return f"{_cost(self.original, course)}, {found}", True
+
+
+def _trials(trials: Sequence[str]) -> str:
+    shown = ", ".join(trials[:_SHOWN]) + (", …" if len(trials) > _SHOWN else "")
+    return f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'} ({shown})"
+
+
+def _cost(original: Course, course: Course) -> str:
+    if original.trials_s:
+        return f"{course.trials_s / original.trials_s:.0%} of the trials' time"
+    # An experiment of another tool may have no times.
+    return f"{course.reports / max(1, original.reports):.0%} of the reports"
+
+
+def _found(original: Course, course: Course, metric: str, mode: str) -> str:
+    if course.front or original.front:
+        both = len({*course.front} & {*original.front})
+        return f"{both} of the {len(original.front)} trials on the Pareto front"
+    if original.value is None or course.value is None:
+        return "and nothing to compare: a best value is missing"
+    if course.trial == original.trial and course.value == original.value:
+        return f"and the same best trial, {course.trial}"
+    values = f"{metric}={course.value:.6g} in place of {original.value:.6g}"
+    if course.value == original.value:
+        return f"and as good a trial, {course.trial}"
+    is_better = (course.value < original.value) == (mode == "min")
+    return f"and a {'better' if is_better else 'worse'} trial, {course.trial}: {values}"
+
+
+def _items(curve: Curve) -> list[Item]:
+    items: list[tuple[float, Metrics | Exception]] = [*curve.reports]
+    if curve.is_cut:
+        items.append((0.0, CurveEnds(f"what trial {curve.trial} would have reported next is not recorded")))
+    elif curve.error:
+        items.append((curve.ending_s, Failed(curve.error)))
+    return items
+
+
+def _run(settings: Settings, folder: Path) -> Results:
+    deployment = settings.backend
+    assert isinstance(deployment, BackendDeployment)  # noqa: S101 - it was made here
+    with contextlib.closing(Runner(Plan(settings), deployment, folder)) as runner:
+        while not runner.is_finished:
+            runner.step()
+        return runner.results()
+
+
+# What became of it.
+
+
+def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:
+    """Return what an experiment took and found, its trials by other *ids*."""
+    experiment, best = results.experiment, results.experiment.best
+    began = experiment.created_at or 0.0
+    trials_s, reports, last, found = 0.0, 0, began, None
+    for report, seconds in timed_reports(results):
+        trials_s += seconds
+        reports += 1
+        last = max(last, report.timestamp)
+        if found is None and best is not None and report.trial == best.id and not report.late:
+            found = report.timestamp - began if report.metrics.get(experiment.metric) == best.best_value else None
+    cut = [trial for trial in experiment.trials.values() if _is_cut(trial)]
+    ends = [trial.attempt.ended_at - began for trial in cut if trial.attempt.ended_at is not None]
+    return Course(
+        scheduler=scheduler,
+        searcher=searcher,
+        slots=slots,
+        trials=len(experiment.trials),
+        stopped=experiment.counts[TrialStatus.EARLY_STOPPED],
+        failed=experiment.counts[TrialStatus.FAILED] - len(cut),
+        reports=reports,
+        trials_s=trials_s,
+        took_s=last - began,
+        value=None if best is None else best.best_value,
+        trial="" if best is None else ids[best.id],
+        config=None if best is None else best.config,
+        found_s=found,
+        front=tuple(sorted(ids[trial.id] for trial in experiment.pareto_front)) if best is None else (),
+        cut=tuple(sorted(ids[trial.id] for trial in cut)),
+        known_s=min(ends, default=None),
+    )
+
+
+def _is_cut(trial: Trial) -> bool:
+    return trial.status is TrialStatus.FAILED and trial.attempt.error_type == CurveEnds.__name__
+
+
+def _most_at_once(trials: Sequence[Trial]) -> int:
+    """Return how many attempts ran at once at most."""
+    steps = sorted(step for trial in trials for step in _steps(trial))
+    running = most = 0
+    for _, step in steps:
+        running += step
+        most = max(most, running)
+    return most
+
+
+def _steps(trial: Trial) -> Iterator[tuple[float, int]]:
+    for attempt in trial.attempts:
+        # The end of a lost one is when that was seen: its slot had long been another's.
+        if attempt.started_at is not None and attempt.end is not AttemptEnd.LOST:
+            yield attempt.started_at, 1
+            if attempt.ended_at is not None:
+                yield attempt.ended_at, -1
+
+
+def in_words(thing: Registered) -> str:
+    """Return a scheduler or searcher as it would be written, without arguments that are as they are by default."""
+    defaults = {name: each.default for name, each in signature(type(thing)).parameters.items()}
+    given = {
+        name: value
+        for name, value in described(thing).items()
+        if name in defaults and value != ("" if defaults[name] is None else defaults[name])
+    }
+    return f"{type(thing).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def _scheduler_in_words(description: Description) -> str:
+    with contextlib.suppress(ConfigurationError):
+        return in_words(Scheduler.rebuild(description))
+    return str(description.get(CLASS) or description[Scheduler.role])

@@ -1,0 +1,76 @@
+"""What the callbacks inside trials have in common: which metrics they report, and when a checkpoint goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.trainable.function import checkpoint_dir
+from mqtune.trainable.reporting import get_checkpoint, report, should_checkpoint
+
+#: Which metrics to report: one, several, all (None), or by names of one's own: ``{"loss": "val_loss"}``.
+Metrics = str | Sequence[str] | Mapping[str, str] | None
+
+
+class Reports:
+    """Makes a callback's reports; StopTrial comes out of ``make``, or in the middle of whatever the library does.
+
+    Args:
+        metrics: the metrics to report; None for all that are there.
+        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+
+    Raises:
+        ConfigurationError: *checkpoint_every* is negative.
+    """
+
+    def __init__(self, metrics: Metrics, checkpoint_every: int) -> None:
+        if checkpoint_every < 0:
+            raise ConfigurationError(f"checkpoint_every={checkpoint_every}: give 1 for each report, or 0 for none")
+        names = [metrics] if isinstance(metrics, str) else metrics
+        self._names = names if names is None or isinstance(names, Mapping) else {name: name for name in names}
+        self._every = checkpoint_every
+        self._made = 0
+
+    @property
+    def next_saves(self) -> bool:
+        """Whether a checkpoint goes with the next report."""
+        return should_checkpoint() or (self._every > 0 and (self._made + 1) % self._every == 0)
+
+    def make(self, values: Mapping[str, object], save: Callable[[Path], object] | None) -> None:
+        """Report the metrics that were asked for.
+
+        Args:
+            values: all that the library has.
+            save: writes a checkpoint into a folder, if one is due; None saves none.
+
+        Raises:
+            ConfigurationError: the library has no such metric.
+            StopTrial: the trial should end.
+        """
+        row = self._chosen(values)
+        if save is not None and self.next_saves:
+            with checkpoint_dir() as folder:
+                save(Path(folder))
+        self._made += 1
+        report(row)
+
+    def _chosen(self, values: Mapping[str, object]) -> dict[str, object]:
+        if self._names is None:
+            return dict(values)
+        for name in self._names.values():
+            if name not in values:
+                there = ", ".join(sorted(values)) or "none"
+                raise ConfigurationError(f"there is no metric {name!r} to report; there are: {there}")
+        return {ours: values[theirs] for ours, theirs in self._names.items()}
+
+
+def fetched_checkpoint() -> Path | None:
+    """Return the folder with the checkpoint that the trial starts from; None if it starts from scratch, or outside a trial.
+
+    Raises:
+        ConfigurationError: it is a dict, which no callback has saved.
+        CheckpointGone, CheckpointBroken, StoreUnavailable: as ``mqtune.get_checkpoint``.
+    """
+    checkpoint = get_checkpoint()
+    return None if checkpoint is None else checkpoint.path

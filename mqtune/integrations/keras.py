@@ -1,0 +1,47 @@
+"""Reports from Keras 3, inside a trial; needs the extra ``keras`` and a backend of Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+
+try:
+    from keras.callbacks import BackupAndRestore, Callback
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
+    raise ConfigurationError(f"keras can't be imported ({error}); pip install 'mqtune[keras]'") from error
+
+
+class MqtuneCallback(Callback):
+    """Reports the logs of each epoch; ``fit`` goes on from the checkpoint that the trial starts from, at the right epoch.
+
+    A checkpoint is what Keras's own ``BackupAndRestore`` writes: weights, the optimizer's state, and the epoch.
+
+    Args:
+        metrics: the names of metrics; None for all. ``{"loss": "val_loss"}`` reports ``val_loss`` as ``loss``.
+        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+
+    Raises:
+        ConfigurationError: *checkpoint_every* is negative; or, in ``fit``, there is no such metric.
+    """
+
+    def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
+        super().__init__()
+        self._reports = Reports(metrics, checkpoint_every)
+
+    def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
+        """Go on from the trial's checkpoint, if it has one."""
+        folder = fetched_checkpoint()
+        if folder is not None:
+            self._backup(folder).on_train_begin()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
+        """Report."""
+        self._reports.make(logs or {}, lambda folder: self._backup(folder).on_epoch_end(epoch))
+
+    def _backup(self, folder: Path) -> BackupAndRestore:
+        backup = BackupAndRestore(str(folder))
+        backup.set_model(self.model)
+        return backup

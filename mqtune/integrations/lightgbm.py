@@ -1,0 +1,53 @@
+"""Reports from LightGBM, inside a trial; needs the extra ``lightgbm``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+
+try:
+    from lightgbm import Booster
+    from lightgbm.callback import CallbackEnv
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
+    raise ConfigurationError(f"lightgbm can't be imported ({error}); pip install 'mqtune[lightgbm]'") from error
+
+_FILE: Final = "model.txt"
+
+
+class MqtuneCallback:
+    """Reports each round of ``lightgbm.train``, or of an estimator's ``fit``.
+
+    Args:
+        metrics: the names of metrics, such as ``valid-l2`` for ``valid_names=["valid"]``; None for all.
+            ``{"loss": "valid-l2"}`` reports that as ``loss``.
+        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+
+    Attributes:
+        checkpoint: the file that the trial starts from, for ``init_model=``; None if it starts from scratch.
+        rounds: how many rounds that has already: train for so many less.
+
+    Raises:
+        ConfigurationError: *checkpoint_every* is negative; or, during training, there is no such metric.
+    """
+
+    #: LightGBM's own: early stopping, 30, ends the training, so that a report comes before it.
+    order: Final = 25
+    before_iteration: Final = False
+
+    def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
+        self._reports = Reports(metrics, checkpoint_every)
+        folder = fetched_checkpoint()
+        self.checkpoint = None if folder is None else str(folder / _FILE)
+        self.rounds = 0 if folder is None else Booster(model_file=self.checkpoint).current_iteration()
+
+    def __call__(self, env: CallbackEnv) -> None:
+        """Report."""
+        values = {f"{data}-{metric}": value for data, metric, value, *_ in env.evaluation_result_list or []}
+
+        def save(folder: Path) -> None:
+            env.model.save_model(folder / _FILE)
+
+        self._reports.make(values, save)

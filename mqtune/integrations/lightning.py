@@ -1,0 +1,62 @@
+"""Reports from PyTorch Lightning, inside a trial; needs the extra ``lightning``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
+    raise ConfigurationError(f"lightning can't be imported ({error}); pip install 'mqtune[lightning]'") from error
+
+_FILE: Final = "lightning.ckpt"
+
+
+class MqtuneCallback(Callback):
+    """Reports what the module has logged, at the end of each epoch or of each validation.
+
+    What the module logs in its own ``on_train_epoch_end`` comes too late for that epoch.
+
+    Args:
+        metrics: the names of metrics; None for all. ``{"loss": "val_loss"}`` reports ``val_loss`` as ``loss``.
+        on: when to report: at the end of each "epoch", or of each "validation" during training.
+        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+
+    Raises:
+        ConfigurationError: an argument is wrong; or, during training, a metric was not logged.
+    """
+
+    def __init__(
+        self, metrics: Metrics = None, *, on: Literal["epoch", "validation"] = "epoch", checkpoint_every: int = 0
+    ) -> None:
+        super().__init__()
+        if on not in {"epoch", "validation"}:
+            raise ConfigurationError(f"on={on!r}: give 'epoch' or 'validation'")
+        self._on = on
+        self._reports = Reports(metrics, checkpoint_every)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The file that the trial starts from, for ``trainer.fit(model, ckpt_path=…)``; None if it starts from scratch."""
+        folder = fetched_checkpoint()
+        return None if folder is None else str(folder / _FILE)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report, if that is due."""
+        if self._on == "epoch":
+            self._report(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report, if that is due and this is no sanity check or ``trainer.validate``."""
+        if self._on == "validation" and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._report(trainer)
+
+    def _report(self, trainer: Trainer) -> None:
+        def save(folder: Path) -> None:
+            trainer.save_checkpoint(folder / _FILE)
+
+        self._reports.make(trainer.callback_metrics, save)

@@ -1,0 +1,110 @@
+"""A folder of results as Ray Tune keeps one, in ``~/ray_results``; it takes no Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from mqtune.core.codec import Body
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Metrics, TrialStatus
+from mqtune.results.foreign import Foreign, ForeignTrial
+
+_RESULTS: Final = "result.json"
+_PARAMS: Final = "params.json"
+_ERROR: Final = "error.txt"
+#: What Ray adds to each report, but for those that mqtune adds too.
+_RAYS_OWN: Final = frozenset(
+    {
+        *("timestamp", "checkpoint_dir_name", "done", "trial_id", "date", "pid", "hostname", "node_ip", "config"),
+        *("time_since_restore", "iterations_since_restore", "should_checkpoint", "experiment_id", "experiment_tag"),
+    }
+)
+#: What trials that have ended are.
+_ENDED: Final = {"TERMINATED": TrialStatus.COMPLETED, "ERROR": TrialStatus.FAILED}
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder has an experiment of Ray Tune's."""
+    return any(path.glob("experiment_state-*.json")) or any(path.glob(f"*/{_PARAMS}"))
+
+
+def read_folder(path: Path, metric: str, mode: str) -> Foreign:
+    """Return an experiment of Ray Tune's; trials that had not ended count as stopped early.
+
+    Args:
+        path: its folder.
+        metric: what it optimises; empty for what its Tuner was given.
+        mode: "min" or "max".
+
+    Raises:
+        ConfigurationError: the metric or the mode is not known, or a file can't be read.
+    """
+    state = _state(path)
+    metric = metric or str(state.get("runner_data", {}).get("_metric") or "")
+    if not metric or not mode:
+        raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
+    statuses = dict(map(_status, state.get("trial_data", [])))
+    trials = [_trial(folder.parent, statuses) for folder in sorted(path.glob(f"*/{_PARAMS}"))]
+    return Foreign("ray", path.name, metric, mode, trials)
+
+
+def _state(path: Path) -> Body:
+    """Return what Ray has saved of the whole experiment last."""
+    saved = sorted(path.glob("experiment_state-*.json"))
+    return _json(saved[-1]) if saved else {}
+
+
+def _json(path: Path) -> Body:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigurationError(f"{path} can't be read: {error}") from error
+
+
+def _status(data: object) -> tuple[str, str]:
+    """Return a trial's id and status, which are in a text of JSON."""
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        found = json.loads(data[0] if isinstance(data, list) else str(data))
+        return str(found["trial_id"]), str(found["status"])
+    return "", ""
+
+
+def _trial(folder: Path, statuses: Mapping[str, str]) -> ForeignTrial:
+    lines = [*_lines(folder / _RESULTS)]
+    id_ = next((str(line["trial_id"]) for line in lines if "trial_id" in line), "")
+    if not id_:
+        id_ = next((each for each in statuses if each and each in folder.name), "")
+    status, reason = _end_of(folder, lines, statuses.get(id_, ""))
+    host = str(lines[0].get("hostname", "")) if lines else ""
+    reports = [(float(line.get("timestamp", 0)), _metrics(line)) for line in lines]
+    began = reports[0][0] - float(lines[0].get("time_total_s", 0)) if reports else (folder / _PARAMS).stat().st_mtime
+    return ForeignTrial(_json(folder / _PARAMS), reports, status, reason, began, host)
+
+
+def _end_of(folder: Path, lines: list[Body], status: str) -> tuple[TrialStatus, str]:
+    if (folder / _ERROR).is_file():
+        errors = (folder / _ERROR).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return TrialStatus.FAILED, errors[-1] if errors else "an error"
+    if lines and lines[-1].get("done"):
+        return TrialStatus.COMPLETED, ""
+    known = _ENDED.get(status)
+    return (known, "") if known is not None else (TrialStatus.EARLY_STOPPED, "it had not ended")
+
+
+def _lines(path: Path) -> Iterator[Body]:
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            # The last one may be cut.
+            with contextlib.suppress(ValueError):
+                if isinstance(found := json.loads(line), dict):
+                    yield found
+
+
+def _metrics(line: Body) -> Metrics:
+    return {name: value for name, value in line.items() if name not in _RAYS_OWN and value is not None}

@@ -1,0 +1,63 @@
+"""The queue between a driver and the worker that it has started, on a server of their own: no Celery in between."""
+
+from __future__ import annotations
+
+import json
+import logging
+import reprlib
+import threading
+
+from mqtune.core.keys import TASK_NAME
+from mqtune.core.trial import TrialId
+from mqtune.journal.connection import BLOCKING_READ_MAX_S, RedisClient
+from mqtune.journal.redis import retrying
+
+logger = logging.getLogger(__name__)
+
+#: The task of an attempt: experiment, trial, number of the attempt, and a digest of the experiment's definition.
+Task = tuple[str, TrialId, int, str]
+
+
+class LocalQueue:
+    """The tasks for one worker, as messages with the headers that Celery's have, so that whoever looks into queues understands them.
+
+    Args:
+        client: a checked connection.
+        patience_s: how long a call goes on trying while the server is away.
+        closing: once set, calls stop trying.
+    """
+
+    def __init__(self, client: RedisClient, *, patience_s: float, closing: threading.Event | None = None) -> None:
+        self._client = client
+        self._patience_s = patience_s
+        self._closing = closing
+
+    def put(self, queue: str, task: Task) -> None:
+        """Add a task; one that is there twice is run once.
+
+        Raises:
+            BrokerUnavailable: no server answers.
+        """
+        headers = {"task": TASK_NAME, "id": "/".join(map(str, task[:3]))}
+        message = json.dumps({"headers": headers, "task": task})
+        retrying(lambda: self._client.execute_command("LPUSH", queue, message), patience_s=self._patience_s)
+
+    def take(self, queue: str) -> Task | None:
+        """Wait for the next task and take it; None when none came for some seconds, or a malformed one.
+
+        Raises:
+            BrokerUnavailable: *closing* was set while no server answered.
+        """
+        found = retrying(
+            lambda: self._client.execute_command("BRPOP", queue, BLOCKING_READ_MAX_S),
+            patience_s=self._patience_s,
+            closing=self._closing,
+        )
+        if found is None:
+            return None
+        try:
+            experiment, trial, attempt, digest = json.loads(found[1])["task"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            logger.warning("a malformed message was dropped: %s", reprlib.repr(found[1]))
+            return None
+        return experiment, TrialId(trial), attempt, digest

@@ -1,0 +1,71 @@
+"""Quotas: how many attempts may run at once of all experiments whose names fit a pattern; workers' claims are held to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import redis
+
+from mqtune.core.checks import whole_number
+from mqtune.core.keys import QUOTAS, quota_key
+from mqtune.core.resources import check_experiments
+from mqtune.journal.redis import retrying
+
+
+class Quota(NamedTuple):
+    """A quota, and how many attempts run under it."""
+
+    pattern: str
+    slots: int
+    running: int
+
+
+class Quotas:
+    """The quotas of a broker.
+
+    Args:
+        client: a checked connection; to change quotas it needs the account of an operator for all experiments.
+        patience_s: how long a call goes on trying while the server is away.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
+        # redis-py's types allow for what other settings would return.
+        self._client: Any = client
+        self._patience_s = patience_s
+
+    def set(self, pattern: str, slots: int) -> None:
+        """Let no more attempts start while *slots* run; those that run go on, and count within a heartbeat.
+
+        Raises:
+            ConfigurationError: the pattern is none of names of experiments, or the number is below 0.
+        """
+        check_experiments(pattern)
+        whole_number("quota", "slots", slots, 0)
+        retrying(lambda: self._client.hset(QUOTAS, pattern, str(slots)), patience_s=self._patience_s)
+
+    def drop(self, pattern: str) -> bool:
+        """Drop a quota; return whether there was one."""
+        return bool(retrying(lambda: self._client.hdel(QUOTAS, pattern), patience_s=self._patience_s))
+
+    def all(self) -> list[Quota]:
+        """Return the quotas, by their patterns."""
+
+        def look() -> list[Quota]:
+            seconds, _ = self._client.time()
+            quotas = decoded_quotas(self._client.hgetall(QUOTAS).items())
+            with self._client.pipeline(transaction=False) as pipe:
+                for pattern in quotas:
+                    pipe.zcount(quota_key(pattern), f"({seconds * 1000}", "+inf")
+                return [Quota(*each, count) for each, count in zip(quotas.items(), pipe.execute(), strict=True)]
+
+        return sorted(retrying(look, patience_s=self._patience_s))
+
+
+def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:
+    """Return the quotas among what the server has; what is none is left out."""
+    return {
+        pattern.decode(errors="replace"): int(slots)
+        for pattern, slots in pairs
+        if slots.isdigit() and pattern.isascii()
+    }

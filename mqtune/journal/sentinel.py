@@ -1,0 +1,120 @@
+"""Redis Sentinel: URLs that name a master by its Sentinels, and connections that follow it from server to server."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+
+#: Arguments of redis-py's, by their names.
+Options = dict[str, Any]
+#: The schemes of such URLs, and those of a server's own.
+SCHEMES: Final = {"sentinel": "redis", "rediss+sentinel": "rediss"}
+FORM: Final = "sentinel://[:password@]host1:26379,host2:26379,host3:26379/NAME/db, or rediss+sentinel://… for TLS"
+_PORT: Final = 26379
+#: How long one Sentinel may take before the next is asked.
+_ASK_S: Final = 1.0
+#: What a master may be called, by Sentinel's own rule.
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_OPTIONS: Final = ("sentinel_username", "sentinel_password")
+
+
+class Sentinels(NamedTuple):
+    """Where the Sentinels are that know a master, its name, and the login that they themselves ask for."""
+
+    hosts: tuple[tuple[str, int], ...]
+    name: str
+    login: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parsed(cls, url: str) -> tuple[Sentinels, str]:
+        """Return what a URL says of Sentinels, and the URL of a server that says the rest.
+
+        Raises:
+            ValueError: it can't be read.
+        """
+        scheme, _, rest = url.partition("://")
+        login, at, place = rest.rpartition("@")
+        place, question, query = place.partition("?")
+        hosts, _, path = place.partition("/")
+        name, _, db = path.strip("/").partition("/")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} after the hosts is not the name of a master.")
+        options = parse_qsl(query, keep_blank_values=True)
+        own = tuple((key.removeprefix("sentinel_"), value) for key, value in options if key in _OPTIONS)
+        others = urlencode([(key, value) for key, value in options if key not in _OPTIONS])
+        found = tuple(map(_host, hosts.split(",")))
+        plain = f"{SCHEMES[scheme]}://{login}{at}{shown_host(*found[0])}/{db}{question if others else ''}{others}"
+        return cls(found, name, own), plain
+
+    def arguments(self, tls: Options | None) -> Options:
+        """Return redis-py's arguments for connections to the Sentinels themselves, with the TLS options of those to the master."""
+        return {
+            **dict(self.login),
+            **({} if tls is None else {"ssl": True, **tls}),
+            "socket_timeout": _ASK_S,
+            "socket_connect_timeout": _ASK_S,
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+            "driver_info": None,
+            # redis-py takes a connection for a broken one on which TLS session tickets have come and no answer was read.
+            "client_name": "mqtune-sentinels",
+        }
+
+    def answers(self, tls: Options | None) -> list[str]:
+        """Return the address that each Sentinel gives for the master, or an empty text where it gives none."""
+        return [self._answer(host, self.arguments(tls)) for host in self.hosts]
+
+    def _answer(self, host: tuple[str, int], arguments: Options) -> str:
+        arguments = {**arguments, "decode_responses": True}
+        with contextlib.suppress(redis.RedisError, OSError), redis.Redis(*host, **arguments) as client:
+            found = client.sentinel_get_master_addr_by_name(self.name)
+            return shown_host(*found) if found else ""
+        return ""
+
+    def pool(self, settings: Options, tls: Options | None) -> SentinelConnectionPool:
+        """Return a pool whose connections ask for the master each time they connect."""
+        kept = {key: value for key, value in settings.items() if key not in ("host", "port", "connection_class")}
+        # redis-py has no types for either.
+        manager = Sentinel(list(self.hosts), sentinel_kwargs=self.arguments(tls))  # type: ignore[no-untyped-call]
+        kind = SentinelManagedConnection if tls is None else SentinelManagedSSLConnection
+        return SentinelConnectionPool(self.name, manager, connection_class=kind, **kept)  # type: ignore[no-untyped-call]
+
+
+def _host(text: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname or parts.username or parts.path:
+        raise ValueError(f"{text!r} is not the address of a Sentinel.")
+    return parts.hostname, parts.port or _PORT
+
+
+def shown_host(host: str, port: int) -> str:
+    """Return an address as URLs have it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_is_master(connection: Any) -> None:
+    """Check, on a new connection, that its server is a master: Sentinels may be late to know.
+
+    Raises:
+        redis.ConnectionError: it is none.
+    """
+    connection.send_command("ROLE")
+    try:
+        role = connection.read_response()[0]
+    except redis.exceptions.NoPermissionError:
+        # An account of an earlier version; a write to a replica is refused in any case.
+        return
+    if role not in (b"master", "master"):
+        raise redis.ConnectionError("the server that was the master is a replica now")

@@ -1,0 +1,98 @@
+"""What a server has of experiments that it has no more: keys, and Celery's messages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import redis
+
+from mqtune.core.keys import ALL_EXPERIMENTS, EXPERIMENTS, ExperimentKeys, experiment_of, is_name
+from mqtune.journal.redis import experiments_on, retrying, script
+
+#: How many keys the server looks at in a call.
+_SCAN_COUNT: Final = 1_000
+T = TypeVar("T")
+
+
+class Strays:
+    """The keys of experiments that are neither among a server's experiments nor have a journal, a definition or a driver there.
+
+    One without its place among the experiments that has any of those is kept: a server that evicts keys may have lost that alone.
+
+    Args:
+        client: a checked connection.
+        patience_s: how long a call goes on trying while the server is away.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
+        self._client: Any = client
+        self._patience_s = patience_s
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return retrying(call, patience_s=self._patience_s)
+
+    def keys(self) -> dict[str, list[str]]:
+        """Return these keys by the name of their experiment.
+
+        Left out are those that expire, and all of an experiment whose entries a driver puts back now.
+
+        Raises:
+            AccessDenied: the account may not see the names of keys, as a driver's.
+        """
+        found: dict[str, list[str]] = defaultdict(list)
+        scan = self._client.scan_iter(ALL_EXPERIMENTS, count=_SCAN_COUNT)
+        for key in {each.decode(errors="replace") for each in self._retrying(lambda: list(scan))}:
+            if name := experiment_of(key):
+                found[name].append(key)
+        return {name: stay for name in self.unknown(found) if (stay := _staying(name, found[name]))}
+
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Return those of these names that no experiment has."""
+        there = set(experiments_on(self._client, patience_s=self._patience_s))
+        return sorted(name for name in set(names) - there if not self._has_any(ExperimentKeys(name)))
+
+    def _has_any(self, keys: ExperimentKeys) -> bool:
+        return bool(self._retrying(lambda: self._client.exists(keys.driver, keys.meta, keys.journal)))
+
+    def emptied(self) -> list[str]:
+        """Return the experiments of which only the name is left, after a deletion that was cut off or a driver that died as it began.
+
+        Their drivers' locks have run out. One whose lock can't be seen may be driven, and is left out.
+        """
+        seconds, microseconds = self._retrying(self._client.time)
+        now_ms = seconds * 1000 + microseconds // 1000
+        names = [name for name in experiments_on(self._client, patience_s=self._patience_s) if is_name(name)]
+        return sorted(name for name in names if self._is_emptied(ExperimentKeys(name), now_ms))
+
+    def _is_emptied(self, keys: ExperimentKeys, now_ms: int) -> bool:
+        definition, until_ms = self._retrying(lambda: self._client.hmget(keys.meta, "definition", "driver_until"))
+        if definition is not None or until_ms is None or not until_ms.isdigit() or int(until_ms) > now_ms:
+            return False
+        return not self._retrying(lambda: self._client.xrange(keys.journal, count=1))
+
+    def size(self, keys: Sequence[str]) -> int:
+        """Return how many bytes of memory keys take.
+
+        Raises:
+            AccessDenied: the account may not ask.
+        """
+        return self._retrying(lambda: sum(self._client.memory_usage(key) or 0 for key in keys))
+
+    def remove(self, experiment: str, keys: Sequence[str]) -> int:
+        """Delete keys of an experiment, and return how many: none when there is such an experiment by now.
+
+        Raises:
+            AccessDenied: the account may not.
+        """
+        kept = ExperimentKeys(experiment)
+        all_ = [kept.driver, kept.meta, kept.journal, EXPERIMENTS, *keys]
+        return int(self._retrying(lambda: script("clear")(self._client, all_, [experiment])))
+
+
+def _staying(experiment: str, keys: list[str]) -> list[str]:
+    kept = ExperimentKeys(experiment)
+    if any(key.startswith(kept.restored("")) for key in keys):
+        return []
+    return sorted(key for key in keys if not key.startswith((kept.asked(""), kept.log(""))))

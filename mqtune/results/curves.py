@@ -1,0 +1,104 @@
+"""The learning curves that an experiment has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mqtune.core.trial import AttemptEnd, Config, Metrics, Trial, TrialId
+from mqtune.results.experiments import RecordedReport
+from mqtune.results.results import Results
+
+
+class Curve(NamedTuple):
+    """A trial's reports, each with its duration in seconds.
+
+    *is_cut* says that its trial might have gone on; else it has ended there by itself, with *error* if that is not empty,
+    *ending_s* after its last report.
+    """
+
+    trial: TrialId
+    config: Config
+    reports: list[tuple[float, Metrics]]
+    is_cut: bool
+    error: str
+    ending_s: float
+
+
+class Recorded(NamedTuple):
+    """All curves of an experiment, in the order of its trials.
+
+    *left_out* are the trials that have run and have no curve of their own, as they were abandoned, went on with another config,
+    or from another trial's checkpoint. *saves* says whether any report came with a checkpoint.
+    """
+
+    curves: list[Curve]
+    left_out: list[TrialId]
+    saves: bool
+
+
+def timed_reports(results: Results) -> Iterator[tuple[RecordedReport, float]]:
+    """Yield all reports with their durations in seconds: since the one before, or since their attempt has started.
+
+    Raises:
+        CopyIncomplete: as ``Results.reports``.
+    """
+    last: dict[TrialId, tuple[int, float]] = {}
+    for report in results.reports():
+        attempt, before = last.get(report.trial, (0, 0.0))
+        if attempt != report.attempt:
+            started = results.experiment.trials[report.trial].attempts[report.attempt - 1].started_at
+            before = report.timestamp if started is None else started
+        last[report.trial] = (report.attempt, report.timestamp)
+        yield report, max(0.0, report.timestamp - before)
+
+
+def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
+    """Return an experiment's curves; what an attempt has lost, as it was done again, is left out.
+
+    Args:
+        results: the experiment's.
+        trust_rules: whether a trial that a stop rule has ended would have ended there anyway.
+
+    Raises:
+        CopyIncomplete: as ``Results.reports``.
+    """
+    trials = results.experiment.trials
+    done: dict[TrialId, list[tuple[RecordedReport, float]]] = {trial: [] for trial in trials}
+    saves = False
+    for report, seconds in timed_reports(results):
+        so_far = done[report.trial]
+        if so_far and so_far[-1][0].attempt != report.attempt:
+            _drop_lost(so_far, trials[report.trial].attempts[report.attempt - 1].checkpoint)
+        so_far.append((report, seconds))
+        saves = saves or bool(report.checkpoint)
+    ran = [trial for trial in trials.values() if any(each.started_at is not None for each in trial.attempts)]
+    kept = [trial for trial in ran if _has_own_curve(trial)]
+    curves = [_curve(trial, done[trial.id], trust_rules=trust_rules) for trial in kept]
+    return Recorded(curves, [trial.id for trial in ran if trial not in kept], saves)
+
+
+def _drop_lost(so_far: list[tuple[RecordedReport, float]], checkpoint: str) -> None:
+    """Drop what came after the checkpoint that the next attempt begins with; one that came with no report was saved at the end."""
+    if not checkpoint:
+        so_far.clear()
+    named = [place for place, (report, _) in enumerate(so_far) if report.checkpoint == checkpoint]
+    if named:
+        del so_far[named[-1] + 1 :]
+
+
+def _has_own_curve(trial: Trial) -> bool:
+    attempts = trial.attempts
+    is_own = all(each.source in (None, trial.id) and each.config in ({}, trial.config) for each in attempts)
+    return is_own and not trial.is_abandoned
+
+
+def _curve(trial: Trial, reports: list[tuple[RecordedReport, float]], *, trust_rules: bool) -> Curve:
+    attempt = trial.attempts[-1]
+    told = attempt.stop is not None and not (trust_rules and attempt.stop.by == "stop rule")
+    is_cut = told or attempt.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED)
+    error = attempt.error or attempt.error_type or "it has failed" if attempt.end is AttemptEnd.FAILED else ""
+    last = reports[-1][0].timestamp if reports else attempt.started_at
+    ending_s = 0.0 if attempt.ended_at is None or last is None or is_cut else max(0.0, attempt.ended_at - last)
+    timed = [(seconds, report.metrics) for report, seconds in reports]
+    return Curve(trial.id, trial.config, timed, is_cut, error, ending_s)

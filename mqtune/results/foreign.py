@@ -1,0 +1,258 @@
+"""Experiments of other tools as saved ones: their trials as journals have them, all of which have ended."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mqtune.core.codec import VERSION, Body, encode_value
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    Cursor,
+    DecisionTaken,
+    ExperimentCreated,
+    ExperimentEnded,
+    Reports,
+    TrialStaged,
+)
+from mqtune.core.text import cell_value, names_in_words
+from mqtune.core.trial import ITERATION, AttemptEnd, Config, Intent, Metrics, TrialId, TrialStatus, is_number
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.results.results import Results
+from mqtune.search.space import AnySpace
+
+_ENDS: Final = {
+    TrialStatus.COMPLETED: AttemptEnd.COMPLETED,
+    TrialStatus.EARLY_STOPPED: AttemptEnd.STOPPED,
+    TrialStatus.FAILED: AttemptEnd.FAILED,
+}
+_MS: Final = 1_000
+
+
+class ForeignTrial(NamedTuple):
+    """A trial of another tool, with its reports by their times (seconds since the epoch); COMPLETED, EARLY_STOPPED or FAILED."""
+
+    config: Config
+    reports: Sequence[tuple[float, Metrics]]
+    status: TrialStatus = TrialStatus.COMPLETED
+    reason: str = ""
+    began: float = 0.0
+    host: str = ""
+
+
+class Foreign(NamedTuple):
+    """An experiment of another tool: which that is, the experiment's name there, what it optimises, and its trials."""
+
+    tool: str
+    name: str
+    metric: str | list[str]
+    mode: str | list[str]
+    trials: Sequence[ForeignTrial]
+
+
+def write_foreign(foreign: Foreign, folder: Path) -> Results:
+    """Write an experiment of another tool into a new folder, where it reads as one that has finished.
+
+    Its trials have ids in the order in which they began. It was never on a server, and nothing of it can go on.
+
+    Raises:
+        ConfigurationError: there is no trial, a value can't be kept, or the folder is there already.
+        OSError: the folder can't be written.
+    """
+    if not foreign.trials:
+        raise ConfigurationError(f"{foreign.name} has no trial that has ended")
+    if folder.exists():
+        raise ConfigurationError(f"{folder} is there already; give another name: --name NAME")
+    try:
+        entries = [*_Journal(foreign, folder.name).entries()]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(f"{foreign.name} has a value that can't be kept: {error}") from error
+    folder.mkdir(parents=True)
+    copy = JournalFile(folder / JOURNAL_FILE)
+    copy.begin(entries)
+    copy.close()
+    results = Results.load(folder)
+    results.save()
+    return results
+
+
+class _Step(NamedTuple):
+    """An event of a journal and its time; that of a driver is encoded once it is known what came before."""
+
+    at: float
+    trial: int
+    event: AttemptStarted | AttemptEnded | bytes | DecisionTaken | TrialStaged
+
+
+class _Journal:
+    """The journal that an experiment would have if this project had run it."""
+
+    def __init__(self, foreign: Foreign, name: str) -> None:
+        self._foreign = foreign
+        self._name = name
+        self._cursor = START
+        self._ms, self._count = 0, 0
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield its entries, by their times."""
+        trials = sorted(self._foreign.trials, key=_begin)
+        began = _begin(trials[0])
+        yield self._entry(began, ExperimentCreated(name=self._name, definition=self._definition(), at=began).encode())
+        steps = [step for number, trial in enumerate(trials, 1) for step in self._steps(number, trial)]
+        last = began
+        # A stable sort: what a trial does at one time stays in its order.
+        for step in sorted(steps, key=lambda step: step.at):
+            last = step.at
+            yield self._written(step)
+        ended = ExperimentEnded(outcome="finished", reason="", at=last, cursor=self._cursor)
+        yield self._entry(last, ended.encode())
+
+    def _definition(self) -> dict[str, object]:
+        return {
+            "metric": self._foreign.metric,
+            "mode": self._foreign.mode,
+            "max_failures": 0,
+            "max_trials": len(self._foreign.trials),
+            "accept_no_report": True,
+            "scheduler": {"scheduler": "fifo"},
+            "searcher": {"searcher": self._foreign.tool},
+            "space": AnySpace().describe(),
+        }
+
+    def _steps(self, number: int, trial: ForeignTrial) -> Iterator[_Step]:
+        id_, at = TrialId(f"{number:04d}"), _begin(trial)
+        staged = TrialStaged(trial=id_, attempt=1, config=trial.config, at=at, cursor=START, by=self._foreign.tool)
+        started = AttemptStarted(trial=id_, attempt=1, worker=self._foreign.tool, host=trial.host, devices=[], at=at)
+        yield _Step(at, number, staged)
+        yield _Step(at, number, started)
+        for sequence, (time, metrics) in enumerate(trial.reports, 1):
+            # Times may go backwards where clocks were set.
+            at = max(at, time)
+            report = [at, {ITERATION: sequence, **metrics}]
+            yield _Step(at, number, encode_value([VERSION, Reports.KIND, [[id_, 1, sequence, [report]]]]))
+        if trial.status is TrialStatus.EARLY_STOPPED:
+            yield _Step(at, number, self._decision(id_, len(trial.reports), trial.reason, at))
+        yield _Step(at, number, self._end(id_, trial, at))
+
+    def _end(self, id_: TrialId, trial: ForeignTrial, at: float) -> AttemptEnded:
+        kind, colon, error = trial.reason.partition(": ")
+        if not colon:
+            kind, error = "Error", trial.reason or f"it has failed in {self._foreign.tool}"
+        if trial.status is not TrialStatus.FAILED:
+            kind = error = ""
+        return AttemptEnded(trial=id_, attempt=1, end=_ENDS[trial.status], at=at, error_type=kind, error=error)
+
+    def _decision(self, id_: TrialId, sequence: int, reason: str, at: float) -> DecisionTaken:
+        return DecisionTaken(
+            trial=id_,
+            attempt=1,
+            sequence=sequence,
+            action="stop",
+            intent=Intent.STOP,
+            reason=reason,
+            at=at,
+            cursor=START,
+            by=self._foreign.tool,
+        )
+
+    def _written(self, step: _Step) -> Entry:
+        event = step.event
+        if isinstance(event, DecisionTaken | TrialStaged):
+            return self._entry(step.at, replace(event, cursor=self._cursor).encode())
+        is_report = isinstance(event, bytes)
+        entry = self._entry(step.at, event if isinstance(event, bytes) else event.encode())
+        self._cursor = Cursor(entry.id, 1 if is_report else 0)
+        return entry
+
+    def _entry(self, at: float, data: bytes) -> Entry:
+        ms = max(self._ms, round(at * _MS))
+        self._count = self._count + 1 if ms == self._ms else 0
+        self._ms = ms
+        return Entry(f"{ms}-{self._count}", data)
+
+
+def _begin(trial: ForeignTrial) -> float:
+    return trial.began or (trial.reports[0][0] if trial.reports else 0.0)
+
+
+# Tables.
+
+#: What a table of trials may say of one besides its config and metrics.
+_STATUSES: Final = {status.value: status for status in _ENDS}
+_OTHERS: Final = frozenset({"trial", "status", "reason", "started_at", "ended_at"})
+
+
+def read_csv(path: Path, metric: str, mode: str) -> Foreign:
+    """Return the trials in a CSV file: a row for each, with its config and its result.
+
+    Columns are ``config.NAME`` and ``metrics.NAME``, as exports have them; or the metric's, and all others are the config. A
+    ``status`` may be completed, early_stopped or failed, and another one leaves the row out.
+
+    Raises:
+        ConfigurationError: the metric or the mode is not given, no column is the metric's, or the file can't be read.
+    """
+    if not metric or not mode:
+        raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file)
+            names = list(table.fieldnames or ())
+            rows = [{name: text for name, text in row.items() if name and isinstance(text, str)} for row in table]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise ConfigurationError(f"{path} can't be read: {error}") from error
+    if metric not in names and f"metrics.{metric}" not in names:
+        raise ConfigurationError(f"{path} has no column {metric!r}; there are {names_in_words(names)}")
+    # Where a row has no times, they are the file's.
+    at = path.stat().st_mtime
+    trials = [trial for row in rows if (trial := _trial_of(row, metric, at)) is not None]
+    return Foreign("csv", path.stem, metric, mode, trials)
+
+
+def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | None:
+    status = _STATUSES.get(row.get("status") or TrialStatus.COMPLETED.value)
+    if status is None:
+        return None
+    values = {name: cell_value(text) for name, text in row.items() if text}
+    has_groups = any(name.startswith("config.") for name in row)
+    if has_groups:
+        config, metrics = (_group(values, group) for group in ("config.", "metrics."))
+        # An aggregate of all reports has no name of its own there.
+        metrics = metrics or {metric: values[metric]} if metric in values else metrics
+    else:
+        config = {name: value for name, value in values.items() if name not in {metric, *_OTHERS}}
+        metrics = {metric: values[metric]} if metric in values else {}
+    if not metrics and not row.get("status"):
+        # Nothing came of it yet.
+        return None
+    began, ended = (_number(values.get(name)) or at for name in ("started_at", "ended_at"))
+    reports = [(ended, nested(metrics))] if metrics else []
+    return ForeignTrial(nested(config), reports, status, row.get("reason", ""), began)
+
+
+def _number(value: object) -> float:
+    return float(value) if is_number(value) else 0.0
+
+
+def _group(values: Mapping[str, object], group: str) -> dict[str, object]:
+    return {name.removeprefix(group): value for name, value in values.items() if name.startswith(group)}
+
+
+def nested(values: Mapping[str, object]) -> Body:
+    """Return values with names such as ``layers.width`` as a nested dict."""
+    found: Body = {}
+    for name, value in values.items():
+        *outer, last = name.split(".")
+        inner = found
+        for key in outer:
+            inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise ConfigurationError(f"{name}: {key} has a value of its own")
+        inner[last] = value
+    return found

@@ -1,0 +1,66 @@
+"""Labels for an experiment that is in a folder alone: its copy of the journal is the journal."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+from mqtune.core.codec import Body
+from mqtune.core.errors import NameTaken
+from mqtune.core.events import DriverStarted, Requested
+from mqtune.core.experiment import LABEL
+from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, SIMULATION, describe_process
+from mqtune.core.trial import TrialId
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.results.experiments import first_events
+from mqtune.results.results import Results
+
+
+def is_in_folder_alone(folder: Path) -> bool:
+    """Whether no server has an experiment: it is archived, was imported, or ran in virtual time."""
+    drivers = (
+        event.driver for event in first_events(JournalFile(folder / JOURNAL_FILE)) if isinstance(event, DriverStarted)
+    )
+    if (folder / SERVER_FOLDER).is_dir():
+        return False
+    return (folder / ARCHIVED).is_file() or all(driver == SIMULATION for driver in drivers)
+
+
+def label(folder: Path, trial: str, given: Body) -> Results:
+    """Give an experiment in a folder, or one of its trials, labels, as ``TrialHandle.label`` does; return the results.
+
+    If the experiment goes on, its driver finds the request where others are.
+
+    Raises:
+        ConfigurationError: they can't be labels, or the trial has too many by now.
+        NameTaken: somebody writes to the folder.
+        OSError: it can't be written.
+    """
+    experiment = Results.load(folder).experiment
+    (experiment.trials[TrialId(trial)] if trial else experiment).labels.after(given)
+    copy, last = JournalFile(folder / JOURNAL_FILE), ""
+    for entry in copy.go_on():
+        last = entry.id
+    if not last:
+        raise NameTaken(
+            f"experiment {experiment.name!r} is written in this moment; try again when its driver has ended"
+        )
+    made = Requested(
+        id=secrets.token_hex(16), action=LABEL, trial=trial, arguments=given, by=describe_process(), at=time.time()
+    )
+    try:
+        copy.append([Entry(_next(last), made.encode())])
+    finally:
+        copy.close()
+    results = Results.load(folder)
+    results.save()
+    return results
+
+
+def _next(last: str) -> str:
+    """Return the id of the entry that follows one."""
+    before_ms, _, number = last.partition("-")
+    now_ms = int(time.time() * 1000)
+    return f"{now_ms}-0" if now_ms > int(before_ms) else f"{before_ms}-{int(number) + 1}"

@@ -1,0 +1,106 @@
+"""Configs that were recorded, proposed once more: for a look at what another search would have made of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from mqtune.core.objective import Objective
+from mqtune.core.registry import Description, described
+from mqtune.core.trial import Config, TrialId
+from mqtune.search.base import WAIT, Searcher, Suggestion, Telling
+from mqtune.search.encoding import Encoding
+from mqtune.search.space import Space
+from mqtune.search.values import copy_value
+
+
+class InRecordedOrder(Searcher):
+    """Proposes recorded configs, each once, in their order.
+
+    Args:
+        configs: the configs.
+        shuffle: the seed of another order; None for the recorded one.
+    """
+
+    takes_several = True
+
+    def __init__(self, configs: Sequence[Config], shuffle: int | None = None) -> None:
+        self._left = list(configs)
+        if shuffle is not None:
+            random.Random(shuffle).shuffle(self._left)
+        self._left.reverse()
+
+    def describe(self) -> Description:
+        return {self.role: "recorded"}
+
+    def suggest(self, trial: TrialId) -> Config | None:
+        """Return the next one."""
+        found: Config | None = copy_value(self._left.pop()) if self._left else None
+        return found
+
+
+class NearestRecorded(Telling):
+    """Proposes, of the recorded configs that were not proposed yet, the one nearest to what another searcher suggests.
+
+    That searcher hears what was tried in place of its suggestion, and learns from it. How near two configs are is their distance as
+    ``Encoding`` has them; where but one of them has a value, that counts as the whole width of its domain.
+
+    Args:
+        searcher: the other searcher, made for this space.
+        configs: the recorded configs, all of the space.
+        space: the space.
+
+    Raises:
+        SpaceError: a recorded config is not one of the space.
+    """
+
+    takes_several = True
+
+    def __init__(self, searcher: Searcher, configs: Sequence[Config], space: Space) -> None:
+        self._searcher = searcher
+        self._left = list(configs)
+        self._encoding = Encoding(space)
+        self._rows = self._encoding.encode(configs)
+        self.adaptive, self.is_slow = searcher.adaptive, searcher.is_slow
+        self.wants_whole_trials = searcher.wants_whole_trials
+
+    def describe(self) -> Description:
+        return {self.role: "recorded", "nearest_to": described(self._searcher)}
+
+    def check_space(self, space: Space) -> None:
+        """Check the other searcher."""
+        self._searcher.check_space(space)
+
+    def check_objective(self, objective: Objective) -> None:
+        """Have the other searcher learn what is optimised."""
+        super().check_objective(objective)
+        self._searcher.check_objective(objective)
+
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
+        """Tell the other searcher."""
+        self._searcher.bind(space, seed, metric=metric, mode=mode)
+
+    def suggest(self, trial: TrialId) -> Suggestion:
+        """Return the one that is nearest to the other searcher's suggestion."""
+        if not self._left:
+            return None
+        wanted = self._searcher.suggest(trial)
+        if wanted is None or wanted is WAIT:
+            return wanted
+        config = self._take_nearest(wanted)
+        if config != wanted:
+            self._searcher.adopt(trial, config)
+        return config
+
+    def _take_nearest(self, wanted: Config) -> Config:
+        away = self._rows - self._encoding.encode([wanted])
+        # What neither has is the same, and NaN in both.
+        here, there = np.isnan(self._rows), np.isnan(self._encoding.encode([wanted]))
+        away[here & there] = 0.0
+        away[here ^ there] = 1.0
+        nearest = int((away**2).sum(axis=1).argmin())
+        self._rows = np.delete(self._rows, nearest, axis=0)
+        found: Config = copy_value(self._left.pop(nearest))
+        return found

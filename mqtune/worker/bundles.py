@@ -1,0 +1,119 @@
+"""The bundles that this worker has unpacked, each in a folder named by its hash."""
+
+from __future__ import annotations
+
+import reprlib
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mqtune.core.errors import CodeRefused
+from mqtune.journal.code import CodeExchange
+from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed, unpack
+
+#: How many unpacked bundles stay, at the least: more experiments rarely share a worker at once.
+KEPT: Final = 8
+
+
+class Brought(NamedTuple):
+    """Where brought code lies: its top folder, the code root below that, and where its trials run; None for where the worker does."""
+
+    top: Path
+    code_root: Path
+    cwd: Path | None
+
+
+class Bundles:
+    """Fetches bundles, checks who brought them, and unpacks each once in the life of a worker. Any thread may call it.
+
+    Nothing of an earlier worker's is used, so that whatever a crash or a full disk has left there does no harm.
+
+    Args:
+        folder: where they are unpacked; the worker's own.
+        key: what brought code must be signed with; empty for a worker that takes none.
+        exchange: has an experiment's bundle, by the experiment's name.
+        in_use: returns the code roots that are used now.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        exchange: Callable[[str], CodeExchange],
+        in_use: Callable[[], set[Path]],
+    ) -> None:
+        self._folder = folder
+        self._key = key
+        self._exchange = exchange
+        self._in_use = in_use
+        #: The digests of those that are unpacked, in the order of their last use, each with the experiments that have it signed.
+        self._there: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, experiment: str, definition: Mapping[str, object]) -> Brought | None:
+        """Return where the code of an experiment lies that brings its own; None for one that doesn't.
+
+        Raises:
+            CodeRefused: this worker takes no code, or not this.
+            OSError: it can't be unpacked.
+        """
+        digest, root = str(definition.get("bundle") or ""), str(definition.get("bundle_root", "."))
+        if not digest:
+            return None
+        if not self._key:
+            raise CodeRefused("it runs only code that is on its machine; --accept-code has it take what is brought")
+        if not is_digest(digest) or not (root == "." or is_path(root)):
+            raise CodeRefused(f"its code is {reprlib.repr([digest, root])}, which no driver of mqtune says")
+        with self._lock:
+            top = self._folder / digest
+            trusted = self._there.pop(digest, set())
+            # The one used last stands last.
+            self._there[digest] = trusted
+            if experiment not in trusted:
+                self._check(self._exchange(experiment), digest)
+            if not top.is_dir():
+                self._bring(self._exchange(experiment), digest, top)
+            trusted.add(experiment)
+            self._trim()
+        return Brought(top, top / root, top if definition.get("bundle_is_cwd", True) else None)
+
+    def _check(self, exchange: CodeExchange, digest: str) -> None:
+        found = exchange.signature(digest)
+        if found is None or not is_signed(self._key, digest, found):
+            raise CodeRefused(
+                f"bundle {digest[:12]} is not signed with this worker's {KEY_VARIABLE}; the driver needs the same"
+            )
+
+    def _bring(self, exchange: CodeExchange, digest: str, top: Path) -> None:
+        bundle = exchange.bundle(digest)
+        if bundle is None:
+            raise CodeRefused(
+                f"bundle {digest[:12]} is not on the server any more; its driver brings it when it starts again"
+            )
+        self._unpack(bundle, top)
+
+    def _unpack(self, bundle: Bundle, top: Path) -> None:
+        draft = top.with_name(f".{top.name}")
+        for folder in (draft, top):
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            unpack(bundle.files(), draft)
+            draft.rename(top)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+    def _trim(self) -> None:
+        """Delete those used longest ago, but none that is in use."""
+        used = self._in_use()
+        for digest in list(self._there)[: -KEPT or None]:
+            top = self._folder / digest
+            if not any(top in (root, *root.parents) for root in used):
+                del self._there[digest]
+                shutil.rmtree(top, ignore_errors=True)
+
+    def close(self) -> None:
+        """Delete all of them."""
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,35 @@
+"""A worker's figures, for those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What a worker is and does at one moment.
+
+    Attributes:
+        worker: its name in the fleet.
+        slots: how many it has.
+        usable: how many of them take trials or run one; none when it leaves.
+        busy: how many have a trial.
+        ended: how many attempts have ended here since it started, by how.
+        heartbeat_at: when it last told the fleet that it is here, in seconds since the epoch by this machine's clock; 0 before that.
+        gpu_memory: the bytes in use on each of its devices, by any process; devices that don't say are left out.
+        gpu_load: the percent of the last moment in which each of them computed.
+    """
+
+    worker: str
+    slots: int
+    usable: int
+    busy: int
+    ended: Mapping[str, int]
+    heartbeat_at: float
+    gpu_memory: Mapping[str, int]
+    gpu_load: Mapping[str, int]
+
+
+#: Returns a worker's figures; None before it has started. Any thread may call it.
+ReadFigures = Callable[[], WorkerFigures | None]

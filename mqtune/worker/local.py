@@ -1,0 +1,167 @@
+"""The worker of a run on one machine, without Celery: it takes the attempts that its driver puts on a queue of their own.
+
+Nobody else talks to such a server, so that Celery has nothing to do here; to import it and to shut it down takes longer than all else
+of a short run. What is behind the queue is the same as in any worker (``WorkerRuntime``).
+
+A driver starts this module as a program while it still gets ready itself. The settings come as one line of JSON through a pipe whose
+other end the driver holds; when that is closed, this process ends at once, and its zygotes kill their trials.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import uuid
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Final, NoReturn
+
+from mqtune.core.errors import BrokerUnavailable, MqtuneError
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.local_queue import LocalQueue, Task
+from mqtune.worker.attempt import stop_s
+from mqtune.worker.privileges import conceal
+from mqtune.worker.runtime import LEASE_S, Ahead, WorkerRuntime, take_process
+from mqtune.worker.settings import WorkerSettings, check_folders, take_name
+from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
+
+logger = logging.getLogger(__name__)
+
+#: How often it is looked whether attempts may be taken again, when no slot has become free.
+_LOOK_S: Final = 1.0
+
+
+class LocalWorker:
+    """Takes attempts as long as slots are free, and runs each in a thread.
+
+    Args:
+        client: a checked connection.
+        name: the worker's name in the fleet, which it has taken.
+        settings: those of any worker.
+        token: proves that it has that name.
+    """
+
+    def __init__(self, client: RedisClient, name: str, settings: WorkerSettings, token: str) -> None:
+        self._free = threading.Event()
+        self._settings = settings
+        plan = settings.plan()
+        self._runtime = WorkerRuntime(
+            client,
+            name=name,
+            plan=plan,
+            code_root=settings.code_root,
+            log_root=settings.log_root,
+            grace_s=settings.grace_s,
+            wake_consumer=self._free.set,
+            show=lambda _: None,
+            code_key=settings.code_key if settings.accept_code else "",
+            token=token,
+        )
+        self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
+        # As in any worker: the next attempt of a slot comes while the process of the last one ends.
+        self._executor = ThreadPoolExecutor(2 * len(plan.devices), thread_name_prefix="mqtune-slot")
+        self._attempts: set[Future[None]] = set()
+
+    def serve(self, ahead: Ahead) -> None:
+        """Join the fleet and take attempts, until a signal ends this process.
+
+        Args:
+            ahead: the experiment that it is started for.
+        """
+        leaving = Shutdown(self._leave, self._requeue, shutdown_s(self._settings.grace_s))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, leaving.begin)
+        signal.signal(signal.SIGQUIT, leaving.end_at_once)
+        self._runtime.start(ahead)
+        while True:
+            # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this queue.
+            if (task := self._queue.take(self._runtime.queue)) is not None:
+                self._wait_for_slot()
+                future = self._executor.submit(self._run, task)
+                self._attempts.add(future)
+                future.add_done_callback(self._done)
+
+    def _wait_for_slot(self) -> None:
+        while len(self._attempts) >= self._runtime.capacity:
+            self._free.wait(_LOOK_S)
+            self._free.clear()
+
+    def _run(self, task: Task) -> None:
+        experiment, trial, attempt, digest = task
+        try:
+            self._runtime.run(self._runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, digest))
+        except BrokerUnavailable as error:
+            # Raised only when the worker is shutting down: until then the journal tries again.
+            logger.warning("the end of trial %s could not be journaled: %s", trial, error)
+        except MqtuneError as error:
+            logger.warning("trial %s is not run: %s", trial, error)
+        except Exception:
+            logger.exception("trial %s could not be run", trial)
+
+    def _done(self, future: Future[None]) -> None:
+        self._attempts.discard(future)
+        self._free.set()
+
+    def _requeue(self) -> None:
+        self._runtime.requeue_all("its worker was shut down")
+
+    def _leave(self) -> None:
+        # Not here: a signal may have come while the main thread holds any lock.
+        threading.Thread(target=self._end, name="mqtune-ending", daemon=True).start()
+
+    def _end(self) -> NoReturn:
+        code = 1
+        try:
+            self._requeue()
+            self._runtime.close(grace_s=stop_s(self._settings.grace_s))
+            _, left = wait(tuple(self._attempts), timeout=THREADS_END_S)
+            code = int(bool(left))
+        finally:
+            logging.shutdown()
+            # Nothing is left to do, and the main thread waits for an attempt that does not come.
+            os._exit(code)
+
+
+def main(owner_fd: int) -> None:
+    """Wait for the settings, and be that worker."""
+    os.set_inheritable(owner_fd, False)
+    line = _read_line(owner_fd)
+    if not line:
+        # The driver needs no worker.
+        return
+    told = json.loads(line)
+    logging.basicConfig(level=logging.WARNING, format="[%(asctime)s: %(levelname)s] %(message)s")
+    end_with_owner(owner_fd)
+    conceal()
+    name, ahead = told.pop("name"), Ahead(*told.pop("ahead"))
+    settings = WorkerSettings(**told | {root: Path(told[root]) for root in ("code_root", "log_root")})
+    try:
+        check_folders(settings.code_root, settings.log_root)
+        client = connect(settings.broker, role="worker")
+        fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+        take_name(fleet, name, LEASE_S)
+        take_process()
+        LocalWorker(client, name, settings, fleet.token).serve(ahead)
+    except MqtuneError as error:
+        # One line instead of a traceback.
+        sys.exit(f"mqtune: {error}")
+
+
+def _read_line(fd: int) -> bytes:
+    """Read up to the first line's end; empty if the pipe is closed before."""
+    line = b""
+    while not line.endswith(b"\n"):
+        # One byte at a time: what follows is for whoever watches the pipe from then on.
+        if not (byte := os.read(fd, 1)):
+            return b""
+        line += byte
+    return line
+
+
+if __name__ == "__main__":
+    main(int(os.environ.pop("MQTUNE_OWNER_FD")))

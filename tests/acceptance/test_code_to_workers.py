@@ -1,0 +1,255 @@
+"""A driver brings its code to workers that have none of it, and nobody brings any who may not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cells import run_cells
+from click.testing import CliRunner
+from running import running_worker
+
+import mqtune
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.cli import group
+from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError, InsufficientResources
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.trial import TrialStatus
+from mqtune.driver import requirements
+from mqtune.journal.connection import connect
+
+KEY = "the key of this test's workers"
+MODULES = ("brought", "brought.helper", "brought_main")
+#: No other test's workers have it.
+TAG = "brings"
+TRAIN = """
+import os, pathlib
+import brought.helper, click
+
+def train(config):
+    here = pathlib.Path(__file__)
+    return {
+        "loss": brought.helper.VERSION,
+        "data": pathlib.Path("data.txt").read_text(),
+        "has_secret": (here.parent / ".env").exists(),
+        "key": os.environ.get("MQTUNE_CODE_KEY", ""),
+    }
+"""
+
+
+class Project:
+    def __init__(self, root: Path, version: int) -> None:
+        self.root = root
+        (root / "brought").mkdir(parents=True)
+        (root / "brought_main.py").write_text(TRAIN)
+        (root / "brought" / "__init__.py").touch()
+        (root / "data.txt").write_text("some data")
+        (root / ".env").write_text("PASSWORD=secret")
+        self.write(version)
+
+    def write(self, version: int) -> None:
+        (self.root / "brought" / "helper.py").write_text(f"VERSION = {version}\n")
+
+    def tuner(self, name: str, *, process: mqtune.Process | None = None, **options: Any) -> mqtune.Tuner:
+        forget()
+        sys.path.insert(0, str(self.root))
+        try:
+            train = importlib.import_module("brought_main").train
+        finally:
+            sys.path.remove(str(self.root))
+        given = {"resources": mqtune.Resources(tags=[TAG]), "run": mqtune.Run(progress=False), **options}
+        return mqtune.Tuner(
+            train,
+            {"x": mqtune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            name=name,
+            process=process or mqtune.Process(bundle=self.root),
+            **given,
+        )
+
+
+def forget() -> None:
+    for module in MODULES:
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MQTUNE_CODE_KEY", KEY)
+    yield
+    forget()
+
+
+@pytest.fixture(scope="module")
+def takes_code(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The broker, with a worker of two slots that has no code of its own and takes what is brought."""
+    folder = tmp_path_factory.mktemp("takes")
+    (folder / "empty").mkdir()
+    options = ["--gpus", "0", "--slots", "2", "--tags", TAG, "--accept-code"]
+    environment = {"MQTUNE_CODE_KEY": KEY}
+    with running_worker(
+        broker, folder / "w.log", *options, name="takes", code_root=folder / "empty", environment=environment
+    ):
+        yield broker
+
+
+def losses(results: mqtune.Results) -> list[float | None]:
+    return [trial.trial.best_value for trial in results.trials]
+
+
+def bundles(results: mqtune.Results) -> list[str]:
+    return [trial.attempts[-1].environment["bundle"] for trial in results.trials]
+
+
+def test_a_worker_without_the_code_runs_what_the_driver_brings_and_it_comes_back(
+    takes_code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    project = Project(tmp_path / "project", 1)
+    with caplog.at_level(logging.WARNING):
+        results = project.tuner("brings", backend=takes_code, max_trials=3).run()
+    assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 3
+    said = {"loss": 1, "data": "some data", "has_secret": False, "key": ""}
+    assert results.trials[0].metrics.items() >= said.items()
+    assert [record.getMessage() for record in caplog.records] == [
+        "of the files for workers 1 look like secrets, and stay here: .env"
+    ]
+    assert set(bundles(results)) == {results.definition["bundle"]}
+
+    for place, *options in (["here"], ["broker", "--broker", takes_code]):
+        given = CliRunner().invoke(group, ["code", "brings", "3", "-o", str(tmp_path / place), *options])
+        assert given.exit_code == 0, given.output
+        assert (tmp_path / place / "brought_main.py").read_text() == TRAIN
+        assert not (tmp_path / place / ".env").exists()
+    listed = CliRunner().invoke(group, ["code", "brings"]).output
+    assert set(bundles(results)) == {listed.split()[1]}
+    assert "brought/helper.py" in listed
+    assert "1 takes code that drivers bring" in CliRunner().invoke(group, ["doctor", "--broker", takes_code]).output
+    refused = CliRunner().invoke(group, ["code", "brings", "-o", str(tmp_path / "here")])
+    assert "give a new folder, or an empty one" in str(refused.exception)
+
+
+def test_an_experiment_goes_on_with_changed_code_and_without_its_script_with_what_was_brought(
+    takes_code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    project = Project(tmp_path / "project", 1)
+    project.tuner("goes-on", backend=takes_code, max_trials=1).run()
+    project.write(2)
+    strict = mqtune.Process(bundle=project.root, code="strict")
+    with pytest.raises(CodeDiffers, match=r"brought/helper.py changed"):
+        project.tuner("goes-on", backend=takes_code, max_trials=2, process=strict).run()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        results = project.tuner("goes-on", backend=takes_code, max_trials=2).run()
+    assert "has changed since its first 1 trials (brought/helper.py)" in caplog.text
+    assert losses(results) == [1, 2]
+    first, second = bundles(results)
+    assert first != second
+
+    # On a machine with other code of that name, and without the key.
+    project.write(3)
+    monkeypatch.chdir(project.root)
+    monkeypatch.delenv("MQTUNE_CODE_KEY")
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "elsewhere"))
+    on = mqtune.Tuner.attach("goes-on", backend=takes_code, max_trials=3, run=mqtune.Run(progress=False)).run()
+    assert losses(on) == [1, 2, 2]
+    assert bundles(on)[-1] == second
+
+
+def test_two_experiments_at_once_have_each_its_own_modules(
+    takes_code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(requirements, "version", lambda _: "0.1")
+    tuners = []
+    for version in (1, 2):
+        project = Project(tmp_path / f"project{version}", version)
+        tuners.append(project.tuner(f"twin-{version}", backend=takes_code, max_trials=6))
+    with contextlib.ExitStack() as stack:
+        for tuner in tuners:
+            stack.callback(tuner.close)
+        while not all(tuner.is_finished for tuner in tuners):
+            for tuner in tuners:
+                if not tuner.is_finished:
+                    tuner.step(0.01)
+        assert [set(losses(tuner.results())) for tuner in tuners] == [{1}, {2}]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "with other versions than here: click" in record.getMessage()
+    ]
+    assert len(said) == len(tuners)
+    assert said[0].endswith("(here 0.1)")
+
+
+def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing_begins(
+    takes_code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    project = Project(tmp_path / "project", 1)
+    monkeypatch.setenv("MQTUNE_CODE_KEY", "a key that the workers lack")
+    with pytest.raises(CodeRefused, match=r"worker takes@.*is not signed with this worker's MQTUNE_CODE_KEY"):
+        project.tuner("other-key", backend=takes_code, max_trials=2).run()
+    monkeypatch.delenv("MQTUNE_CODE_KEY")
+    with pytest.raises(ConfigurationError, match=r"needs MQTUNE_CODE_KEY.*is not set.*openssl rand"):
+        project.tuner("no-key", backend=takes_code).run()
+
+
+def test_no_trial_goes_to_a_worker_that_takes_no_code(fleet: str, tmp_path: Path):
+    project = Project(tmp_path / "project", 1)
+    tuner = project.tuner(
+        "nobody", backend=fleet, run=mqtune.Run(queue_trials=False), resources=mqtune.Resources(cpus=100)
+    )
+    with pytest.raises(InsufficientResources, match=r"tag accepts-code"):
+        tuner.run()
+
+
+def test_on_this_machine_trials_run_what_was_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MQTUNE_CODE_KEY")
+    project = Project(tmp_path / "project", 1)
+    options = {"backend": mqtune.Local(slots=1), "process": mqtune.Process(bundle=project.root, start_method="spawn")}
+    results = project.tuner("packed", max_trials=1, **options).run()
+    again = mqtune.Tuner.attach("packed", max_trials=2, run=mqtune.Run(progress=False)).run()
+    assert losses(again) == [1, 1]
+    assert bundles(again) == bundles(results) * 2
+
+
+def test_a_server_that_was_emptied_gets_the_code_again(tmp_path: Path):
+    with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server, contextlib.ExitStack() as stack:
+        tuner = Project(tmp_path / "project", 1).tuner("emptied", backend=server.url)
+        stack.callback(tuner.close)
+        client = stack.enter_context(contextlib.closing(connect(server.url, role="driver")))
+        tuner.step(0.01)
+        assert "mqtune worker --accept-code --broker" in tuner.debug_string()
+        before = client.hgetall(ExperimentKeys("emptied").code)
+        client.flushall()
+        tuner.annotate(notes="this write finds that nothing is left")
+        assert client.hgetall(ExperimentKeys("emptied").code) == before != {}
+
+
+def test_a_trainable_of_a_cell_runs_on_another_machines_worker_and_an_edited_cell_is_told_of(
+    takes_code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.chdir(tmp_path)
+
+    def tuned(number: int, trials: int) -> mqtune.Results:
+        main = run_cells(monkeypatch, f"VALUE = {number}", "def train(config): return VALUE")
+        space, tags = {"x": mqtune.uniform(0, 1)}, mqtune.Resources(tags=[TAG])
+        options = {"metric": "loss", "mode": "min", "name": "cell", "backend": takes_code, "resources": tags}
+        return mqtune.Tuner(main.train, space, max_trials=trials, run=mqtune.Run(progress=False), **options).run()
+
+    assert losses(tuned(1, 1)) == [1]
+    with caplog.at_level(logging.WARNING):
+        assert losses(tuned(2, 2)) == [1, 2]
+    assert "has changed since its first 1 trials (train_cell.py)" in caplog.text
+    given = CliRunner().invoke(group, ["code", "cell", "1", "-o", str(tmp_path / "ran")])
+    assert given.exit_code == 0
+    assert "VALUE = 1" in (tmp_path / "ran" / "train_cell.py").read_text()
+
+    monkeypatch.delenv("MQTUNE_CODE_KEY")
+    with pytest.raises(ConfigurationError, match=r"trainable 'train', defined in a cell, needs MQTUNE_CODE_KEY"):
+        tuned(2, 3)

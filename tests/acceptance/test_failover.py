@@ -1,0 +1,134 @@
+"""Redis fails over under a real driver and a real worker: Sentinels make the replica the master, and all follow."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trainables_counting
+from click.testing import CliRunner
+from pages import ROOT
+from running import running_worker
+from sentinels import Watched
+from waiting import eventually
+
+import mqtune
+from mqtune.cli import group
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.trial import FORGOTTEN, TrialStatus
+from mqtune.journal.connection import connect
+
+#: How long anything here may take, on a machine that runs other tests.
+BACK_S: Final = 60.0
+STEPS: Final = 100
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with Watched(tmp_path_factory.mktemp("sentinels")) as watched:
+        yield watched
+
+
+@pytest.fixture(scope="module")
+def worker(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    log = tmp_path_factory.mktemp("worker") / "worker.log"
+    with running_worker(watched.url, log, "--gpus", "0", "--slots", "2"):
+        yield log
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_second(watched: Watched) -> None:
+    name, failed = "failover", list[BaseException]()
+    journal = ExperimentKeys(name).journal
+
+    def fail_over() -> None:
+        try:
+            master = watched.master
+            eventually(lambda: master.client.xlen(journal) >= 20, BACK_S)
+            replica = watched.cut_off_replica()
+            had = replica.client.xlen(journal)
+            eventually(lambda: master.client.xlen(journal) >= had + 20, BACK_S)
+            master.kill()
+            eventually(lambda: watched.is_master(replica), BACK_S)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=fail_over, daemon=True)
+    thread.start()
+    results = mqtune.Tuner(
+        trainables_counting.counts,
+        {"steps": STEPS, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        backend=watched.url,
+        run=mqtune.Run(progress=False),
+        name=name,
+        max_trials=3,
+    ).run()
+    thread.join(BACK_S)
+
+    assert failed == []
+    assert not thread.is_alive()
+    assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 3
+    for trial in results.trials:
+        last = [each.metrics["step"] for each in results.reports(trial.id) if each.attempt == len(trial.attempts)]
+        assert last == list(range(1, STEPS + 1))
+    # What was under way began again; no failure is counted.
+    ends = {attempt.error_type for trial in results.trials for attempt in trial.attempts}
+    assert {FORGOTTEN} <= ends <= {"", FORGOTTEN, "Gap"}
+    shown = CliRunner().invoke(group, ["list", "--broker", watched.url])
+    assert (shown.exit_code, "hunter" in shown.output, "zebra" in shown.output) == (0, False, False)
+    assert name in shown.stdout
+
+
+@pytest.mark.usefixtures("worker")
+def test_doctor_says_who_is_the_master(watched: Watched) -> None:
+    done = CliRunner().invoke(group, ["doctor", "--broker", watched.url])
+
+    assert f"the master is 127.0.0.1:{watched.master.port}, 3 of 3 Sentinels agree" in done.stdout
+    assert "1 connected, 2 slots" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("/tuning/", "/nothing/"), "names a master of that name that is up (they answer)"),
+        (("zebra+7", "wrong"), "AuthenticationError"),
+        (("?sentinel_password=zebra+7", ""), "Authentication"),
+        (("hunter%2F2", "wrong"), "refuses the login"),
+    ],
+)
+def test_what_is_wrong_in_the_url_is_said_and_no_password(watched: Watched, change: tuple[str, str], text: str) -> None:
+    with pytest.raises(BrokerUnavailable) as caught:
+        connect(watched.url.replace(*change))
+
+    assert text in str(caught.value)
+    assert "hunter" not in str(caught.value)
+    assert "zebra" not in str(caught.value)
+
+
+def test_a_server_in_place_of_a_sentinel_and_the_other_way_round_are_told_apart(watched: Watched) -> None:
+    server, sentinel = watched.master.port, watched.sentinels[0].port
+
+    with pytest.raises(BrokerUnavailable, match=r"is no Sentinel; give redis://"):
+        connect(f"sentinel://:hunter%2F2@127.0.0.1:{server}/tuning?sentinel_password=hunter%2F2")
+    with pytest.raises(BrokerUnavailable, match=r"is a Sentinel, which keeps nothing itself: give sentinel://"):
+        connect(f"redis://:zebra%207@127.0.0.1:{sentinel}/0")
+
+
+def test_sentinels_with_accounts_need_allow_no_more_than_the_guide_says(watched: Watched) -> None:
+    guide = (ROOT / "docs" / "how-to" / "failover.md").read_text()
+    (line,) = [line for line in guide.splitlines() if line.startswith("ACL SETUSER")]
+    for sentinel in watched.sentinels:
+        sentinel.client.execute_command(*line.replace(">PASSWORD", ">otter").split())
+        sentinel.client.acl_log_reset()
+    login = "sentinel_username=looker&sentinel_password=otter"
+
+    with contextlib.closing(connect(watched.url.replace("sentinel_password=zebra+7", login))) as client:
+        assert client.ping()
+    assert [sentinel.client.acl_log() for sentinel in watched.sentinels] == [[], [], []]

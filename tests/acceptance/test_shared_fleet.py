@@ -1,0 +1,143 @@
+"""Several experiments on one fleet: who gets how many of its slots, and why no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+import trainables
+import trainables_saving as saving
+from click.testing import CliRunner
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import AttemptEnd, TrialStatus
+from mqtune.journal import demands
+
+#: A shape that no other test's worker has.
+SLOT = mqtune.Resources(cpus=9)
+OPTIONS = ("--gpus", "0", "--slots", "4", "--cpus", "36")
+
+Tune = Callable[..., mqtune.Tuner]
+Make = Callable[..., mqtune.Tuner]
+
+
+@pytest.fixture(scope="module")
+def four_slots(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with running_worker(broker, tmp_path_factory.mktemp("shared") / "worker.log", *OPTIONS, name="shared"):
+        yield
+
+
+@pytest.fixture
+def make(four_slots: None, tune: Tune) -> Iterator[Make]:
+    """Build a tuner whose short trials go on for ever."""
+    with contextlib.ExitStack() as stack:
+
+        def build(**settings: object) -> mqtune.Tuner:
+            tuner = tune(
+                "as_long_as_it_says", {"seconds": 0.2}, max_trials=9999, resources=SLOT, run=mqtune.Run(**settings)
+            )
+            stack.callback(end, tuner)
+            return tuner
+
+        yield build
+
+
+def end(tuner: mqtune.Tuner) -> None:
+    # A test may have closed it.
+    with contextlib.suppress(ConfigurationError):
+        tuner.stop_all("the test is over")
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+    tuner.close()
+
+
+def why(tuner: mqtune.Tuner) -> list[str]:
+    found = json.loads(CliRunner().invoke(group, ["why", tuner.name, "--json"]).stdout)
+    return [found["cause"], found["text"]]
+
+
+def running(*tuners: mqtune.Tuner) -> list[int]:
+    """How many attempts each has under way, once it has looked."""
+    for tuner in tuners:
+        tuner.step(0.05)
+    return [sum(trial.attempt.end is None for trial in tuner.get_trials()) for tuner in tuners]
+
+
+def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
+    make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(demands, "DEMAND_S", 3.0)
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
+    monkeypatch.setenv("MQTUNE_BROKER", fleet)
+    first = make(share=3.0)
+    eventually(lambda: running(first)[0] > 4, 20)
+
+    second = make()
+    eventually(lambda: running(first, second) == [3, 1], 20)
+    said = "its share is used up: 1 of 4 slots, as 1 other experiment wants slots too"
+    eventually(lambda: running(second) and second.debug_string().endswith(said))
+
+    with mqtune.Client(fleet) as client:
+        client.experiment(second.name).set(priority="high", timeout_s=0)
+    eventually(lambda: running(first, second) == [0, 4], 20)
+    said = "its share is used up: 0 of 4 slots, as 1 other experiment wants slots too, 1 of higher priority"
+    eventually(lambda: running(first, second) and why(first) == ["share", f"nothing runs: {said}"], 20)
+
+    # The driver of the second says nothing any more: its attempts end, and its share is given to the first.
+    eventually(lambda: running(first)[0] > 4, 20)
+
+
+def test_a_quota_holds_while_trials_run_and_is_said(make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
+    monkeypatch.setenv("MQTUNE_BROKER", fleet)
+    tuner = make()
+    eventually(lambda: running(tuner)[0] > 4, 20)
+
+    quota("test-*", "2")
+    eventually(lambda: running(tuner) == [2], 20)
+    said = "no other starts: its quota is used up: 2 slots for all experiments whose names fit test-*"
+    eventually(lambda: running(tuner) and why(tuner)[0] == "quota" and why(tuner)[1].endswith(said), 20)
+    assert quota("--json")[0]["pattern"] == "test-*"
+    quota("test-*", "--drop")
+    eventually(lambda: running(tuner)[0] > 4, 20)
+
+
+def quota(*arguments: str) -> list[dict[str, object]]:
+    """Run ``mqtune quota``, and return what it prints as JSON, if it does."""
+    done = CliRunner().invoke(group, ["quota", *arguments])
+    assert not done.exit_code, done.output
+    return json.loads(done.stdout) if "--json" in arguments else []
+
+
+def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
+    make: Make, fleet: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mqtune.driver.sharing.GRACE_S", 0.5)
+    monkeypatch.setattr(trainables, "in_dicts", saving.in_dicts, raising=False)
+    config = {"lr": mqtune.uniform(1, 2), "steps": 150, "step_s": 0.02}
+    low = tune("in_dicts", config, max_trials=4, resources=SLOT, run=mqtune.Run(preemptible=True))
+    eventually(lambda: low.step(0.05) or sum(bool(trial.checkpoint) for trial in low.get_trials()) == 4, 20)
+
+    high = make(priority="high")
+    eventually(lambda: running(low, high) == [0, 4], 30)
+    paused = [trial.reports for trial in low.get_trials()]
+    end(high)
+    eventually(lambda: low.step(0.05) or low.is_finished, 60)
+
+    trials = low.get_trials()
+    low.close()
+    assert all(0 < reports < 150 for reports in paused)
+    for trial in trials:
+        assert trial.status is TrialStatus.COMPLETED
+        # Whatever it had done when it was paused, it went on from there.
+        assert trial.last_metrics["step"] == 150
+        assert trial.last_metrics["loss"] == pytest.approx(-150 * trial.config["lr"])
+        assert len(trial.attempts) == 2
+        assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+        assert trial.attempts[1].checkpoint
+    assert {trial.reports for trial in trials} <= {150, 151}

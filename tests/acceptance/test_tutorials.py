@@ -1,0 +1,115 @@
+"""What tutorials, guides and explanations say works when it is done as they say."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import ROOT
+from walkthrough import Block, Walkthrough, absent, blocks_of, walkthrough
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+#: Those that show a program of another library beside mqtune's.
+FROM_OTHERS = sorted((ROOT / "docs" / "how-to").glob("from-*.md"))
+EXPLANATIONS = sorted(page for page in (ROOT / "docs" / "explanation").glob("*.md") if "```python" in page.read_text())
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_works_as_written(page: Path, tmp_path: Path) -> None:
+    if page.stem == "lightning":
+        pytest.importorskip("lightning")
+    with walkthrough(tmp_path / "walk") as walked:
+        walked.follow(page)
+
+
+@pytest.fixture(scope="module")
+def with_a_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walkthrough]:
+    """A folder whose programs run on a worker that is there already."""
+    with walkthrough(tmp_path_factory.mktemp("guides") / "code") as walked:
+        for title, text in (
+            ("Terminal 1", "$ redis-server --port 6379\n… Ready to accept connections\n"),
+            ("", "$ export MQTUNE_BROKER=redis://127.0.0.1:6379/0\n"),
+            ("Terminal 2", "$ mqtune worker --gpus 0 --slots 2\n… ready.\n"),
+        ):
+            walked.take(Block("console", title, text))
+        yield walked
+
+
+@pytest.mark.parametrize("page", FROM_OTHERS, ids=lambda page: page.stem)
+def test_mqtunes_side_of_a_guide_runs(page: Path, with_a_worker: Walkthrough) -> None:
+    programs = [block for block in blocks_of(page) if block.title.startswith("mqtune")]
+    sides = [block for block in blocks_of(page) if block.language == "python"]
+
+    assert len(sides) == 2 * len(programs)
+    for number, block in enumerate(programs):
+        name = block.title.partition(": ")[2]
+        program = name or f"{page.stem.replace('-', '_')}_{number}.py"
+        with_a_worker.take(block._replace(title=program))
+        if not name:
+            with_a_worker.take(Block("console", "", f"$ python {program}\n"))
+
+
+def test_the_program_of_the_page_about_optunas_studies_runs(with_a_worker: Walkthrough) -> None:
+    (block,) = [block for block in blocks_of(ROOT / "docs" / "optuna.md") if block.language == "python"]
+
+    # Of a study of a hundred trials the first ones show what there is to see.
+    with_a_worker.take(Block("python", "study.py", block.text.replace("n_trials=100", "n_trials=5")))
+    with_a_worker.take(Block("console", "", "$ python study.py\n{'x': …"))
+
+
+#: Programs of pages about a library that CI doesn't install, with what makes them shorter; both run minutes as they are written.
+OF_PARTNERS = {
+    "ax": {"max_trials=20": "max_trials=3", "run_n_trials(12)": "run_n_trials(2)", "range(1, 31)": "range(1, 4)"},
+    "syne_tune": {"head:": "127.0.0.1:", "/shared": ".", "time=3600": "time=3", "n_workers=8": "n_workers=2"},
+}
+#: What the page about Syne Tune tunes.
+SCRIPT = """
+import argparse
+import time
+
+from syne_tune import Reporter
+
+parser = argparse.ArgumentParser()
+for name in ("lr", "width", "epochs", "st_checkpoint_dir"):
+    parser.add_argument(f"--{name}")
+given, _ = parser.parse_known_args()
+report = Reporter()
+for epoch in range(1, int(given.epochs) + 1):
+    time.sleep(0.05)
+    report(epoch=epoch, loss=float(given.lr) / epoch)
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("partner", OF_PARTNERS)
+def test_the_programs_of_a_page_about_a_partner_run(partner: str, with_a_worker: Walkthrough) -> None:
+    pytest.importorskip(partner, reason=f"pip install 'mqtune[{partner.replace('_', '-')}]'")
+    page = ROOT / "docs" / f"{partner.replace('_', '-')}.md"
+    text = "\n\n".join(block.text for block in blocks_of(page) if block.language == "python")
+    for long, short in OF_PARTNERS[partner].items():
+        assert text.count(long) == 1, long
+        text = text.replace(long, short)
+
+    with_a_worker.take(Block("python", "train.py", SCRIPT))
+    with_a_worker.take(Block("python", f"of_{partner}.py", text))
+    with_a_worker.take(Block("console", "", f"$ python of_{partner}.py\n"))
+
+
+@pytest.mark.parametrize("page", EXPLANATIONS, ids=lambda page: page.stem)
+def test_the_programs_of_an_explanation_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"explained_{page.stem.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "\n\n".join(block.text for block in blocks_of(page) if block.language == "python")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    importlib.import_module(name)
+
+
+def test_what_a_page_shows_is_looked_for() -> None:
+    printed = "first · 40/40 trials: 2 completed\ntrial  status   best\nlr=2.1e-05"
+
+    assert absent(["first · 7/7 trials: …", "trial status best", "lr=0.3"], printed) == []
+    assert absent(["second · 40/40 trials", "trial best"], printed) == ["second · 40/40 trials", "trial best"]

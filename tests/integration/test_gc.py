@@ -1,0 +1,254 @@
+"""``mqtune gc``: what belongs to nothing goes, and what may be somebody's stays."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accounts import Accounts
+from book import Book
+from click.testing import CliRunner
+
+from mqtune.backends.local.server import EmbeddedServer, ServerBinary
+from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
+from mqtune.checkpoints.store import Owner
+from mqtune.cli import gc, group
+from mqtune.core.errors import AccessDenied
+from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
+from mqtune.core.machine import process_mark, started_at
+from mqtune.core.trial import checkpoint_id
+from mqtune.driver.garbage import garbage_on
+from mqtune.driver.owning import claim, give_to_archive
+from mqtune.journal.lock import LOCK_S
+from mqtune.journal.redis import RedisJournal
+
+QUEUE = "mqtune-0-1-cpu1"
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(group, ["gc", *arguments])
+    if isinstance(done.exception, AccessDenied):
+        raise done.exception
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def begin(client: Any, name: str) -> RedisJournal:
+    """Have a driver that has not written anything yet."""
+    journal = RedisJournal(client, name, patience_s=5)
+    journal.lock(f"{name}'s", "somebody elsewhere", LOCK_S)
+    return journal
+
+
+def message(task_id: str, task: str = TASK_NAME) -> str:
+    return json.dumps({"headers": {"id": task_id, "task": task}})
+
+
+@pytest.fixture(autouse=True)
+def home(mqtune_home: Path) -> Path:
+    return mqtune_home
+
+
+@pytest.fixture
+def _left(redis_client: Any, redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with what interrupted deletions leave, beside what looks like it and is somebody's."""
+    monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
+    begin(redis_client, "cut").unlock("cut's")
+    begin(redis_client, "begins")
+    written = begin(redis_client, "written")
+    written.record(b"event", definition=b"definition")
+    written.unlock("written's")
+    # A server that evicts keys may have lost its name alone.
+    unlisted = begin(redis_client, "unlisted")
+    unlisted.record(b"event", definition=b"definition")
+    unlisted.unlock("unlisted's")
+    redis_client.zrem(EXPERIMENTS, "unlisted")
+    for name in ("gone", "written", "begins", "unlisted", "comes-back"):
+        redis_client.hset(ExperimentKeys(name).trial("0001"), "attempt", "1")
+        redis_client.rpush(QUEUE, message(f"{name}/0001/1"))
+    redis_client.hset(ExperimentKeys("gone").checkpoints, "0001-1-1", b"x" * 5000)
+    # A driver puts back what the server has lost.
+    redis_client.xadd(ExperimentKeys("comes-back").restored("mark"), {"e": b"event"})
+    redis_client.rpush(QUEUE, message("gone/0001/1", "another.task"), "no json")
+
+
+def names_and_keys(client: Any) -> set[str]:
+    names = {name.decode() for name in client.zrange(EXPERIMENTS, 0, -1)}
+    return names | {key.decode() for key in client.scan_iter("mqtune:x:*")}
+
+
+@pytest.mark.usefixtures("_left")
+def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> None:
+    before = names_and_keys(redis_client)
+    gone, cut = ExperimentKeys("gone"), ExperimentKeys("cut")
+
+    planned = run("--dry-run")
+    assert "nobody can be asked here; give --yes" in run(code=2)
+    assert names_and_keys(redis_client) == before
+    assert redis_client.llen(QUEUE) == 7
+    done = run("--yes")
+
+    assert "would delete  cut: its name alone" in planned
+    assert "would delete  gone: 1 messages in queues of workers, 0.1 KiB" in planned
+    assert "would delete  gone: 2 keys, 5." in planned
+    assert done.endswith("4 of 4 deleted\n")
+    assert before - names_and_keys(redis_client) == {
+        "cut",
+        cut.driver,
+        cut.meta,
+        gone.trial("0001"),
+        gone.checkpoints,
+    }
+    assert [json.loads(each)["headers"]["id"] for each in redis_client.lrange(QUEUE, 0, -1)[:-1]] == [
+        "written/0001/1",
+        "begins/0001/1",
+        "unlisted/0001/1",
+        "gone/0001/1",
+    ]
+    assert run("--yes") == "there is nothing to delete\n"
+
+
+@pytest.mark.usefixtures("_left")
+def test_what_somebody_begins_to_use_meanwhile_is_kept(redis_client: Any, redis_server: EmbeddedServer) -> None:
+    with garbage_on(redis_server.url) as (found, _):
+        begin(redis_client, "gone")
+        redis_client.hset(ExperimentKeys("cut").meta, "definition", b"definition")
+        before = names_and_keys(redis_client)
+        kept = [each.experiment for each in found if not each.delete()]
+
+    assert kept == ["cut", "gone", "gone"]
+    assert names_and_keys(redis_client) == before
+    assert redis_client.llen(QUEUE) == 6
+
+
+@pytest.mark.usefixtures("_left")
+def test_json_says_what_there_was_and_what_was_deleted() -> None:
+    assert "give --yes or --dry-run" in run("--json", code=2)
+    planned, done = json.loads(run("--json", "--dry-run")), json.loads(run("--json", "--yes"))
+
+    assert {each["deleted"] for each in planned["garbage"]} == {False}
+    assert {(each["kind"], each["experiment"], each["deleted"]) for each in done["garbage"]} == {
+        ("experiment", "cut", True),
+        ("messages", "comes-back", True),
+        ("messages", "gone", True),
+        ("keys", "gone", True),
+    }
+    assert json.loads(run("--json", "--yes")) == {"garbage": [], "unseen": []}
+
+
+@pytest.mark.usefixtures("_left")
+def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
+    redis_client: Any, redis_server: EmbeddedServer
+) -> None:
+    before = names_and_keys(redis_client)
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        monitor, driver = accounts.make("monitor"), accounts.make("driver")
+
+        with pytest.raises(AccessDenied):
+            run("--yes", "--broker", monitor)
+        assert names_and_keys(redis_client) == before
+        done = run("--yes", "--broker", driver)
+
+    assert "not looked at: keys, and messages in queues without a worker: this account may not look at them" in done
+    assert "cut" not in names_and_keys(redis_client)
+    assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
+
+
+def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
+    redis_client: Any, redis_server: EmbeddedServer, home: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "shared"
+
+    def saved(name: str, *owners: Owner) -> CheckpointStore:
+        store = open_store(experiment_url(place, name))
+        store.create()
+        if not owners:
+            claim(store, redis_client, name)
+        for owner in owners:
+            store.claim(owner)
+        (tmp_path / "model").mkdir(exist_ok=True)
+        store.save(checkpoint_id("0001", 1, 1, in_memory=False), tmp_path / "model", {})
+        return store
+
+    (place / "somebodys").mkdir(parents=True)
+    gone, known, archived = saved("gone"), saved("known"), saved("archived")
+    mine = gone.owners()[0].broker
+    saved("of-both", Owner("another", "of-both"), Owner(mine, "of-both"))
+    saved("of-another", Owner("another", "of-another"))
+    begun = begin(redis_client, "known")
+    begun.record(b"event", definition=b"definition")
+    begun.unlock("known's")
+    give_to_archive(archived, Owner(mine, "archived"))
+    Book(home / "is-here").save()
+    saved("is-here")
+    # From before anybody said whose they are.
+    unsaid = saved("unsaid")
+    unsaid.release(Owner(mine, "unsaid"))
+    claim(unsaid, redis_client, "unsaid")
+    taken = ("--broker", redis_server.url, "--checkpoints", str(place))
+
+    assert run(*taken, "--yes") == "there is nothing to delete\n", "nothing is old enough"
+    assert "takes the broker" in run("--checkpoints", str(place), code=2)
+    planned = run(*taken, "--unused-days", "0", "--dry-run")
+    kept = gone.ids()
+    done = run(*taken, "--unused-days", "0", "--yes")
+
+    assert planned == f"would delete  {place}/gone: 1 checkpoints of an experiment that the broker has no more\n"
+    assert kept
+    assert done.endswith("1 of 1 deleted\n")
+    assert {path.name for path in place.iterdir()} == {
+        "archived", "is-here", "known", "of-another", "of-both", "somebodys", "unsaid",
+    }  # fmt: skip
+    assert known.ids()
+    assert "gone" not in names_and_keys(redis_client)
+    assert "not looked at: " in run(*taken[:3], str(tmp_path / "absent"), "--yes")
+
+
+def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(
+    home: Path, server_binary: ServerBinary
+) -> None:
+    for name in ("killed", "runs"):
+        Book(home / name).save()
+    (home / "killed" / "redis" / "appendonlydir").mkdir(parents=True)
+    for name in ("lock", "url", "server.conf", "server.log"):
+        (home / "killed" / "redis" / name).write_text("x")
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    place, began = process_mark().split(".")
+    gone = home / ".scratch" / f"here.{process.pid}.{place}.{began}"
+    lives = home / ".scratch" / f"here.{os.getppid()}.{place}.{started_at(os.getppid())}"
+    for worker in (gone, lives):
+        (worker / "attempt").mkdir(parents=True)
+        (worker / "attempt" / "big").write_bytes(b"x" * 10_000)
+
+    with EmbeddedServer.start(home / "runs", binary=server_binary) as server:
+        planned = run("--dry-run")
+        assert gone.exists()
+        done = run("--yes")
+        assert EmbeddedServer.running_url(home / "runs") == server.url
+
+    assert f"{home / 'killed' / 'redis'}: 2 files of a server that has ended, 0.0 KiB\n" in planned
+    assert f"{gone}: temporary files of a worker that has ended" in planned
+    assert done.endswith("2 of 2 deleted\n")
+    assert {path.name for path in (home / "killed" / "redis").iterdir()} == {"lock", "server.log", "appendonlydir"}
+    assert (lives / "attempt" / "big").exists()
+    assert not gone.exists()
+    assert run("--yes") == "there is nothing to delete\n"
+
+
+def test_a_server_that_starts_meanwhile_keeps_its_files(home: Path, server_binary: ServerBinary) -> None:
+    Book(home / "mine").save()
+    (home / "mine" / "redis").mkdir()
+    for name in ("lock", "url"):
+        (home / "mine" / "redis" / name).touch()
+    (found,) = gc.left_here()
+
+    with EmbeddedServer.start(home / "mine", binary=server_binary) as server:
+        assert not found.delete()
+        assert EmbeddedServer.running_url(home / "mine") == server.url

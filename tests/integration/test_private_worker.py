@@ -1,0 +1,145 @@
+"""A run on this machine alone: its worker, which works without Celery, and the queue between the two."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import eventually, lives
+
+import mqtune
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends.local.worker import PrivateWorker
+from mqtune.core.codec import encode_value
+from mqtune.core.resources import queue_name
+from mqtune.core.trial import TrialId
+from mqtune.journal.connection import RedisClient
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.local_queue import LocalQueue
+from mqtune.journal.redis import RedisJournal
+from mqtune.testing.play import play
+from mqtune.trainable.spec import TrainableSpec
+
+CODE_ROOT = Path(mqtune.__file__).parents[1]
+SLOTS = {"gpus": "0", "slots": 2, "cpus": 2}
+#: An experiment that is not there: nothing is started for it.
+AHEAD = ("nobody's", "digest", None)
+#: A run, and what its driver has imported at its end.
+SCRIPT = """
+import sys
+import mqtune
+
+def train(config):
+    mqtune.report({"loss": 1.0})
+
+if __name__ == "__main__":
+    results = mqtune.Tuner(train, {}, metric="loss", mode="min", backend=mqtune.Local(slots=1), name="alone").run()
+    print(len(results), "celery" in sys.modules, "kombu" in sys.modules)
+    import mqtune.worker.local
+    print("celery" in sys.modules, "kombu" in sys.modules)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[PrivateWorker]:
+    worker = PrivateWorker(tmp_path)
+    yield worker
+    worker.kill()
+
+
+def begin(
+    worker: PrivateWorker, server: EmbeddedServer, client: RedisClient, ahead: tuple[str, str, int | None] = AHEAD
+) -> psutil.Process:
+    """Have the worker join, and return its process."""
+    worker.begin(server.url, code_root=CODE_ROOT, slots=SLOTS, ahead=ahead)
+    eventually(lambda: worker.problem() or Fleet(client, patience_s=5).workers(), 30)
+    assert worker.problem() is None
+    return psutil.Process(worker._process.pid)
+
+
+def test_what_is_put_on_the_queue_is_taken_in_its_order_and_seen_by_who_looks(redis_client: RedisClient) -> None:
+    queue = LocalQueue(redis_client, patience_s=5)
+    tasks = [("x", TrialId(f"000{number}"), number, "digest") for number in (1, 2)]
+    for task in tasks:
+        queue.put("here", task)
+
+    fleet = Fleet(redis_client, patience_s=5)
+    assert [message["id"] for message in fleet.queued("here") or ()] == ["x/0002/2", "x/0001/1"]
+    assert fleet.waiting("here") == 2
+    assert [queue.take("here"), queue.take("here")] == tasks
+
+
+def test_a_run_on_this_machine_alone_needs_no_celery(tmp_path: Path, mqtune_home: Path) -> None:
+    (tmp_path / "alone.py").write_text(SCRIPT)
+
+    said = subprocess.run([sys.executable, "alone.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert said.stdout.splitlines()[-2:] == ["1 False False", "False False"], said
+
+
+def test_an_idle_worker_that_is_told_to_end_leaves_the_fleet_and_no_process(
+    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    process = begin(worker, redis_server, redis_client)
+    family = [process, *process.children(recursive=True)]
+
+    worker.leave()
+    worker.stop()
+
+    assert (worker.problem() or "").startswith("the local worker ended with code 0;")
+    assert not any(map(lives, family))
+    assert Fleet(redis_client, patience_s=5).workers() == []
+    assert not list(worker.log.parent.parent.glob(".scratch/*"))
+
+
+def test_a_worker_that_nobody_needs_ends_with_its_driver(worker: PrivateWorker) -> None:
+    process = psutil.Process(worker._process.pid)
+
+    worker.stop()
+
+    assert not lives(process)
+
+
+def test_a_worker_that_can_not_start_says_why_in_one_line(
+    worker: PrivateWorker, redis_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    worker.begin(redis_server.url, code_root=tmp_path / "nowhere", slots=SLOTS, ahead=AHEAD)
+
+    eventually(worker.problem, 30)
+
+    assert (worker.problem() or "").endswith(
+        f"mqtune: the code root {tmp_path / 'nowhere'} is not a folder: give the one below which trainables are"
+    )
+
+
+def test_a_task_that_makes_no_sense_does_not_keep_others_from_running(
+    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    begin(worker, redis_server, redis_client)
+    queue, tasks = queue_name(mqtune.Resources(cpus=1)), LocalQueue(redis_client, patience_s=5)
+
+    redis_client.lpush(queue, b"nonsense")
+    tasks.put(queue, ("nobody's", TrialId("0001"), 1, "digest"))
+
+    eventually(lambda: redis_client.llen(queue) == 0, 10)
+    eventually(lambda: "is not run" in worker.log.read_text(), 10)
+    assert worker.problem() is None
+
+
+def test_a_worker_imports_what_it_is_started_for_before_that_comes_and_no_more_often_than_needed(
+    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    spec, _ = TrainableSpec.of(play)
+    journal = RedisJournal(redis_client, "x", patience_s=5)
+    journal.lock("driver", "a test", 60)
+    journal.record(b"", definition=encode_value({"name": "x", "trainable": spec.encode()}))
+
+    process = begin(worker, redis_server, redis_client, ahead=("x", "digest", 1))
+
+    # One of its two slots gets a trial.
+    (zygote,) = process.children()
+    eventually(lambda: zygote.children(), 30, "it has imported the trainable, and forked a process for the trial")

@@ -1,0 +1,103 @@
+"""Quotas on a real server: no claim goes beyond one, whatever its driver wants, and what is not claimed is not lost."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from contract.journals.world import ASSIGNMENT, LONG_S, SHORT_S, ended, staged, started
+from waiting import eventually
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.keys import QUOTAS, quota_key
+from mqtune.core.trial import TrialId
+from mqtune.journal.base import Claim
+from mqtune.journal.quotas import Quota, Quotas
+from mqtune.journal.redis import RedisJournal
+
+#: How long the server keeps what runs under a quota.
+KEPT_S = 3600
+
+
+@pytest.fixture
+def quotas(redis_client: redis.Redis) -> Quotas:
+    return Quotas(redis_client, patience_s=1.0)
+
+
+class Many:
+    """An experiment with trials to claim."""
+
+    def __init__(self, client: redis.Redis, name: str) -> None:
+        self.journal = RedisJournal(client, name, patience_s=1.0)
+        self.journal.lock("owner", "driver", LONG_S)
+        self._count = 0
+
+    def stage(self) -> Claim:
+        self._count += 1
+        trial = TrialId(f"{self._count:04d}")
+        self.journal.stage(trial, 1, ASSIGNMENT, staged(trial))
+        return Claim(trial, 1, f"token-{trial}")
+
+    def claim(self, claim: Claim, lease_s: float = LONG_S) -> str:
+        answer = self.journal.claim(claim, "w", lease_s, started(claim))
+        return answer if isinstance(answer, str) else "granted"
+
+    def start(self, lease_s: float = LONG_S) -> str:
+        return self.claim(self.stage(), lease_s)
+
+
+def test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it(redis_client: redis.Redis, quotas: Quotas):
+    first, second, other = (Many(redis_client, name) for name in ("team-a.1", "team-a.2", "team-axx1"))
+    quotas.set("team-a.*", 2)
+    quotas.set("*.1", 5)
+
+    one, two, three = first.stage(), second.stage(), first.stage()
+    assert [first.claim(one), first.claim(one), second.claim(two)] == ["granted"] * 3
+    entries = redis_client.xlen("mqtune:x:{team-a.1}:journal")
+    assert [first.claim(three), second.start()] == ["quota"] * 2
+    assert other.start() == "granted"
+    assert quotas.all() == [Quota("*.1", 5, 1), Quota("team-a.*", 2, 2)]
+    # What was not claimed waits on, and its driver publishes it again after a while.
+    assert redis_client.xlen("mqtune:x:{team-a.1}:journal") == entries
+    assert first.journal.unclaimed(0) == [three.trial]
+    assert first.journal.unclaimed(5) == []
+    assert second.journal.end(two, ended(two.trial))
+    assert first.claim(three) == "granted"
+
+    quotas.set("team-a.*", 3)
+    assert second.start() == "granted"
+    assert quotas.drop("team-a.*")
+    assert not quotas.drop("team-a.*")
+    assert second.start() == "granted"
+    assert 0 < redis_client.ttl(quota_key("team-a.*")) <= KEPT_S
+
+
+def test_what_a_dead_worker_ran_counts_until_its_lease_is_over(redis_client: redis.Redis, quotas: Quotas):
+    many = Many(redis_client, "x")
+    quotas.set("x", 1)
+
+    assert many.start(SHORT_S) == "granted"
+    waiting = many.stage()
+    eventually(lambda: many.claim(waiting) == "granted")
+
+
+def test_what_runs_when_a_quota_is_set_counts_from_the_next_heartbeat_on(redis_client: redis.Redis, quotas: Quotas):
+    many = Many(redis_client, "x")
+    claim = many.stage()
+    many.claim(claim)
+    quotas.set("x", 1)
+
+    assert many.journal.renew([claim], LONG_S) == [""]
+    assert many.start() == "quota"
+
+
+@pytest.mark.parametrize(("pattern", "slots"), [("team a", 1), ("", 1), ("x", -1), ("x", 1.5)])
+def test_what_is_no_quota_is_refused(quotas: Quotas, pattern: str, slots: int):
+    with pytest.raises(ConfigurationError):
+        quotas.set(pattern, slots)
+    assert quotas.all() == []
+
+
+def test_what_is_no_number_in_redis_is_no_quota_to_list(redis_client: redis.Redis, quotas: Quotas):
+    redis_client.hset(QUOTAS, "x", "many")
+
+    assert quotas.all() == []

@@ -1,0 +1,166 @@
+"""The page over a broker: which accounts are enough, and that it follows what a driver writes there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from accounts import Accounts
+from book import Book
+from click.testing import CliRunner
+from test_client import NAME, AnsweringDriver
+from waiting import eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli import group
+from mqtune.cli.ui.feed import Feed, Feeds
+from mqtune.cli.ui.logs import Log
+from mqtune.cli.ui.places import Places
+from mqtune.cli.ui.steering import steer
+from mqtune.cli.ui.views import fleet_page, why
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError
+from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
+from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.core.version import __version__
+from mqtune.journal.fleet import Fleet
+
+
+@pytest.fixture
+def driver(redis_client: redis.Redis) -> Iterator[AnsweringDriver]:
+    driver = AnsweringDriver(redis_client)
+    yield driver
+    driver.end()
+
+
+@pytest.fixture
+def accounts(redis_server: EmbeddedServer, driver: AnsweringDriver) -> Iterator[Accounts]:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        yield accounts
+
+
+def stage(driver: AnsweringDriver, trial: str) -> None:
+    driver.journal.record(TrialStaged(trial=TrialId(trial), attempt=1, config={}, at=2.0, cursor=START).encode())
+
+
+def test_a_monitors_account_is_enough_to_look(driver: AnsweringDriver, accounts: Accounts):
+    places = Places([], accounts.make("monitor"), broker_alone=True)
+    feeds = Feeds(places.find)
+    with contextlib.closing(feeds):
+        assert [(each["name"], each["trials"]) for each in places.listed()] == [(NAME, 2)]
+        feed = feeds.get(NAME)
+        stage(driver, "0003")
+        eventually(lambda: len(feed.experiment.trials) == 3)
+        assert feed.state == "running"
+        page = fleet_page(places, feeds)
+    assert page["problems"] == []
+    [waiting] = page["waiting"]
+    assert (waiting["experiment"], waiting["waiting"], waiting["way_out"]) == (NAME, 3, "start one: mqtune worker")
+    assert accounts.refused() == []
+
+
+def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
+    driver: AnsweringDriver, redis_server: EmbeddedServer, redis_client: redis.Redis
+):
+    places = Places([], redis_server.url, broker_alone=True)
+    with contextlib.closing(Feeds(places.find)) as feeds:
+        feed = feeds.get(NAME)
+        waits = why(places, feeds, feed, "0002")
+        fleet = Fleet(redis_client, patience_s=1.0)
+        fleet.join(worker(busy={NAME: 1}), hold_s=60)
+        started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w@h", host="h", devices=[], at=3.0)
+        driver.journal.record(started.encode())
+        eventually(lambda: feed.experiment.counts[TrialStatus.RUNNING] == 1)
+        running, busy = why(places, feeds, feed, "0001"), why(places, feeds, feed)
+        fleet.leave("w@h")
+        gone = why(places, feeds, feed, "0001")
+        driver.leave()
+        gone_alone = why(places, feeds, feed, "0001")
+        alone = CliRunner().invoke(group, ["why", NAME, "--broker", redis_server.url])
+        left = why(places, feeds, feed)
+
+    assert str(waits["text"]).startswith("trial 0002 waits since ")
+    assert str(waits["text"]).endswith(": no worker offers a slot with 1 CPU; no worker is connected")
+    assert running == {"text": "", "way_out": ""}
+    assert str(gone["text"]).endswith("which is not connected: it runs again elsewhere in some seconds")
+    assert f"which is not connected, and nobody drives {NAME}" in str(gone_alone["text"])
+    assert gone_alone["way_out"] == f"go on with it: mqtune resume {NAME}"
+    assert str(busy["text"]).startswith(f"1 trial runs; the one slot that fits is busy: {NAME} 0001 since ")
+    assert str(left["text"]).startswith(f"nobody drives {NAME}, so nothing new starts")
+    seconds = re.compile(r"\d+ s")
+    assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n{left['way_out']}\n")
+
+
+def worker(**details: Any) -> WorkerInfo:
+    """A worker with one slot."""
+    plain: dict[str, Any] = {"name": "w@h", "host": "h", "pid": 1, "version": __version__, "queue": "q", "gpus": 0}
+    return WorkerInfo(**plain, cpus=1, slots=1, devices=["0"], code_root="/", joined_at=1.0, **details)
+
+
+def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: AnsweringDriver, accounts: Accounts):
+    wanted = {"name": NAME, "verb": "pause", "trial": "0001"}
+    operator, monitor = (Places([], accounts.make(role), broker_alone=True) for role in ("operator", "monitor"))
+
+    assert steer(operator, wanted) == {"text": "trial 0001 is paused", "done": True, "refused": False}
+    with pytest.raises(AccessDenied):
+        steer(monitor, wanted)
+    with pytest.raises(ConfigurationError, match="is no verb"):
+        steer(operator, {**wanted, "verb": "delete"})
+    with pytest.raises(ConfigurationError, match="no number"):
+        steer(operator, {"name": NAME, "verb": "set", "max_trials": True})
+    many = {"name": NAME, "verb": "pause", "where": "status=staged", "count": 2}
+    assert steer(operator, many) == {"text": "pause: done for 2 of 2 trials", "done": True, "refused": False}
+    asked = len(driver.seen)
+    assert "it would be 2 trials by now" in str(steer(operator, {**many, "count": 1})["text"])
+    assert "it would be 2 trials by now" in str(steer(operator, {**many, "where": "", "count": None})["text"])
+    assert "done for 0 of 0" in str(steer(operator, {**many, "where": "status=paused"})["text"])
+    assert len(driver.seen) == asked
+    refused = steer(operator, {**many, "verb": "fail", "where": "trial=0002"})
+    assert str(refused["text"]).startswith("fail: done for 0 of 1 trials; trial 0002: fail is refused: ")
+    assert refused["refused"] is True
+    driver.leave()
+    assert "nobody drives" in str(steer(operator, {**wanted, "trial": "0002"})["text"])
+    assert str(steer(operator, many)["text"]).count("nobody drives") == 2
+    accounts.refused()
+
+
+def test_output_that_an_account_may_not_ask_for_says_so(driver: AnsweringDriver, accounts: Accounts):
+    started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w@h", host="h", devices=[], at=3.0)
+    driver.journal.record(started.encode())
+    places = Places([], accounts.make("monitor"), broker_alone=True)
+    with contextlib.ExitStack() as stack:
+        feeds = stack.enter_context(contextlib.closing(Feeds(places.find)))
+        text, is_over = stack.enter_context(contextlib.closing(Log(feeds.get(NAME), "0001", "stdout", 0))).read()
+    assert is_over
+    assert "it can't be asked for: " in text
+    accounts.refused()
+
+
+def test_what_is_on_this_machine_is_shown_where_its_broker_is_gone(mqtune_home: Path):
+    Book(mqtune_home / "mine").save()
+    places = Places([], "redis://127.0.0.1:1/0", broker_alone=False)
+
+    with contextlib.closing(Feed(places.find("mine"), lambda _: False)) as feed:
+        assert feed.experiment.name == "mine"
+
+
+def test_a_broker_that_goes_is_a_problem_in_words_and_comes_back(
+    driver: AnsweringDriver, redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mqtune.cli.ui.feed._STATE_S", 0.05)
+    feed = Feed(Places([], redis_server.url, broker_alone=True).find(NAME), lambda _: False)
+    with contextlib.closing(feed):
+        read = feed._source.read
+
+        def fail(timeout_s: float) -> None:
+            raise BrokerUnavailable("it is away")
+
+        monkeypatch.setattr(feed._source, "read", fail)
+        eventually(lambda: feed.problem == "it is away")
+        monkeypatch.setattr(feed._source, "read", read)
+        stage(driver, "0003")
+        eventually(lambda: len(feed.experiment.trials) == 3 and not feed.problem)

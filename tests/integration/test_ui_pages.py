@@ -1,0 +1,467 @@
+"""The page in a real browser: what it shows, that it is live, and that nothing a trial writes is more than text.
+
+Skipped where there is no Chromium with its driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+from book import ASHA, Book
+from click.testing import CliRunner
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from test_client import AnsweringDriver
+
+from mqtune.cli import group
+from mqtune.cli.place import Place
+from mqtune.cli.ui.access import Access
+from mqtune.cli.ui.app import Page
+from mqtune.cli.ui.places import Places
+from mqtune.cli.ui.server import server_of
+from mqtune.core.events import Labelled
+from mqtune.core.trial import AttemptEnd
+from mqtune.driver.bundling import BundleFolder
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.testing.waiting import eventually
+from mqtune.trainable.bundle import Bundle, File
+
+CHROMIUM: Final = shutil.which("chromium")
+DRIVER: Final = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its chromedriver")
+
+FLAGS: Final = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-dev-shm-usage",
+        "--disable-extensions",
+    ),
+    *("--window-size=1300,1400", "--host-resolver-rules=MAP tune.example 127.0.0.1"),
+)
+#: How long a page may take on a busy machine.
+PAGE_S: Final = 30.0
+#: What a trial may choose, as whoever wants to run a script on the page would.
+MARKUP: Final = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+#: What a driver may bring.
+HOSTILE: Final = Bundle.of({MARKUP: File(f"# source\n{MARKUP}".encode())})
+#: A style sheet for maps, which Plotly makes when it begins and nobody needs.
+EXPECTED: Final = ("/plotly.js 20 Applying inline style",)
+
+
+class Browser:
+    """A browser that has a page open."""
+
+    def __init__(self, driver: Any, url: str, token: str) -> None:
+        self.driver = driver
+        self.url = url
+        self.token = token
+        #: What a test has the server answer, of which the browser tells too.
+        self.expected = ""
+        self.open()
+
+    def open(self) -> None:
+        """Open the URL that the command prints."""
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}/#token={self.token}")
+
+    def go(self, where: str) -> None:
+        self.run(f"location.hash = {where!r}")
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+    @property
+    def text(self) -> str:
+        found: str = self.run("return document.body.innerText")
+        return found
+
+    def shows(self, *texts: str) -> None:
+        """Wait until all of these are on the page at once."""
+        missing = [*texts]
+
+        def is_shown() -> bool:
+            shown = self.text
+            missing[:] = [text for text in texts if text not in shown]
+            return not missing
+
+        with contextlib.suppress(AssertionError):
+            eventually(is_shown, PAGE_S)
+        assert missing == [], self.text
+
+    def complaints(self, *expected: str) -> list[str]:
+        """What the browser has refused or failed to do since the last call."""
+        messages = [each["message"] for each in self.driver.get_log("browser")]
+        return [message for message in messages if not any(each in message for each in (*EXPECTED, *expected))]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ui-pages")
+
+
+@pytest.fixture(scope="module")
+def books(home: Path) -> dict[str, Book]:
+    return {"mine": mine(home), "hostile": hostile(home), "growing": mine(home, "growing")}
+
+
+def mine(home: Path, name: str = "mine") -> Book:
+    book = Book(home / name, scheduler=ASHA)
+    for number in range(1, 31):
+        id_ = f"{number:04}"
+        book.stage(id_, {"lr": number / 10, "width": 2**number})
+        book.report(
+            id_, *({"loss": 1 / number / epoch, "training_iteration": epoch} for epoch in range(1, 2 + number % 9))
+        )
+        if number % 3:
+            book.decide(id_)
+        book.end(id_, AttemptEnd.STOPPED if number % 3 else AttemptEnd.COMPLETED)
+    book.save()
+    return book
+
+
+def hostile(home: Path) -> Book:
+    book = Book(home / "hostile", metric=MARKUP)
+    for number in range(1, 6):
+        id_ = f"{number:04}"
+        book.stage(id_, {MARKUP: number, "lr": f"{MARKUP}{number}"}, start=False)
+        environment = {"python": MARKUP, "packages": {MARKUP: MARKUP}, "code": MARKUP, "bundle": HOSTILE.digest}
+        book.start(id_, environment=environment)
+        book.report(id_, {MARKUP: 1 / number, f"other{MARKUP}": number})
+        failed = {"error": MARKUP, "error_type": MARKUP, "stdout_tail": MARKUP}
+        book.end(id_, **(failed if number == 1 else {}), end=AttemptEnd.FAILED if number == 1 else AttemptEnd.COMPLETED)
+    label = Labelled(trial="0002", tags=[MARKUP], notes=MARKUP, by=MARKUP, at=book.now, cursor=book.cursor)
+    book._write(label.encode())
+    book.save()
+    BundleFolder(book.folder).keep(HOSTILE)
+    return book
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield found
+    found.quit()
+
+
+@contextlib.contextmanager
+def serving(driver: Any, places: Places, *names: str, steers: bool = False) -> Iterator[Browser]:
+    """A browser with the page of a server that runs in a thread of this process."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    access = Access("127.0.0.1", port, names)
+    server = server_of(Page(places, access, steers=steers))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        yield Browser(driver, f"http://127.0.0.1:{port}", access.token)
+    finally:
+        driver.get("about:blank")
+        server.end()
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def opened(driver: Any, home: Path, books: dict[str, Book]) -> Iterator[Browser]:
+    places = Places([Place(name, home / name, None) for name in books], None, broker_alone=False)
+    with serving(driver, places) as found:
+        yield found
+
+
+@pytest.fixture
+def browser(opened: Browser) -> Iterator[Browser]:
+    opened.expected = "-"
+    if not opened.driver.current_url.startswith(opened.url):
+        opened.open()
+    yield opened
+    opened.go("#/")
+    opened.shows("growing")
+    assert opened.complaints(opened.expected) == []
+
+
+def test_the_token_opens_the_page_and_does_not_stay_in_the_address(browser: Browser):
+    browser.open()
+    browser.shows("mine", "hostile", "loss = 0.004274")
+
+    assert browser.run("return location.hash") == "#/"
+    assert browser.run("return document.cookie") == ""
+
+
+def test_an_experiment_has_its_pictures_and_its_trials(browser: Browser):
+    browser.go("#/e/mine")
+
+    browser.shows("30\ntrials", "early stopped", "Trials (30)", "0030")
+    for kind in ("history", "curves", "parallel", "slices", "importances", "rungs", "timeline"):
+        card = f"document.querySelector('[data-kind={kind}]')"
+        browser.run(f"{card}.scrollIntoView()")
+        eventually(lambda card=card: browser.run(f"return {card}.querySelectorAll('.trace, .bars').length"))
+        assert browser.run(f"return {card}.querySelector('.note').innerText").startswith("30 trials (10 completed, 20")
+    # It has neither population-based training nor several metrics.
+    for kind in ("lineage", "pareto"):
+        browser.run("document.querySelector('[data-kind=timeline]').scrollIntoView()")
+        eventually(lambda kind=kind: browser.run(f"return document.querySelector('[data-kind={kind}]').hidden"))
+
+
+def test_trials_are_filtered_and_sorted(browser: Browser):
+    browser.expected = "status of 404"
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+
+    browser.driver.find_element("css selector", "input[type=search]").send_keys("lr<0.35")
+    browser.shows("Trials (3)")
+    browser.driver.find_element("xpath", "//th/button[.='trial']").click()
+    eventually(lambda: rows(browser) == ["0001", "0002", "0003"])
+    browser.driver.find_element("xpath", "//th/button[starts-with(., 'trial')]").click()
+    eventually(lambda: rows(browser) == ["0003", "0002", "0001"])
+    browser.driver.find_element("css selector", "input[type=search]").send_keys(" and depth=1")
+    browser.shows("no trial has 'depth'")
+
+
+def rows(browser: Browser) -> list[str]:
+    found: list[str] = browser.run("return [...document.querySelectorAll('tbody tr')].map((row) => row.dataset.id)")
+    return found
+
+
+def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(browser: Browser):
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+    browser.go("#/e/mine/0008")
+
+    browser.shows("mine / trial 0008", "best: trial 0026", "w1@host", "rung 1", "9 reports")
+    eventually(lambda: browser.run("return document.querySelectorAll('[data-kind=trial] .trace').length"))
+    browser.run("history.back()")
+    browser.shows("Trials (30)")
+
+
+def test_the_fleet_says_that_there_is_none(browser: Browser):
+    browser.go("#/fleet")
+
+    browser.shows("no worker is connected; start one: mqtune worker", "What runs where")
+
+
+def test_what_a_trial_writes_is_text(browser: Browser):
+    browser.expected = "status of 404"
+    browser.go("#/e/hostile")
+    browser.shows("Trials (5)", MARKUP[:10])
+    for kind in ("history", "parallel", "slices", "importances"):
+        card = f"document.querySelector('[data-kind={kind}]')"
+        browser.run(f"{card}.scrollIntoView()")
+        eventually(lambda card=card: browser.run(f"return {card}.querySelectorAll('.trace, .bars').length"))
+    check_text_alone(browser)
+    for trial in ("0001", "0002"):
+        browser.go(f"#/e/hostile/{trial}")
+        browser.shows(f"trial {trial}", MARKUP, f"other{MARKUP}"[:20])
+        eventually(lambda: browser.run("return document.querySelectorAll('[data-kind=trial] .trace').length"))
+        click(browser, f"bundle {HOSTILE.digest[:12]}")
+        browser.shows("1 file", MARKUP)
+        browser.run("document.querySelector('.files button').click()")
+        browser.shows(f"# source\n{MARKUP}")
+        check_text_alone(browser)
+    browser.go("#/")
+    browser.shows(MARKUP)
+    check_text_alone(browser)
+    # Nor is what stands in the address more than a name.
+    browser.go(f"#/e/{quote(MARKUP, safe='')}")
+    browser.shows(MARKUP, "there is no experiment")
+    check_text_alone(browser)
+
+
+def check_text_alone(browser: Browser) -> None:
+    assert browser.run("return [window.hacked, document.querySelectorAll('img, main script').length]") == [None, 0]
+
+
+def test_a_report_is_on_the_screen_at_once(browser: Browser, home: Path, books: dict[str, Book]):
+    book, file = books["growing"], JournalFile(home / "growing" / JOURNAL_FILE)
+    with contextlib.closing(file):
+        file.begin(book.entries)
+        browser.go("#/e/growing")
+        browser.shows("Trials (30)", "0029")
+        written = len(book.entries)
+        book.stage("0031", {"lr": 0.1, "width": 3})
+        file.append(book.entries[written:])
+        browser.shows("31\ntrials")
+        took = [seconds_until_shown(browser, book, file, value) for value in (1.5e-4, 1.4e-4, 1.3e-4)]
+
+    # Of several, as the machine may be busy.
+    assert min(took) < 0.2
+
+
+@contextlib.contextmanager
+def proxied(page: str) -> Iterator[str]:
+    """The URL of a proxy for a page, under another name and below a path, which it does not pass on, as nginx without more words."""
+
+    class Relay(BaseHTTPRequestHandler):
+        def relay(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            kept = {name: each for name, each in self.headers.items() if name.lower() not in ("host", "connection")}
+            with contextlib.closing(HTTPConnection(page.partition("//")[2])) as upstream:
+                upstream.request(self.command, self.path.removeprefix("/team/tune"), body or None, kept)
+                answer = upstream.getresponse()
+                self.send_response_only(answer.status)
+                for name, each in answer.getheaders():
+                    if name.lower() not in ("connection", "transfer-encoding"):
+                        self.send_header(name, each)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    while part := answer.read1(65_536):
+                        self.wfile.write(part)
+
+        do_GET = do_POST = relay
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Relay) as proxy:
+        # A stream that nobody reads any more shows that with its next message.
+        proxy.daemon_threads = True
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://tune.example:{proxy.server_port}/team/tune"
+        proxy.shutdown()
+        thread.join()
+
+
+def test_the_page_is_live_behind_a_proxy_that_has_another_name(driver: Any, home: Path):
+    book, file = mine(home, "proxied"), JournalFile(home / "proxied" / JOURNAL_FILE)
+    places = Places([Place("proxied", home / "proxied", None)], None, broker_alone=False)
+    with contextlib.closing(file), serving(driver, places, "tune.example") as browser, proxied(browser.url) as url:
+        file.begin(book.entries)
+        browser.url = url
+        browser.open()
+        browser.go("#/e/proxied")
+        browser.shows("Trials (30)", "0029")
+        before = len(book.entries)
+        book.run("0031", 0.5)
+        file.append(book.entries[before:])
+        browser.shows("31\ntrials")
+        driver.get("about:blank")
+    # Of a header that a browser heeds where there is TLS.
+    assert browser.complaints("Cross-Origin-Opener-Policy") == []
+
+
+def seconds_until_shown(browser: Browser, book: Book, file: JournalFile, value: float) -> float:
+    """Report a new best value, and return how long it took until it stood on the page."""
+    browser.run(
+        "window.shown = 0; const look = new MutationObserver(() => {"
+        f"if (!window.shown && document.querySelector('.tile.best b').textContent === '{value:.4g}') window.shown = Date.now();"
+        "}); look.observe(document.querySelector('.tiles'), {childList: true, subtree: true});"
+    )
+    # So that it is not the end of a pause after what came before.
+    time.sleep(0.3)
+    written = len(book.entries)
+    book.report("0031", {"loss": value, "training_iteration": 1})
+    began = time.time()
+    file.append(book.entries[written:])
+    eventually(lambda: browser.run("return window.shown"))
+    return float(browser.run("return window.shown")) / 1000 - began
+
+
+def test_it_is_dark_where_the_reader_has_it_dark_and_fits_a_narrow_screen(browser: Browser):
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+    browser.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        axis = "document.querySelector('[data-kind=history] .xtick text')"
+        eventually(lambda: browser.run(f"return {axis} && getComputedStyle({axis}).fill") == "rgb(209, 215, 222)")
+        assert browser.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(13, 17, 23)"
+        eventually(lambda: browser.run("return document.documentElement.scrollWidth") == 400)
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_without_the_token_there_is_a_place_to_give_it(browser: Browser):
+    browser.expected = "status of 401"
+    browser.driver.delete_all_cookies()
+    browser.driver.get(f"{browser.url}/")
+    browser.shows("open the URL that mqtune ui has printed")
+
+    browser.driver.find_element("css selector", "input").send_keys("wrong\n")
+
+    browser.shows("this is not the token")
+    # What was typed before is still there.
+    browser.driver.find_element("css selector", "input").clear()
+    browser.driver.find_element("css selector", "input").send_keys(browser.token + "\n")
+    browser.shows("mine", "hostile")
+
+
+def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_server: Any, redis_client: Any):
+    drives = AnsweringDriver(redis_client)
+    places = Places([], redis_server.url, broker_alone=True)
+    try:
+        with serving(driver, places, steers=True) as page:
+            page.shows("steered")
+            page.go("#/e/steered/0001")
+            page.shows("steered / trial 0001", "pause", "no worker is connected · start one: mqtune worker")
+            click(page, "pause")
+            page.shows("trial 0001 is paused")
+            click(page, "fail")
+            driver.switch_to.alert.accept()
+            page.shows("fail is refused", "trial 0001 has ended already")
+            page.go("#/e/steered")
+            page.shows("Trials (2)", "trial 0001 waits since")
+            click(page, "pause 2")
+            assert driver.switch_to.alert.text == "pause 2 trials of steered?"
+            driver.switch_to.alert.dismiss()
+            driver.find_element("css selector", "input[type=search]").send_keys("trial=0002")
+            page.shows("Trials (1)", "pause 1")
+            click(page, "pause 1")
+            assert driver.switch_to.alert.text == "pause 1 trial of steered with trial=0002?"
+            driver.switch_to.alert.accept()
+            page.shows("pause: done for 1 of 1 trials")
+            driver.find_element("css selector", "[aria-label='most trials']").send_keys("7")
+            click(page, "set")
+            page.shows("steered has these limits now")
+            click(page, "end now")
+            driver.switch_to.alert.dismiss()
+            page.go("#/fleet")
+            page.shows("What waits", "trial 0001 waits since")
+            assert page.complaints() == []
+    finally:
+        drives.end()
+
+    asked = [(each.action, each.trial, each.arguments) for each in drives.seen]
+    why = {"reason": "by hand, on the live page"}
+    trials = [("pause", "0001", why), ("fail", "0001", why), ("pause", "0002", why)]
+    assert asked == [*trials, ("set", "", {"max_trials": 7})]
+
+
+def click(browser: Browser, button: str) -> None:
+    browser.driver.find_element("xpath", f"//button[.='{button}']").click()
+
+
+def test_a_report_is_one_file_in_which_what_a_trial_wrote_is_text(opened: Browser, home: Path, tmp_path: Path):
+    file = tmp_path / "report.html"
+    done = CliRunner().invoke(group, ["ui", str(home / "hostile"), "--export", str(file)], catch_exceptions=False)
+
+    opened.driver.get(f"file://{file}")
+
+    kinds = (
+        "return [...document.querySelectorAll('.plot')].filter((each) => each.querySelector('.trace, .bars')).length"
+    )
+    assert done.stdout.startswith(f"{file}: hostile · ")
+    eventually(lambda: opened.run(kinds) == 6, PAGE_S)
+    opened.shows("hostile", "Trials (5)", f"lr={MARKUP}"[:20])
+    check_text_alone(opened)
+    assert opened.complaints() == []

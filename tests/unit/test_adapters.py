@@ -1,0 +1,397 @@
+"""What docs/adapters.md shows, with the real libraries: reports, checkpoints, stops, and trials that go on where they were."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from attempts import AttemptHere
+from test_layers import NOT_IN_TRIALS, ROOT, imports_of, part_of
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import AttemptEnd
+from mqtune.integrations.in_trials import Reports
+
+PAGE: Final = (ROOT.parent / "docs" / "adapters.md").read_text()
+#: The module of mqtune for each library, and the heading of its section.
+TITLES: Final = {
+    "sklearn": "scikit-learn",
+    "lightning": "PyTorch Lightning",
+    "transformers": "Hugging Face Trainer",
+    "keras": "Keras",
+    "xgboost": "XGBoost",
+    "lightgbm": "LightGBM",
+}
+EPOCHS: Final = 4
+
+Train = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(params=TITLES)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One library after the other; the test is skipped without it."""
+    name: str = request.param
+    if name == "keras" and "KERAS_BACKEND" not in os.environ:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not here")
+    return name
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """What these libraries warn of is theirs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def example(library: str) -> dict[str, Any]:
+    """The names that a section's example defines."""
+    _, found, rest = PAGE.partition(f"\n## {TITLES[library]}\n")
+    assert found
+    block = re.search(r"^```python\n(.*?)^```", rest, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    names: dict[str, Any] = {"__name__": "training"}
+    exec(compile(block[1], f"{library} of the page", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def train(library: str, quiet: None) -> Train:
+    return example(library)["train"]
+
+
+@pytest.fixture
+def new_attempt(tmp_path: Path) -> Iterator[Callable[..., AttemptHere]]:
+    made: list[AttemptHere] = []
+
+    def make(**message: Any) -> AttemptHere:
+        (tmp_path / "attempt").mkdir(exist_ok=True)
+        made.append(AttemptHere(tmp_path, **{"attempt": len(made) + 1, **message}))
+        return made[-1]
+
+    yield make
+    for attempt in made:
+        attempt.close()
+
+
+def iterations(attempt: AttemptHere) -> list[int]:
+    return [row["training_iteration"] for row in attempt.rows()]
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, after: int, tell: Callable[[], None]) -> None:
+    """Have the trial told something in the middle of its training, behind so many reports."""
+    made, make = [0], Reports.make
+
+    def told(self: Reports, *arguments: Any) -> None:
+        if made[0] == after:
+            tell()
+        made[0] += 1
+        make(self, *arguments)
+
+    monkeypatch.setattr(Reports, "make", told)
+
+
+def seed() -> None:
+    """Begin with the same random numbers everywhere."""
+    random.seed(0)
+    for name in ("numpy.random", "torch"):
+        if (module := sys.modules.get(name)) is not None:
+            getattr(module, "seed" if name == "numpy.random" else "manual_seed")(0)
+
+
+def test_each_epoch_is_reported_with_its_checkpoint(train: Train, new_attempt: Callable[..., AttemptHere]) -> None:
+    attempt = new_attempt()
+
+    ending = attempt.run(train, {"lr": 0.1})
+
+    assert ending.end is AttemptEnd.COMPLETED, ending
+    assert iterations(attempt) == [1, 2, 3, 4]
+    assert [set(row) for row in attempt.reports()] == [{"loss"}] * EPOCHS
+    assert all(math.isfinite(value) for value in attempt.values())
+    assert attempt.values()[-1] < attempt.values()[0]
+    assert attempt.checkpoints() == [f"p-t1-1-{number}" for number in range(1, EPOCHS + 1)]
+    assert [path for path in Path(attempt.message["folder"]).rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("action", ["pause", "stop"])
+def test_a_trial_that_is_told_ends_at_once_and_goes_on_with_the_next_epoch(
+    train: Train, new_attempt: Callable[..., AttemptHere], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    whole, first = new_attempt(trial="whole"), new_attempt()
+    seed()
+    whole.run(train, {"lr": 0.1})
+    seed()
+    with monkeypatch.context() as patch:
+        interrupting(patch, 2, getattr(first, action))
+        ending = first.run(train, {"lr": 0.1})
+    assert ending.end is (AttemptEnd.STOPPED if action == "stop" else AttemptEnd.PAUSED), ending
+    assert iterations(first) == [1, 2]
+
+    second = new_attempt(checkpoint=first.checkpoints()[-1])
+    ending = second.run(train, {"lr": 0.1})
+
+    assert ending.end is AttemptEnd.COMPLETED, ending
+    assert iterations(second) == [3, 4]
+    assert [*first.values(), *second.values()] == pytest.approx(whole.values(), rel=1e-3)
+
+
+def test_outside_a_trial_the_function_runs_as_it_is(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mqtune.report")
+
+    train({"lr": 0.1})
+
+    assert sum("loss=" in record.message for record in caplog.records if record.name == "mqtune.report") == EPOCHS
+
+
+def test_a_metric_that_is_not_there_is_named_with_those_that_are(
+    library: str, quiet: None, new_attempt: Callable[..., AttemptHere]
+) -> None:
+    if library == "sklearn":
+        pytest.skip("its scores are those that were asked for")
+    names = example(library)
+    callback = names["MqtuneCallback"]
+    names["MqtuneCallback"] = lambda metrics, **given: callback("accuracy", **given)
+    attempt = new_attempt()
+
+    ending = attempt.run(names["train"], {"lr": 0.1})
+
+    assert "there is no metric 'accuracy' to report; there are: " in ending.error
+    assert attempt.reports() == []
+
+
+def test_a_checkpoint_is_saved_when_a_person_asks_for_one(
+    library: str, quiet: None, new_attempt: Callable[..., AttemptHere]
+) -> None:
+    names = example(library)
+    kind = "Rounds" if library == "sklearn" else "MqtuneCallback"
+    made = names[kind]
+    names[kind] = lambda *arguments, **given: made(*arguments, **{**given, "checkpoint_every": 0})
+    attempt = new_attempt()
+    attempt.want_saved(1)
+
+    attempt.run(names["train"], {"lr": 0.1})
+
+    assert attempt.checkpoints() == ["p-t1-1-1", "", "", ""]
+
+
+def test_a_checkpoint_is_saved_with_each_how_manyth_report(
+    tmp_path: Path, new_attempt: Callable[..., AttemptHere]
+) -> None:
+    attempt = new_attempt()
+
+    def train(config: dict[str, Any]) -> None:
+        reports = Reports({"loss": "theirs"}, 2)
+        for epoch in range(1, 6):
+            reports.make({"theirs": epoch, "other": 0}, lambda folder: (folder / "epoch").write_text("some"))
+
+    attempt.run(train)
+
+    assert attempt.values() == [1, 2, 3, 4, 5]
+    assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", ""]
+
+
+def test_a_negative_interval_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="checkpoint_every=-1: give 1"):
+        Reports(None, -1)
+
+
+def test_the_tuner_of_the_page_can_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    (tmp_path / "training.py").write_text("def train(config):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {}
+
+    exec(block.replace("tuner.run()", ""), names)
+
+    names["tuner"].close()
+
+
+# scikit-learn, which is here always.
+
+
+class InDict:
+    """A storage of estimators."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def dump(self, value: Any, filename: str) -> None:
+        Path(filename).write_text(key := str(len(self.kept)))
+        self.kept[key] = value
+
+    def load(self, filename: str) -> Any:
+        return self.kept[Path(filename).read_text()]
+
+
+def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_config(
+    new_attempt: Callable[..., AttemptHere],
+) -> None:
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    from mqtune.integrations.sklearn import Rounds
+
+    storage, forests = InDict(), []
+    data = [[float(number)] for number in range(20)], [0, 1] * 10
+
+    def train(config: dict[str, Any]) -> None:
+        forest = ensemble.RandomForestClassifier(min_samples_leaf=config["leaf"], random_state=0)
+        rounds = Rounds(data, scoring="accuracy", checkpoint_every=1, storage=storage)
+        forests.append(rounds.warm_start(forest, *data, [{"n_estimators": trees} for trees in config["trees"]]))
+
+    first = new_attempt()
+    first.run(train, {"leaf": 1, "trees": [2, 4]})
+    second = new_attempt(checkpoint=first.checkpoints()[-1])
+    second.run(train, {"leaf": 3, "trees": [2, 4, 6, 8]})
+
+    assert [iterations(first), iterations(second)] == [[1, 2], [3, 4]]
+    assert [len(forest.estimators_) for forest in forests] == [8, 8]
+    assert forests[1].min_samples_leaf == 3
+    assert all(0.0 <= value <= 1.0 for value in second.values("accuracy"))
+
+
+def test_an_estimator_without_storage_has_no_checkpoints(new_attempt: Callable[..., AttemptHere]) -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    from mqtune.integrations.sklearn import Rounds
+
+    data = [[0.0], [1.0]], [0.0, 1.0]
+
+    def train(config: dict[str, Any]) -> None:
+        Rounds(data, **config).partial_fit(linear.SGDRegressor(), *data, rounds=2)
+
+    attempt = new_attempt()
+    attempt.want_saved(1)
+    attempt.run(train)
+    refused = new_attempt().run(train, {"checkpoint_every": 1})
+
+    assert attempt.checkpoints() == ["", ""]
+    assert [set(row) for row in attempt.reports()] == [{"score"}] * 2
+    assert "needs storage=, such as storage=joblib" in refused.error
+
+
+# Lightning and Trainer, which report at several moments.
+
+
+def test_lightning_reports_each_validation_of_the_training_alone(
+    quiet: None, new_attempt: Callable[..., AttemptHere]
+) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    names = example("lightning")
+    callbacks = []
+
+    class Line(names["Line"]):  # type: ignore[misc]
+        def validation_step(self, batch, number):
+            self.log("val_loss", self.training_step(batch, number))
+
+        def log(self, name, value, **_):
+            super().log(name.replace("train_", "any_"), value, on_epoch=True)
+
+    class Trainer(lightning.Trainer):  # type: ignore[misc]
+        def __init__(self, *, max_epochs, callbacks, **given):
+            super().__init__(max_epochs=2, callbacks=callbacks, val_check_interval=0.5, num_sanity_val_steps=1, **given)
+
+        def fit(self, model, data, ckpt_path):
+            super().fit(model, data, data, ckpt_path=ckpt_path)
+            self.validate(model, data, verbose=False)
+            callbacks.append(ckpt_path)
+
+    callback = names["MqtuneCallback"]
+    made = {"on": "validation", "checkpoint_every": 1}
+    names |= {"Line": Line, "Trainer": Trainer, "MqtuneCallback": lambda *_, **given: callback("val_loss", **made)}
+    first = new_attempt()
+    ending = first.run(names["train"], {"lr": 0.1})
+    second = new_attempt(checkpoint=first.checkpoints()[2])
+    second.run(names["train"], {"lr": 0.1})
+
+    assert ending.end is AttemptEnd.COMPLETED, ending
+    assert [iterations(first), iterations(second)] == [[1, 2, 3, 4], [4]]
+    with pytest.raises(ConfigurationError, match="on='step': give 'epoch' or 'validation'"):
+        callback(on="step")
+
+
+@pytest.mark.parametrize("strategy", ["no", "epoch"])
+def test_trainer_reports_several_data_sets_once_and_keeps_what_it_saves_itself(
+    quiet: None, tmp_path: Path, new_attempt: Callable[..., AttemptHere], strategy: str
+) -> None:
+    pytest.importorskip("transformers")
+    names = example("transformers")
+    arguments, trainer = names["TrainingArguments"], names["Trainer"]
+    callback = names["MqtuneCallback"]
+    output = tmp_path / "output"
+
+    def with_two(*given: Any, eval_dataset: Any, **rest: Any) -> Any:
+        return trainer(*given, eval_dataset={"a": eval_dataset, "b": eval_dataset}, **rest)
+
+    names |= {
+        "TrainingArguments": lambda **given: arguments(
+            **{**given, "output_dir": str(output), "save_strategy": strategy, "eval_on_start": True}
+        ),
+        "Trainer": with_two,
+        "MqtuneCallback": lambda *_, **given: callback(["eval_a_loss", "eval_b_loss"], checkpoint_every=2),
+    }
+    attempt = new_attempt()
+
+    ending = attempt.run(names["train"], {"lr": 0.1})
+
+    assert ending.end is AttemptEnd.COMPLETED, ending
+    assert [set(row) for row in attempt.reports()] == [{"eval_a_loss", "eval_b_loss"}] * EPOCHS
+    assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2"]
+    assert len(list(output.glob("checkpoint-*"))) == (EPOCHS if strategy == "epoch" else 0)
+
+
+def test_trainer_without_evaluations_is_refused_at_once(quiet: None, new_attempt: Callable[..., AttemptHere]) -> None:
+    pytest.importorskip("transformers")
+    names = example("transformers")
+    arguments = names["TrainingArguments"]
+    names["TrainingArguments"] = lambda **given: arguments(**{**given, "eval_strategy": "no"})
+
+    ending = new_attempt().run(names["train"], {"lr": 0.1})
+
+    assert "give TrainingArguments(eval_strategy='epoch')" in ending.error
+
+
+# What they bring into a trial's process.
+
+LIGHT: Final = {"core", "checkpoints", "trainable", "integrations"}
+
+
+@pytest.mark.parametrize("name", [*TITLES, "in_trials"])
+def test_an_adapter_is_light(tmp_path: Path, name: str) -> None:
+    shutil.copy(ROOT / "integrations" / f"{name}.py", tmp_path)
+    imports = [each.module for each in imports_of(tmp_path)]
+
+    assert imports
+    assert {part_of(module.partition(".")[2]) for module in imports if module.startswith("mqtune.")} <= LIGHT
+    assert {module.split(".")[0] for module in imports} & set(NOT_IN_TRIALS) == set()
+    assert {module for module in imports if module.startswith("mqtune.integrations.")} <= {
+        f"mqtune.integrations.in_trials.{what}" for what in ("Metrics", "Reports", "fetched_checkpoint")
+    }
+
+
+def test_an_adapter_brings_nothing_but_its_library() -> None:
+    pytest.importorskip("sklearn")
+    probe = """
+import sys
+import sklearn.metrics
+before = set(sys.modules)
+import mqtune.integrations.sklearn
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    brought = set(done.stdout.split())
+    assert {name for name in brought if name.split(".")[0] in NOT_IN_TRIALS} == set()
+    assert {part_of(name.partition(".")[2]) for name in brought if name.startswith("mqtune.")} <= LIGHT
+    assert mqtune.__name__ in brought

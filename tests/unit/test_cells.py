@@ -1,0 +1,167 @@
+"""A trainable of a session without a file becomes a module, with what it uses, or an error says what can't travel."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cells import run_cells
+
+import mqtune
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.driver.plan import Plan
+from mqtune.trainable.cells import cell_of
+from mqtune.trainable.spec import TrainableSpec
+
+Session = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Runs cells as a notebook does, and returns its ``__main__``."""
+
+    return partial(run_cells, monkeypatch)
+
+
+def written(trainable: object, folder: Path) -> Any:
+    """The trainable as a worker finds it: in a module, in a process that knows nothing of the session."""
+    cell = cell_of(trainable)
+    assert cell is not None
+    (folder / cell.file).write_bytes(cell.source)
+    spec = importlib.util.spec_from_file_location(cell.spec.module, folder / cell.file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, cell.spec.name)
+
+
+def test_a_function_brings_what_it_uses_and_no_more(session: Session, tmp_path: Path):
+    main = session(
+        """
+import json, os.path as paths, collections.abc
+import numpy as np
+from math import sqrt as root, inf
+from pathlib import Path
+from functools import lru_cache
+LAYERS = {"widths": [1, 2.5], "name": ("a", b"b", None, True), "none": set()}
+NOTHING, FAR, DATA, unused = set(), inf, Path("data") / "x.csv", object()
+""",
+        """
+double = lambda x: 2 * x
+
+def even(n):
+    return n == 0 or odd(n - 1)
+
+def odd(n):
+    return n != 0 and even(n - 1)
+
+@lru_cache
+def cached(n): return n
+
+class Net:
+    '''A class that the function uses.'''
+    width: int = len(LAYERS["widths"])
+    def size(self): return self.width
+
+class Deep(Net):
+    @property
+    def depth(self): return 3
+""",
+        """
+scale = 10
+def train(config, factor=scale):
+    unused = 1
+    def inner():
+        return double(config["x"]) * factor
+    assert not NOTHING and FAR > 1e300 and str(DATA) == paths.join("data", "x.csv")
+    assert isinstance({}, collections.abc.Mapping) and json.loads("1") == unused
+    return {"loss": inner() + root(np.float64(4)), "even": even(4), "n": cached(3), "net": Net().size() + Deep().depth}
+""",
+    )
+    train = written(main.train, tmp_path)
+    assert train({"x": 1}) == main.train({"x": 1}) == {"loss": 22, "even": True, "n": 3, "net": 5}
+    source = (tmp_path / "train_cell.py").read_text()
+    assert "object()" not in source
+    assert "import collections.abc" in source
+
+
+def test_a_class_of_a_cell_is_a_trainable_too(session: Session, tmp_path: Path):
+    main = session(
+        "import mqtune\nSTART = 5\n",
+        """
+class Model(mqtune.Trainable):
+    def setup(self, config):
+        self.value = START
+
+    def step(self):
+        self.value -= 1
+        return {"loss": self.value}
+""",
+    )
+    assert issubclass(written(main.Model, tmp_path), mqtune.Trainable)
+    cell = cell_of(main.Model)
+    assert cell is not None
+    assert (cell.spec, cell.file) == (TrainableSpec("Model", module="Model_cell", kind="class"), "Model_cell.py")
+
+
+def test_what_a_notebook_puts_in_the_place_of_pythons_own_is_pythons(session: Session, tmp_path: Path):
+    main = session(
+        "import functools, io\n@functools.wraps(io.open)\ndef open(*given): raise AssertionError(given)\n",
+        f"def train(config):\n    with open({str(tmp_path / 'x')!r}, 'w') as file: return file.write('four')\n",
+    )
+    assert written(main.train, tmp_path)({}) == len("four")
+
+
+def test_what_can_not_travel_is_named_with_a_way_out(session: Session):
+    main = session(
+        "model, lock, text = object(), __import__('threading').Lock(), 'x' * 30_000\nplain = 1\n",
+        "def helper(x): return lock\ndef train(config): return helper(model), text, plain\n",
+    )
+    with pytest.raises(TrainableNotFound) as error:
+        cell_of(main.train)
+    said = str(error.value)
+    assert "model, an object, no plain value" in said
+    assert "lock, a lock, no plain value" in said
+    assert "text, a str with more than 20,000 characters" in said
+    assert "plain, " not in said
+    assert "%%writefile train.py" in said
+    with pytest.raises(TrainableNotFound, match="async function"):
+        cell_of(session("async def train(config): ...").train)
+
+
+def test_what_is_in_a_file_or_has_no_source_is_no_cells(session: Session):
+    assert cell_of(test_what_is_in_a_file_or_has_no_source_is_no_cells) is None
+    main = session("def train(config): ...")
+    linecache.clearcache()
+    assert cell_of(main.train) is None
+    with pytest.raises(TrainableNotFound, match=r"is in no file .*%%writefile"):
+        TrainableSpec.of(main.train)
+
+
+def test_its_imports_of_own_modules_go_with_it(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_the_notebook.py").write_text("import of_that_module\n")
+    (tmp_path / "of_that_module.py").write_text("X = 1\n")
+    (tmp_path / "other.py").touch()
+    main = session("import of_the_notebook\ndef train(config): return of_the_notebook.of_that_module.X\n")
+
+    def packed(**options: Any) -> set[str]:
+        tuner = mqtune.Tuner(main.train, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(**options))
+        plan: Plan = tuner._runner.plan
+        plan.read_code()
+        assert plan.bundle is not None
+        return {*plan.bundle.files()}
+
+    assert packed() == {"train_cell.py", "of_the_notebook.py", "of_that_module.py"}
+    assert packed(bundle=tmp_path) == packed() | {"other.py"}
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(ConfigurationError, match=r"has no .*train_cell.py"):
+        packed(bundle=tmp_path / "elsewhere")

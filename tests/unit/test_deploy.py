@@ -1,0 +1,195 @@
+"""What stands in deploy/ is what the programs that read it take: schemas, shells, and the names of mqtune's own code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from pages import ROOT
+from test_compose import check_command, compose, worker_variables
+
+from mqtune.cli.worker import settings_from_environment
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import queue_name
+from mqtune.worker.settings import GRACE_S
+from mqtune.worker.shutdown import shutdown_s
+
+DEPLOY: Final = ROOT / "deploy"
+SCRIPTS: Final = sorted(DEPLOY.rglob("*.sbatch"))
+BROKER: Final = "redis://head:6379/0"
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "tests" / "schemas" / f"{name}.json").read_text())
+    return found
+
+
+def problems(document: object, of: dict[str, Any], definition: str = "") -> list[str]:
+    whole = {**of, "$ref": f"#/$defs/{definition}"} if definition else of
+    found = Draft202012Validator(whole).iter_errors(document)
+    return [f"{error.json_path}: {error.message}" for error in found]
+
+
+def manifests() -> list[tuple[str, dict[str, Any]]]:
+    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    return [(file.stem, document) for file in files for document in yaml.safe_load_all(file.read_text())]
+
+
+def of_kind(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [each for _, each in manifests() if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def cloud_config() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "cloud-init" / "worker.yaml").read_text())
+    return found
+
+
+def kubernetes_problems(document: dict[str, Any]) -> list[str]:
+    group, kind = document["apiVersion"].rpartition("/")[0], document["kind"]
+    if group == "keda.sh":
+        return problems(document, schema("keda"), kind)
+    return problems(document, schema("kubernetes"), f"io.k8s.api.{group or 'core'}.v1.{kind}")
+
+
+@pytest.mark.parametrize("document", [pytest.param(each, id=f"{file}-{each['kind']}") for file, each in manifests()])
+def test_kubernetes_takes_the_manifest(document: dict[str, Any]) -> None:
+    assert kubernetes_problems(document) == []
+
+
+def test_a_mistyped_manifest_would_be_noticed() -> None:
+    scaled, worker = of_kind("ScaledObject", "mqtune-worker"), of_kind("Deployment", "mqtune-worker")
+    scaled["spec"]["minReplicas"] = 1
+    worker["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["periodSecond"] = 1
+
+    assert "minReplicas" in kubernetes_problems(scaled)[0]
+    assert "periodSecond" in kubernetes_problems(worker)[0]
+    assert problems({"write_files": [{"pth": "/x"}]}, schema("cloud-config")) != []
+
+
+def worker_container() -> dict[str, Any]:
+    (container,) = of_kind("Deployment", "mqtune-worker")["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def test_keda_counts_the_queue_of_the_deployments_slots_and_the_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in worker_container()["env"]:
+        monkeypatch.setenv(each["name"], each.get("value", BROKER))
+    plan = settings_from_environment().plan()
+
+    spec = of_kind("ScaledObject", "mqtune-worker")["spec"]
+    assert [trigger["metadata"]["listName"] for trigger in spec["triggers"]] == [
+        queue_name(plan.offer),
+        ExperimentKeys("digits").leases,
+    ]
+    assert spec["advanced"]["scalingModifiers"]["formula"] == " + ".join(each["name"] for each in spec["triggers"])
+    assert spec["advanced"]["scalingModifiers"]["target"] == str(len(plan.devices))
+    limits = worker_container()["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == str(len(plan.devices))
+
+
+def test_a_pods_worker_has_its_own_settings_and_time_to_hand_its_trials_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", BROKER)
+    settings = {each["name"]: each.get("value") for each in worker_container()["env"]}
+
+    assert set(settings) <= worker_variables()
+    check_command(worker_container()["command"])
+    check_command(worker_container()["livenessProbe"]["exec"]["command"])
+    pod = of_kind("Deployment", "mqtune-worker")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > shutdown_s(float(settings["MQTUNE_GRACE"] or 0))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_for_slurm_is_a_shell_script_that_takes_the_signal_itself(script: Path) -> None:
+    text = script.read_text()
+
+    check_shell(text)
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text, re.MULTILINE))
+    assert options.keys() >= {"job-name", "time", "requeue", "signal"}
+    assert options["signal"].startswith("B:TERM@")
+    (last,) = re.findall(r"^exec (.*)$", text, re.MULTILINE)
+    assert text.rstrip().endswith(f"exec {last}")
+
+
+def test_slurm_leaves_the_worker_the_time_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", BROKER)
+    text = (DEPLOY / "slurm" / "worker.sbatch").read_text()
+    (before,) = re.findall(r"--signal=B:TERM@(\d+)", text)
+    (grace,) = re.findall(r"MQTUNE_GRACE=(\d+)", text)
+
+    assert int(before) > shutdown_s(float(grace))
+    assert set(re.findall(r"\b(MQTUNE_\w+)=", text)) <= worker_variables()
+    (command,) = re.findall(r"^exec (mqtune .*)$", text, re.MULTILINE)
+    check_command(shlex.split(command.replace("$SLURM_JOB_ID", "12")))
+
+
+def test_cloud_init_takes_the_user_data(tmp_path: Path) -> None:
+    text = (DEPLOY / "cloud-init" / "worker.yaml").read_text()
+    modules = schema("cloud-config")["$defs"].values()
+    known = {name for module in modules for name in module.get("properties", ())}
+
+    assert text.startswith("#cloud-config\n")
+    assert problems(cloud_config(), schema("cloud-config")) == []
+    assert set(cloud_config()) <= known
+    files = {each["path"]: each for each in cloud_config()["write_files"]}
+    check_shell(files["/usr/local/bin/mqtune-spot"]["content"])
+    assert files["/etc/mqtune/worker.env"]["permissions"] == "0600"
+    assert set(re.findall(r"^(\w+)=", files["/etc/mqtune/worker.env"]["content"], re.MULTILINE)) <= worker_variables()
+
+
+def test_the_machine_of_cloud_init_is_as_the_unit_wants_it() -> None:
+    unit = (ROOT / "workers" / "mqtune-worker.service").read_text()
+    commands = [" ".join(each) for each in cloud_config()["runcmd"]]
+
+    assert "User=mqtune" in unit
+    assert "mqtune" in [each["name"] for each in cloud_config()["users"] if isinstance(each, dict)]
+    (env_file,) = re.findall(r"^EnvironmentFile=(.*)$", unit, re.MULTILINE)
+    assert env_file in [each["path"] for each in cloud_config()["write_files"]]
+    (code,) = re.findall(r"^WorkingDirectory=(.*)$", unit, re.MULTILINE)
+    assert any(command.startswith("git clone") and command.endswith(code) for command in commands)
+    (program,) = re.findall(r"^ExecStart=(\S*)/bin/mqtune ", unit, re.MULTILINE)
+    assert any(command.startswith("python3 -m venv") and command.endswith(program) for command in commands)
+    (stop_s,) = re.findall(r"^TimeoutStopSec=(.*)$", unit, re.MULTILINE)
+    # The machine's settings leave the grace as it is.
+    assert float(stop_s) > shutdown_s(GRACE_S)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd's own judge")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    spot = {each["path"]: each["content"] for each in cloud_config()["write_files"]}[
+        "/etc/systemd/system/mqtune-spot.service"
+    ]
+    worker = (ROOT / "workers" / "mqtune-worker.service").read_text()
+    units = []
+    for name, text in (("mqtune-worker.service", worker), ("mqtune-spot.service", spot)):
+        # The programs are not here.
+        (tmp_path / name).write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE))
+        units.append(str(tmp_path / name))
+
+    judged = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
+
+    assert [line for line in judged.stderr.splitlines() if "mqtune-" in line] == []
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "docker-compose.workers.yml", "docker-compose.gpu.yml"])
+def test_compose_takes_its_file(file: str) -> None:
+    given = {"REDIS_PASSWORD": "r", "FLOWER_PASSWORD": "f", "MQTUNE_BROKER": BROKER, "MQTUNE_HOST": "node7"}
+
+    assert problems(compose(file, **given), schema("compose")) == []
+
+
+def check_shell(text: str) -> None:
+    checks = [["bash", "-n"], *([["shellcheck", "-"]] if shutil.which("shellcheck") else [])]
+    for check in checks:
+        done = subprocess.run(check, input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr

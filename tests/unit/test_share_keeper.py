@@ -1,0 +1,220 @@
+"""How drivers that share a fleet keep to their shares: the keeper of each, on one table of demands."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.shares import Demand, Pool, Priority
+from mqtune.core.shares import Table as Shared
+from mqtune.driver.sharing import GRACE_S, RECKON_S, TURN_S, Held, SharedFleet, ShareKeeper, Standing
+
+QUEUE = ["q"]
+
+
+class Table:
+    """A fleet, and what all want of it."""
+
+    def __init__(self, **slots: int) -> None:
+        self.now = 0.0
+        self.slots = slots
+        self.demands: dict[str, Demand] = {}
+        self.busy: dict[str, Mapping[str, int]] = {}
+        self.quotas: dict[str, int] = {}
+        self.is_readable = True
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def keeper(self, token: str, queues: Sequence[str] = QUEUE) -> ShareKeeper:
+        return ShareKeeper(Seat(self, token, queues))
+
+
+class Seat:
+    """The fleet as one experiment has it."""
+
+    def __init__(self, table: Table, token: str, queues: Sequence[str]) -> None:
+        self.token = self.name = token
+        self.clock = table
+        self.priority: Priority = "normal"
+        self._table = table
+        self._queues = queues
+
+    def pool(self) -> Pool:
+        return Pool(Counter(self._table.slots), self._queues, self._table.busy)
+
+    def exchange(self, demand: Demand) -> Shared | None:
+        self._table.demands[self.token] = demand
+        demands = list(self._table.demands.values())
+        return Shared(demands, self._table.quotas) if self._table.is_readable else None
+
+    def leave(self) -> None:
+        del self._table.demands[self.token]
+
+
+def hungry(running: int, live: int | None = None) -> Held:
+    return Held(running, running if live is None else live, is_hungry=True)
+
+
+def sated(running: int) -> Held:
+    return Held(running, running, is_hungry=False)
+
+
+def look(keeper: ShareKeeper, held: Held, most: int | None = None, **standing: object) -> float:
+    keeper.look(held, Standing(**standing), most)  # type: ignore[arg-type]
+    return keeper.limit
+
+
+def test_who_is_alone_has_no_limit_and_who_comes_has_its_share_at_once():
+    table = Table(q=4)
+    first, second = table.keeper("a"), table.keeper("b")
+    assert isinstance(Seat(table, "a", QUEUE), SharedFleet)
+
+    assert look(first, hungry(4, 8)) == math.inf
+    assert first.why == ""
+    assert look(second, hungry(0)) == 2
+    assert look(first, hungry(4, 8)) == 2
+    assert first.wanted_by_others == {"q"}
+    assert first.why == "its share is used up: 2 of 4 slots, as 1 other experiment wants slots too"
+    assert look(second, hungry(2)) == 2
+    assert look(first, hungry(2)) == 2
+    assert not first.wanted_by_others
+    second.leave()
+    assert look(first, hungry(2)) == math.inf
+
+
+def test_priority_and_share_hold_and_may_change_at_any_time():
+    table = Table(q=6)
+    first, second = table.keeper("a"), table.keeper("b")
+    look(first, hungry(6))
+
+    assert look(second, hungry(0), share=2.0) == 4
+    assert look(first, hungry(6)) == 2
+    assert look(second, hungry(0), priority="low") == 0
+    assert look(first, hungry(6), priority="low") == 3
+    assert look(second, hungry(0), priority="high", most=5) == 5
+    assert look(first, hungry(6), priority="low") == 1
+    assert first.why.endswith("1 other experiment wants slots too, 1 of higher priority")
+
+
+def test_what_one_does_not_use_the_others_have_and_it_gets_it_back_once_it_wants_more():
+    table = Table(q=4)
+    first, second = table.keeper("a"), table.keeper("b")
+    look(first, sated(1))
+
+    assert look(second, hungry(0)) == 3
+    # Only where it may start something can it find out that it wants to.
+    assert look(first, sated(1)) == 2
+    look(first, hungry(2))
+    assert look(second, hungry(3)) == 2
+
+
+def test_slots_of_trials_that_nobody_drives_are_nobodys_to_give():
+    table = Table(q=6)
+    table.busy = {"gone": {"q": 2}, "b": {"q": 1}}
+    first, second = table.keeper("a"), table.keeper("b")
+    look(first, hungry(0))
+
+    assert look(second, hungry(1)) == 2
+
+
+def test_those_who_want_other_slots_are_no_rivals():
+    table = Table(p=2, q=4)
+    first, second, third = table.keeper("a"), table.keeper("b", ["p"]), table.keeper("c", ["p", "q"])
+    look(first, hungry(4))
+
+    assert look(second, hungry(2)) == math.inf
+    assert look(third, hungry(0)) == 2
+    assert look(first, hungry(4)) == 2
+    assert look(second, hungry(2)) == 2
+
+
+def test_who_can_not_know_what_others_want_goes_on_as_if_it_were_alone():
+    table = Table(q=4)
+    first, second = table.keeper("a"), table.keeper("b")
+    look(first, hungry(4))
+    table.is_readable = False
+
+    assert look(second, hungry(0)) == math.inf
+
+
+def test_a_quota_holds_for_all_under_it_and_for_who_is_alone():
+    table = Table(q=6)
+    first, second = table.keeper("team-1"), table.keeper("team-2")
+    assert look(first, hungry(6)) == math.inf
+
+    table.quotas = {"team-*": 3, "other-*": 0}
+    assert look(first, hungry(6)) == 3
+    assert first.must_give
+    assert first.why == "its quota is used up: 3 slots for all experiments whose names fit team-*"
+    # Others hear a moment later that somebody falls under it too.
+    look(second, hungry(0))
+    look(first, hungry(3))
+    assert look(second, hungry(0)) == 1
+    assert look(first, hungry(3)) == 2
+    assert look(table.keeper("c"), hungry(0)) == 3
+    table.quotas = {}
+    assert look(first, hungry(3), most=2) == 2
+    assert first.why == ""
+
+
+def test_what_it_runs_beyond_its_share_is_to_be_paused_after_a_while_if_others_wait():
+    table = Table(q=4)
+    first, second = table.keeper("a"), table.keeper("b")
+    look(first, hungry(4))
+    table.now += 30
+    look(first, hungry(4))
+    look(second, hungry(0), share=0.6)
+
+    assert look(first, hungry(4)) == 2
+    table.now += GRACE_S - 1
+    look(first, hungry(4))
+    assert first.to_pause == 0
+    table.now += 1
+    # The share is 2.5: the half is another one's only in turn.
+    look(first, hungry(4))
+    assert first.to_pause == 1
+    look(first, hungry(3))
+    assert first.to_pause == 0
+    table.now += TURN_S - GRACE_S - 1
+    look(first, hungry(3))
+    assert first.to_pause == 0
+    table.now += 1
+    look(first, hungry(3))
+    assert first.to_pause == 1
+    # What the other does not use it may keep.
+    look(second, sated(1), share=0.6)
+    look(first, hungry(3))
+    assert (first.to_pause, first.limit) == (0, 3)
+
+
+def test_a_slot_that_can_not_be_divided_goes_round():
+    table = Table(q=1)
+    keepers = {name: table.keeper(name) for name in "abc"}
+    has = ""
+    had: Counter[str] = Counter()
+    for _ in range(600):
+        table.now += RECKON_S
+        limits = {name: look(each, hungry(int(name == has))) for name, each in keepers.items()}
+        # A trial has just ended.
+        has = max(limits, key=lambda name: limits[name])
+        had[has] += 1
+
+    assert set(had.values()) <= set(range(190, 211))
+
+
+@pytest.mark.parametrize("changes", [{"priority": "urgent"}, {"share": 0}, {"share": "2"}])
+def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
+    with pytest.raises(ConfigurationError, match=next(iter(changes))):
+        Standing().changed(changes)
+
+
+def test_a_standing_changes_only_in_what_is_given():
+    assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)

@@ -1,0 +1,157 @@
+"""Fair shares of one fleet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtune.core.shares import PRIORITIES, Demand, Priority, entitlements
+
+ONE = ("q",)
+ALL = 1_000
+
+
+def wants(name: str, wanted: int = ALL, **more: object) -> Demand:
+    return Demand(**{"experiment": name, "queues": ONE, "wanted": wanted, **more})
+
+
+@pytest.mark.parametrize(
+    ("demands", "slots", "shares"),
+    [
+        ([wants("a")], 4, {"a": 4}),
+        ([wants("a"), wants("b")], 4, {"a": 2, "b": 2}),
+        ([wants("a", weight=3.0), wants("b")], 8, {"a": 6, "b": 2}),
+        ([wants("a", weight=3.0), wants("b", 1), wants("c")], 9, {"a": 6, "b": 1, "c": 2}),
+        ([wants("a", priority="low"), wants("b", 3), wants("c", 2, priority="high")], 8, {"a": 3, "b": 3, "c": 2}),
+        ([wants("a", priority="low"), wants("b", priority="high")], 4, {"a": 0, "b": 4}),
+        ([wants("a", 0), wants("b")], 4, {"a": 0, "b": 4}),
+        ([wants("a"), wants("b")], 0, {"a": 0, "b": 0}),
+    ],
+)
+def test_slots_go_by_priority_then_by_weight_and_what_one_leaves_goes_to_the_others(
+    demands: list[Demand], slots: int, shares: dict[str, int]
+):
+    assert entitlements(demands, {"q": slots}) == shares
+
+
+def test_who_had_less_of_late_is_rounded_up():
+    thirds = [wants("a", used=1.4), wants("b", used=1.3), wants("c", used=1.2)]
+
+    assert entitlements(thirds, {"q": 4}) == {"a": 1, "b": 1, "c": 2}
+    assert entitlements([wants("a", used=0.6), wants("b", used=0.4)], {"q": 1}) == {"a": 0, "b": 1}
+
+
+def test_shares_below_one_slot_come_true_in_the_long_run():
+    used = {"a": 0.0, "b": 0.0, "c": 0.0}
+    weights = {"a": 2.0, "b": 1.0, "c": 1.0}
+    had = dict.fromkeys(used, 0)
+    for _ in range(2_000):
+        now = entitlements([wants(name, weight=weights[name], used=used[name]) for name in used], {"q": 2})
+        for name, count in now.items():
+            had[name] += count
+            used[name] += (count - used[name]) / 60
+
+    assert had["a"] == pytest.approx(2_000, rel=0.03)
+    assert had["b"] == pytest.approx(had["c"], rel=0.03)
+
+
+def test_who_fits_several_queues_leaves_those_to_others_that_fit_only_them():
+    demands = [wants("a", queues=("small", "large")), wants("b", queues=("large",))]
+
+    assert entitlements(demands, {"small": 4, "large": 4}) == {"a": 4, "b": 4}
+    assert entitlements(demands, {"small": 0, "large": 4}) == {"a": 2, "b": 2}
+    assert entitlements(demands, {"small": 1, "large": 4}) == {"a": 3, "b": 2}
+
+
+def test_a_quota_holds_for_all_under_it_together_and_the_rest_goes_to_others():
+    team = [wants("a", quotas=("team-*",)), wants("b", quotas=("team-*", "other-*")), wants("c")]
+
+    assert entitlements(team, {"q": 12}, {"team-*": 3}) == {"a": 2, "b": 1, "c": 9}
+    assert entitlements(team, {"q": 12}, {"team-*": 0, "unknown": 1}) == {"a": 0, "b": 0, "c": 12}
+
+
+QUEUES = ("p", "q", "r")
+a_demand = st.builds(
+    Demand,
+    experiment=st.uuids().map(str),
+    queues=st.lists(st.sampled_from(QUEUES), unique=True, min_size=1).map(tuple),
+    wanted=st.integers(0, 12),
+    priority=st.sampled_from(PRIORITIES),
+    weight=st.sampled_from([0.5, 1.0, 2.0, 3.5]),
+    used=st.floats(0, 8),
+)
+some_demands = st.lists(a_demand, max_size=8, unique_by=lambda each: each.experiment)
+some_slots = st.fixed_dictionaries({queue: st.integers(0, 8) for queue in QUEUES})
+
+
+def placed(demands: list[Demand], shares: dict[str, int], slots: dict[str, int]) -> bool:
+    """Whether there is a slot for everybody: each set of queues has as many as those need that fit no others (Hall)."""
+    sets = [frozenset(queue for index, queue in enumerate(QUEUES) if mask >> index & 1) for mask in range(8)]
+    return all(
+        sum(shares[each.experiment] for each in demands if set(each.queues) <= some) <= sum(slots[q] for q in some)
+        for some in sets
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_demands, some_slots, st.randoms())
+def test_nobody_gets_too_much_and_no_slot_is_left_that_somebody_wants(
+    demands: list[Demand], slots: dict[str, int], random: object
+):
+    shares = entitlements(demands, slots)
+
+    assert all(0 <= shares[each.experiment] <= each.wanted for each in demands)
+    assert placed(demands, shares, slots)
+    for each in demands:
+        more = {**shares, each.experiment: shares[each.experiment] + 1}
+        assert more[each.experiment] > each.wanted or not placed(demands, more, slots)
+    shuffled = list(demands)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert entitlements(shuffled, slots) == shares
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_demands, st.integers(0, 24))
+def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[Demand], slots: int):
+    demands = [replace(each, queues=ONE) for each in demands]
+    shares = entitlements(demands, {"q": slots})
+
+    for priority in PRIORITIES:
+        unmet = [each for each in demands if each.priority == priority and shares[each.experiment] < each.wanted]
+        for poor in unmet:
+            # Who has more for its weight has at most the one slot that rounding gave it.
+            level = (shares[poor.experiment] + 1) / poor.weight
+            peers = [each for each in demands if each.priority == priority and each is not poor]
+            assert all((shares[peer.experiment] - 1) / peer.weight <= level + 1e-9 for peer in peers)
+        if unmet:
+            assert not any(shares[each.experiment] for each in demands if lower(each.priority, priority))
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_demands, st.integers(0, 60))
+def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(demands: list[Demand], slots: int):
+    demands = [replace(each, queues=ONE, wanted=each.wanted * 5) for each in demands]
+
+    # With a quota that is never reached they are given one by one.
+    assert entitlements(demands, {"q": slots}) == entitlements(
+        [replace(each, quotas=("all",)) for each in demands], {"q": slots}, {"all": 10_000}
+    )
+
+
+def lower(one: Priority, than: Priority) -> bool:
+    return PRIORITIES.index(one) > PRIORITIES.index(than)
+
+
+def test_a_large_fleet_is_shared_within_milliseconds():
+    demands = [wants(f"e{number}", weight=1.0 + number % 3, used=number % 7) for number in range(100)]
+
+    shares = entitlements(demands, {"q": 1_000})
+
+    assert sum(shares.values()) == 1_000
+    assert all(
+        math.floor(per) <= shares[f"e{n}"] <= math.ceil(per) for n in range(100) if (per := 1000 / 199 * (1 + n % 3))
+    )

@@ -1,0 +1,202 @@
+"""The documentation's site: it is built without a warning, fetches nothing, and its reference has what the code has."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pages import CODE, ROOT, table_lines
+from walkthrough import blocks_of
+
+import mqtune
+from mqtune.core import errors, events
+
+REFERENCE: Final = ROOT / "docs" / "reference"
+#: Which test runs the Python on a page.
+RUN_BY: Final = {
+    "adapters.md": "unit/test_adapters.py",
+    "ax.md": "acceptance/test_tutorials.py",
+    "explanation/*.md": "acceptance/test_tutorials.py",
+    "extensions.md": "unit/test_extensions_page.py",
+    "how-to/from-*.md": "acceptance/test_tutorials.py",
+    "how-to/what-if.md": "unit/test_whatif.py",
+    "how-to/shared-fleet.md": "unit/test_site.py",
+    "loggers.md": "unit/test_loggers.py",
+    "optuna.md": "acceptance/test_tutorials.py",
+    "results.md": "unit/test_results_page.py",
+    "search.md": "unit/test_search_page.py",
+    "syne-tune.md": "acceptance/test_tutorials.py",
+    "trials.md": "unit/test_docs.py",
+    "tutorials/*.md": "acceptance/test_tutorials.py",
+    "workers.md": "unit/test_site.py",
+}
+#: What only mqtune's own processes tell one another.
+OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_WORKER"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with every warning an error, and with no way to another host."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    loaded = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]*)")
+    pages = [*site.rglob("*.html")]
+
+    assert len(pages) > 20
+    assert {found for page in pages for found in loaded.findall(page.read_text())} == set()
+    assert [
+        sheet for sheet in site.rglob("*.css") if re.search(r"(?:url\(|@import)\W*https?:", sheet.read_text())
+    ] == []
+
+
+def test_what_a_page_links_to_is_a_page_too(site: Path) -> None:
+    assert "id=devices-and-slots" in (site / "workers.html").read_text().replace('"', "")
+    assert "MQTUNE_SLOTS_PER_GPU" in (site / "files/workers/worker.env.example.html").read_text()
+    assert 'href="files/examples/digits.py.html"' in (site / "index.html").read_text()
+
+
+def test_each_page_with_python_has_a_test_that_runs_it() -> None:
+    docs = ROOT / "docs"
+    programs = {page.relative_to(docs): blocks_of(page) for page in docs.rglob("*.md")}
+    with_python = {page for page, blocks in programs.items() if any(block.language == "python" for block in blocks)}
+
+    assert {page for page in with_python if not any(fnmatch(str(page), known) for known in RUN_BY)} == set()
+    assert [test for test in RUN_BY.values() if not (ROOT / "tests" / test).is_file()] == []
+    for page, blocks in programs.items():
+        for block in blocks:
+            if block.language == "python":
+                compile(block.text, str(page), "exec")
+
+
+def test_what_programs_use_of_mqtune_is_there_with_the_arguments_that_they_give() -> None:
+    """Of what needs a library that is not here, too."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    trees = [ast.parse(block.text) for page in pages for block in blocks_of(page) if block.language == "python"]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {
+        (node.module, each.name)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mqtune"
+        for each in node.names
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    checked = 0
+
+    assert {(module, name) for module, name in imported if parameters_of(str(module), name) is None} == set()
+    for call in calls:
+        match call.func:
+            case ast.Attribute(ast.Name("mqtune"), name):
+                known = parameters_of("mqtune", name)
+            case ast.Name(name) if places := [module for module, each in imported if each == name]:
+                known = parameters_of(str(places[0]), name)
+            case _:
+                continue
+        assert known is not None, f"mqtune.{name}"
+        checked += 1
+        if not any(each.startswith("**") for each in known):
+            assert {str(each.arg) for each in call.keywords if each.arg} <= set(known), name
+    assert checked > 100
+
+
+def parameters_of(module: str, name: str) -> list[str] | None:
+    """The parameters of something of mqtune's, with ``**`` before one that takes all others; None if there is no such thing."""
+    if module.startswith("mqtune.integrations"):
+        # Each takes seconds to import, or a library that is not here: what is written there has to do.
+        return _parameters_in(ROOT / f"{module.replace('.', '/')}.py", name)
+    thing = getattr(importlib.import_module(module), name, None)
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return None if thing is None else []
+    found = inspect.signature(thing).parameters.values()
+    return [f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name for each in found]
+
+
+def _parameters_in(path: Path, name: str) -> list[str] | None:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and any(name in (each.asname, each.name) for each in node.names):
+            return parameters_of(str(node.module), name)
+        if getattr(node, "name", "") == name:
+            inner = [each for each in getattr(node, "body", ()) if getattr(each, "name", "") == "__init__"]
+            made = inner[0] if inner and isinstance(node, ast.ClassDef) else node
+            if not isinstance(made, ast.FunctionDef):
+                # Its parameters are those of a class of the partner's.
+                return ["**"]
+            more = [] if made.args.kwarg is None else ["**"]
+            return [each.arg for each in (*made.args.args, *made.args.kwonlyargs)] + more
+    return None
+
+
+@pytest.mark.parametrize("page", ["workers.md", "how-to/shared-fleet.md"])
+def test_the_example_of_a_tuner_is_taken(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (block,) = [block for block in blocks_of(ROOT / "docs" / page) if block.language == "python"]
+    names = {"mqtune": mqtune, "train": "train.py", "space": {"lr": mqtune.uniform(0, 1)}}
+
+    exec(block.text, names)
+
+    assert isinstance(names["tuner"], mqtune.Tuner)
+
+
+def test_each_public_name_has_one_entry() -> None:
+    text = "\n".join(page.read_text() for page in REFERENCE.glob("*.md"))
+    entries = Counter(re.findall(r"^::: mqtune\.(?:search\.base\.)?(\w+)$", text, re.MULTILINE))
+
+    assert entries == Counter(set(mqtune.__all__) - {"__version__"})
+
+
+def test_each_event_has_an_entry() -> None:
+    kinds = {name for name, kind in vars(events).items() if inspect.isclass(kind) and "KIND" in vars(kind)}
+
+    assert {name for name in kinds if not name.startswith("_")} <= set(
+        re.findall(r"^        - (\w+)$", (REFERENCE / "wire.md").read_text(), re.MULTILINE)
+    )
+
+
+def test_each_error_is_told_with_its_cause_and_a_way_out() -> None:
+    rows = {
+        cells[0].strip("`"): cells[1:]
+        for _, _, cells in table_lines(REFERENCE / "errors.md")
+        if cells[0].startswith("`")
+    }
+
+    classes = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert sorted(rows) == sorted(classes)
+    for name, (cause, way_out) in rows.items():
+        assert cause == (classes[name].__doc__ or "").partition("\n")[0].replace("``", "`"), name
+        assert way_out.endswith(".")
+
+
+def test_each_variable_of_the_environment_is_told() -> None:
+    named = {
+        found
+        for path in (ROOT / "mqtune").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for found in re.findall(r"^MQTUNE_\w+$", node.value)
+    }
+
+    told = set(CODE.findall((REFERENCE / "settings.md").read_text()))
+    workers = set(re.findall(r"MQTUNE_\w+", (ROOT / "workers" / "worker.env.example").read_text()))
+    assert named - told - workers - OWN_VARIABLES == set()
+    assert {name for name in told if name.startswith("MQTUNE_")} <= named | workers

@@ -1,0 +1,607 @@
+"""The page's server: who may see it, what it answers, and how it follows what it shows; no browser is needed for that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from book import ASHA, Book
+from click.testing import CliRunner
+from waiting import eventually
+
+from mqtune.cli import group
+from mqtune.cli.place import Place
+from mqtune.cli.ui import views
+from mqtune.cli.ui.access import Access
+from mqtune.cli.ui.app import Page
+from mqtune.cli.ui.feed import Feed
+from mqtune.cli.ui.places import Places
+from mqtune.cli.ui.server import server_of
+from mqtune.core.events import Event, Reports
+from mqtune.core.trial import AttemptEnd, Report, TrialId
+from mqtune.driver.bundling import BundleFolder
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.results.experiments import Readable, RecordedReport, saved_events
+from mqtune.results.plots.plots import Plots
+from mqtune.results.results import Results
+from mqtune.trainable.bundle import Bundle, File
+
+
+class Served:
+    """A page's server in a thread of this process, and requests to it."""
+
+    def __init__(self, places: Places, *, steers: bool = False) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        self.access = Access("127.0.0.1", self.port, ["tune.example"])
+        self.page = Page(places, self.access, steers=steers)
+        self.server = server_of(self.page)
+        self.thread = threading.Thread(target=self.server.run, args=([listening],))
+        self.thread.start()
+        self.cookie = ""
+        eventually(lambda: self.server.started)
+
+    def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, Any, Any]:
+        """The status, the headers and the body of an answer."""
+        sent = {"Cookie": self.cookie, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, sent)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, answer.headers, _plain(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, _plain(error.read())
+
+    def login(self) -> None:
+        _, headers, _ = self.ask("/api/login", {"token": self.access.token})
+        self.cookie = headers["Set-Cookie"].partition(";")[0]
+
+    def close(self) -> None:
+        self.server.end()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+def _plain(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_constant=lambda name: pytest.fail(f"JSON has no {name}"))
+    except ValueError:
+        return body
+
+
+def written(home: Path, name: str = "mine", **options: Any) -> Book:
+    book = Book(home / name, **options)
+    for number in range(1, 6):
+        book.run(f"{number:04}", 1.0, 1 / number, config={"lr": number / 10})
+    book.save()
+    return book
+
+
+@pytest.fixture(scope="module")
+def everybodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server for all tests that only ask."""
+    home = tmp_path_factory.mktemp("ui")
+    places = [Place(book.folder.name, book.folder, None) for book in (written(home), odd(home), coded(home))]
+    with contextlib.closing(Served(Places(places, None, broker_alone=False))) as found:
+        yield found
+
+
+@pytest.fixture
+def served(everybodys: Served) -> Served:
+    """It, before anybody has a cookie."""
+    everybodys.cookie = ""
+    return everybodys
+
+
+def odd(home: Path) -> Book:
+    book = Book(home / "odd")
+    book.run("0001", 1.0, config={"lr": 0.5})
+    book.stage("0002", {"lr": float("nan"), "<b>": "<script>"})
+    book.report("0002", {"loss": float("nan"), "memory": float("inf")}, {"loss": 2.0, "memory": 3})
+    book.save()
+    return book
+
+
+BUNDLE = Bundle.of({"train.py": File(b"print('<b>')\n"), "data.bin": File(b"\0\1"), "long.py": File(b"#" * 300_000)})
+
+
+def coded(home: Path) -> Book:
+    """Of whose trial's attempts one ran what its driver brought, one what its worker had, and one what is nowhere."""
+    book = Book(home / "coded", code_files={"train.py": "0a1b"}, max_failures=5)
+    environment = {
+        "python": "3.12.1",
+        "mqtune": "1.0",
+        "packages": {"numpy": "2.1"},
+        "code": "c0de",
+        "differs": ["a.py"],
+    }
+    for more in ({"bundle": BUNDLE.digest}, {"packages": 7}, {"bundle": 64 * "f"}):
+        book.stage("0001", start=False)
+        book.start("0001", environment={**environment, **more})
+        book.end("0001", AttemptEnd.FAILED)
+    book.save()
+    BundleFolder(book.folder).keep(BUNDLE)
+    return book
+
+
+# Who may see it.
+
+
+def test_without_the_token_there_is_a_page_and_nothing_on_it(served: Served):
+    assert served.ask("/")[0] == 200
+    for path in ("/api/me", "/api/experiments", "/api/trials?name=mine", "/api/events?name=mine", "/api/fleet"):
+        assert served.ask(path)[0] == 401
+    assert served.ask("/api/login", {"token": "x"})[0] == 401
+    assert served.ask("/api/login", ["x"])[0] == 400
+
+
+def test_the_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_has(served: Served):
+    status, headers, _ = served.ask("/api/login", {"token": served.access.token})
+
+    assert status == 204
+    assert headers["Set-Cookie"] == f"mqtune_{served.port}={served.access.token}; HttpOnly; Path=/; SameSite=strict"
+    served.login()
+    assert served.ask("/api/experiments")[2]["experiments"][0]["name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("tune.example", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:8265", 421),
+        ("", 421),
+        ("[", 421),
+    ],
+)
+def test_a_name_that_is_not_this_machines_is_refused(served: Served, host: str, status: int):
+    served.login()
+
+    assert served.ask("/api/me", Host=host)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 204),
+        ({"Origin": "http://localhost:1234"}, 204),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+    ],
+)
+def test_what_another_page_sends_is_refused(served: Served, headers: dict[str, str], status: int):
+    found, _, body = served.ask("/api/login", {"token": served.access.token}, **headers)
+
+    assert found == status
+    assert found != 403 or "--allow-host" in body["error"]
+
+
+@pytest.mark.parametrize("path", ["/", "/api/me", "/assets/page.js", "/nowhere"])
+def test_every_answer_says_what_a_browser_may_do_with_it(served: Served, path: str):
+    headers = served.ask(path)[1]
+
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_nothing_but_the_pages_files_is_served(served: Served):
+    for path in ("/assets/../app.py", "/assets/%2e%2e/app.py", "/api/trials?name=../mine", "/api/trials?name="):
+        served.login()
+        assert served.ask(path)[0] == 404
+
+
+# What it answers.
+
+
+def test_trials_are_filtered_and_sorted_as_on_the_command_line(served: Served):
+    served.login()
+
+    ids = [row["id"] for row in served.ask("/api/trials?name=mine&where=lr%3E0.2&sort=lr&reverse")[2]["rows"]]
+
+    assert ids == ["0005", "0004", "0003"]
+    assert [row["id"] for row in served.ask("/api/trials?name=mine&count=2")[2]["rows"]] == ["0005", "0004"]
+    # One has ended, the other runs.
+    assert served.ask("/api/trials?name=odd")[2]["verbs"].keys() >= {"stop", "pause", "save"}
+    assert set(served.ask("/api/trials?name=odd")[2]["verbs"].values()) == {1}
+    assert served.ask("/api/trials?name=odd&where=status=completed")[2]["verbs"] == {}
+    status, _, body = served.ask("/api/trials?name=mine&where=depth%3E1")
+    assert status == 404
+    assert "no trial has 'depth'" in body["error"]
+    assert served.ask("/api/trials?name=mine&where=what")[0] == 400
+
+
+@pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices", "importances", "timeline"])
+def test_pictures_are_those_of_results(served: Served, kind: str):
+    served.login()
+
+    found = served.ask(f"/api/picture?name=mine&kind={kind}")[2]
+
+    picture = Results.load(served.page._places.find("mine").folder or "").plot.draw(kind)
+    assert found["note"] == picture.note
+    lines = [(trace["name"], len(trace["x"])) for trace in found["data"]]
+    assert lines == [(each.name, len(each.x)) for panel in picture.panels for each in panel.series]
+
+
+def test_what_can_not_be_drawn_says_why(served: Served):
+    served.login()
+
+    assert "no rungs" in served.ask("/api/picture?name=mine&kind=rungs")[2]["nothing"]
+    assert served.ask("/api/picture?name=mine&kind=what")[0] == 404
+
+
+def test_a_trial_stands_beside_the_best_and_its_odd_values_are_text(served: Served):
+    served.login()
+
+    found = served.ask("/api/trial?name=odd&trial=0002")[2]
+    curves = served.ask("/api/picture?name=odd&kind=trial&trial=0002")[2]
+
+    config = {each["name"]: (each["value"], each["best"], each["differs"]) for each in found["config"]}
+    assert config == {"lr": ("nan", "0.5", True), "<b>": ("<script>", "", True)}
+    assert [trace["y"] for trace in curves["data"]] == [[None, 2.0], [None, 3.0]]
+
+
+def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
+    served.login()
+
+    def code(attempt: int, file: str = "") -> tuple[int, Any]:
+        status, _, body = served.ask(f"/api/code?name=coded&trial=0001&attempt={attempt}&file={file}")
+        return status, body
+
+    first, second, _ = served.ask("/api/trial?name=coded&trial=0001")[2]["ran_with"]
+    plain = {"attempt": 1, "python": "3.12.1", "mqtune": "1.0", "platform": "", "code": "c0de", "bundle": BUNDLE.digest}
+    assert first == {**plain, "packages": [["numpy", "2.1"]], "differs": "a.py"}
+    assert (second["bundle"], second["packages"]) == ("", [])
+    files = [["data.bin", "2 bytes"], ["long.py", "300,000 bytes"], ["train.py", "13 bytes"]]
+    assert code(1) == (200, {"bundle": BUNDLE.digest, "files": files, "total": 3})
+    assert code(1, "train.py")[1]["text"] == "print('<b>')\n"
+    assert code(1, "data.bin")[1]["text"] == "2 bytes that are no text"
+    assert code(1, "long.py")[1]["text"].endswith("#\n… and 37,856 bytes more")
+    assert code(2) == (200, {"bundle": "", "files": [["train.py", "fingerprint 0a1b"]], "total": 1})
+    assert code(3)[0] == code(4)[0] == code(1, "../journal")[0] == 404
+
+
+def test_output_of_a_trial_ends_with_why_there_is_no_more(served: Served):
+    served.login()
+
+    body = served.ask("/api/log?name=mine&trial=0001")[2]
+
+    assert b"can't be asked without a broker" in body
+    assert served.ask("/api/log?name=mine&trial=0001&attempt=7")[0] == 404
+    assert served.ask("/api/log?name=mine&trial=x")[0] == 404
+
+
+def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path: Path):
+    written(mqtune_home, "other")
+    written(tmp_path, "moved")
+    places = Places([Place("moved", tmp_path / "moved", None)], None, broker_alone=False)
+    with contextlib.closing(Served(places)) as served:
+        served.login()
+
+        assert [each["name"] for each in served.ask("/api/experiments")[2]["experiments"]] == ["moved"]
+        assert served.ask("/api/trials?name=moved")[0] == 200
+        assert served.ask("/api/trials?name=other")[0] == 404
+
+
+def test_why_what_waits_is_asked_only_where_something_does(served: Served):
+    served.login()
+
+    def why(query: str) -> str:
+        return str(served.ask(f"/api/why?{query}")[2]["text"])
+
+    assert why("name=odd") == why("name=mine&trial=0001") == ""
+    assert why("name=mine") == (
+        "whether a driver has experiment 'mine' is known to its broker alone: give --broker URL or $MQTUNE_BROKER"
+    )
+    assert served.ask("/api/why?name=mine&trial=x")[0] == 404
+
+
+# What is asked of a driver.
+
+
+def test_a_page_that_only_reads_steers_nothing(served: Served):
+    served.login()
+    wanted = {"name": "mine", "verb": "stop", "trial": "0001"}
+
+    status, _, body = served.ask("/api/steer", wanted, X_Mqtune=served.access.csrf)
+
+    assert (status, body["error"]) == (403, "this page only reads; start it with --steer")
+
+
+def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
+    written(mqtune_home)
+    with contextlib.closing(Served(Places([], None, broker_alone=False), steers=True)) as served:
+        wanted = {"name": "mine", "verb": "stop", "trial": "0001"}
+        assert served.ask("/api/steer", wanted, X_Mqtune=served.access.csrf)[0] == 401
+        served.login()
+        csrf = served.ask("/api/me")[2]["csrf"]
+        assert served.ask("/api/steer", wanted)[0] == 403
+        assert served.ask("/api/steer", wanted, X_Mqtune="x")[0] == 403
+        assert served.ask("/api/steer", wanted, X_Mqtune=csrf, Origin="http://evil.example")[0] == 403
+        assert served.ask(f"/api/steer?x-mqtune={csrf}")[0] == 405
+        status, _, body = served.ask("/api/steer", wanted, X_Mqtune=csrf)
+        nowhere = served.ask("/api/steer", {**wanted, "name": "yours"}, X_Mqtune=csrf)
+
+    assert (status, "give its broker" in body["error"]) == (404, True)
+    assert nowhere[0] == 404
+
+
+# What happens.
+
+
+@contextlib.contextmanager
+def listening(served: Served, query: str, last: str = "") -> Iterator[Iterator[tuple[str, Any]]]:
+    headers = {"Cookie": served.cookie, **({"Last-Event-ID": last} if last else {})}
+    request = urllib.request.Request(f"http://127.0.0.1:{served.port}/api/events?{query}", None, headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+
+        def messages() -> Iterator[tuple[str, Any]]:
+            id_ = ""
+            for line in answer:
+                if line.startswith(b"id: "):
+                    id_ = line[4:].decode().strip()
+                elif line.startswith(b"data: "):
+                    yield id_, _plain(line[6:])
+
+        yield messages()
+
+
+def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there(mqtune_home: Path):
+    book = written(mqtune_home)
+    file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
+    file.begin(book.entries)
+    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
+        served.login()
+        with listening(served, "name=mine") as messages:
+            first, begun = next(messages)
+            before = len(book.entries)
+            book.stage("0006", {"lr": 0.6})
+            book.report("0006", {"loss": 0.01})
+            began = time.monotonic()
+            file.append(book.entries[before:])
+            last, told = next(messages)
+            took_s = time.monotonic() - began
+        with listening(served, "name=mine", first) as messages:
+            assert next(messages)[1]["rows"] == told["rows"]
+        with listening(served, "name=mine", last) as messages:
+            assert next(messages)[1]["rows"] == []
+            # Nor does a stream keep the server from ending.
+            began_to_end = time.monotonic()
+            served.close()
+            assert time.monotonic() - began_to_end < 3
+    file.close()
+
+    assert (first, last) == (book.entries[before - 1].id, book.entries[-1].id)
+    assert begun["rows"] == []
+    assert [row["id"] for row in told["rows"]] == ["0006"]
+    assert told["summary"]["best"]["value"] == "0.01"
+    assert took_s < 0.2
+
+
+def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mqtune.cli.ui.feed.LINGER_S", 0.1)
+    monkeypatch.setattr("mqtune.cli.ui.feed._WAIT_S", 0.05)
+    written(mqtune_home)
+    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
+        served.login()
+        with listening(served, "name=mine") as messages:
+            next(messages)
+            time.sleep(0.3)
+            assert served.page.feeds._feeds
+        eventually(lambda: not served.page.feeds._feeds)
+
+
+@pytest.fixture
+def feed(mqtune_home: Path) -> Iterator[tuple[Book, JournalFile, Feed]]:
+    book = written(mqtune_home, scheduler=ASHA)
+    file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
+    file.begin(book.entries)
+    found = Feed(Place("mine", mqtune_home / "mine", None), lambda _: False)
+    yield book, file, found
+    found.close()
+    file.close()
+
+
+def decide_late(book: Book) -> None:
+    """Have a driver decide on the first of two reports while it has not seen the second."""
+    book.stage("0006")
+    book.report("0006", {"loss": 0.5})
+    cursor, count = book.cursor, book.sequences["0006"]
+    book.report("0006", {"loss": 0.001})
+    book.cursor, book.sequences["0006"] = cursor, count
+    book.decide("0006")
+    book.end("0006", AttemptEnd.STOPPED)
+
+
+def test_a_feed_comes_to_what_results_have_although_reports_came_after_a_decision(
+    feed: tuple[Book, JournalFile, Feed], mqtune_home: Path
+):
+    book, file, live = feed
+    before = len(book.entries)
+    decide_late(book)
+    file.append(book.entries[before:])
+
+    eventually(lambda: live.last == book.entries[-1].id and not live._fold.is_out_of_order)
+    saved = Results.load(mqtune_home / "mine").experiment
+    trial = live.experiment.trials[TrialId("0006")]
+    assert (trial.best_value, trial.reports, trial.late_reports) == (0.5, 1, 1)
+    assert trial == saved.trials[TrialId("0006")]
+    assert list(live.curves(live.results, "loss")[TrialId("0006")].value) == [0.5]
+
+
+def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
+    feed: tuple[Book, JournalFile, Feed], mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    book, file, live = feed
+    gate = threading.Event()
+
+    def slowly(part: Readable) -> Iterator[Event | Report]:
+        assert gate.wait(30)
+        yield from saved_events(part)
+
+    monkeypatch.setattr("mqtune.cli.ui.feed.saved_events", slowly)
+    before = len(book.entries)
+    decide_late(book)
+    file.append(book.entries[before:])
+    eventually(lambda: live._since is not None)
+    before = len(book.entries)
+    for number in range(7, 40):
+        book.run(f"{number:04d}", 0.2, 0.1)
+    file.append(book.entries[before:])
+
+    eventually(lambda: TrialId("0039") in live.experiment.trials)
+    assert live.experiment.trials[TrialId("0006")].reports == 2, "it is not folded again yet"
+    gate.set()
+    eventually(lambda: live._since is None)
+
+    saved = Results.load(mqtune_home / "mine").experiment
+    assert live.experiment.trials == saved.trials
+    assert list(live.curves(live.results, "loss")[TrialId("0039")].value) == [0.2, 0.1]
+
+
+def test_nobody_waits_while_a_picture_is_made_or_all_reports_of_a_trial_are_read(
+    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+):
+    book, file, live = feed
+    gate, has_begun = threading.Event(), threading.Event()
+
+    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            has_begun.set()
+            assert gate.wait(30)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(Plots, "draw", slow(Plots.draw))
+    monkeypatch.setattr(Results, "reports", slow(Results.reports))
+    for make in (lambda: views.picture(live, "history", columns=1), lambda: live.detail(TrialId("0001"))):
+        gate.clear()
+        has_begun.clear()
+        with ThreadPoolExecutor() as pool:
+            made = pool.submit(make)
+            assert has_begun.wait(30)
+            before = len(book.entries)
+            book.run(f"{len(live.experiment.trials) + 1:04d}", 0.3)
+            book.stage(f"{len(live.experiment.trials) + 2:04d}")
+            file.append(book.entries[before:])
+            eventually(lambda: live.last == book.entries[-1].id)
+            changed = pool.submit(views.changed, live, "")
+            assert changed.result(30)[0] == live.last
+            gate.set()
+            assert made.result(30)
+
+
+def test_what_a_trial_reports_while_its_reports_are_read_is_not_lost(
+    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+):
+    book, file, live = feed
+    gate, has_begun, read = threading.Event(), threading.Event(), Results.reports
+
+    def reports(results: Results, trial: str) -> Iterator[RecordedReport]:
+        has_begun.set()
+        assert gate.wait(30)
+        return read(results, trial)
+
+    monkeypatch.setattr(Results, "reports", reports)
+    before = len(book.entries)
+    book.stage("0006")
+    book.report("0006", {"loss": 0.5})
+    file.append(book.entries[before:])
+    eventually(lambda: live.last == book.entries[-1].id)
+    with ThreadPoolExecutor() as pool:
+        made = pool.submit(live.detail, TrialId("0006"))
+        assert has_begun.wait(30)
+        book.report("0006", {"loss": 0.4})
+        file.append(book.entries[-1:])
+        eventually(lambda: live.last == book.entries[-1].id)
+        gate.set()
+
+        assert list(made.result(30)["loss"].value) == [0.5, 0.4]
+    book.report("0006", {"loss": 0.3})
+    file.append(book.entries[-1:])
+    eventually(lambda: list(live.detail(TrialId("0006"))["loss"].value) == [0.5, 0.4, 0.3])
+
+
+def test_a_feed_goes_on_with_the_file_that_replaces_another(feed: tuple[Book, JournalFile, Feed]):
+    book, file, live = feed
+    book.run("0006", 0.001)
+
+    file.begin(book.entries)
+
+    eventually(lambda: live.experiment.best is not None and live.experiment.best.id == "0006")
+
+
+def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile, Feed]):
+    _, file, live = feed
+
+    file.path.unlink()
+
+    eventually(lambda: live.problem)
+    assert "can't be read" in live.problem
+
+
+def test_reports_that_can_not_be_read_are_counted(feed: tuple[Book, JournalFile, Feed], caplog: Any):
+    book, file, live = feed
+    before = len(book.entries)
+    book.stage("0006")
+    book.report("0006", {"loss": 1.0})
+    book._write(Reports([], 0) and book.entries[-1].data[:-1])
+    file.append(book.entries[before:])
+
+    eventually(lambda: live.last == book.entries[-1].id)
+    assert live.experiment.unreadable == 1
+
+
+# The command.
+
+
+def test_a_port_that_is_taken_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(group, ["ui", "--port", str(port)])
+
+    assert re.fullmatch(rf"can't listen on 127\.0\.0\.1:{port}: .*; give another --port, or 0", str(done.exception))
+
+
+def test_a_broker_that_is_not_there_is_told_before_anybody_looks():
+    done = CliRunner().invoke(group, ["ui", "--broker", "redis://127.0.0.1:1/0"])
+
+    assert "127.0.0.1:1" in str(done.exception)
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mqtune.cli.ui.find_spec", lambda name: None if name == "uvicorn" else name)
+
+    assert str(CliRunner().invoke(group, ["ui"]).exception) == "the page needs uvicorn: pip install 'mqtune[ui]'"
+
+
+def test_help_needs_none_of_it():
+    code = "import sys; from mqtune.cli import group; group(['ui', '--help'], standalone_mode=False)"
+    code += "; print({'starlette', 'uvicorn', 'asyncio', 'numpy', 'redis', 'plotly'} & set(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.endswith("set()\n")

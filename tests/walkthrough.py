@@ -1,0 +1,130 @@
+"""Pages that are walked through as a reader would: their files are written, their commands typed, and what they show comes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from waiting import eventually
+
+from mqtune.backends.local.server import find_binary
+
+_BLOCK: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: How long one command may take, on a machine that runs ten others.
+_PATIENCE_S: Final = 60.0
+
+
+class Block(NamedTuple):
+    """A block of a page: ``title`` is the file that it is, or the terminal that its commands are typed into."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(*found) for found in _BLOCK.findall(page.read_text())]
+
+
+class Walkthrough:
+    """Goes through a page in a folder of its own.
+
+    A block with a title is a file of that name. A ``console`` block is typed in, and each line that it shows has to be printed;
+    in such lines ``…`` stands for anything, a number for any number and spaces for any spaces. One whose title begins with
+    "Terminal" stays open: once what it shows is printed, the page goes on. ``pip`` is not run, and port 6379 is a free one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        programs = folder / ".bin"
+        programs.mkdir(parents=True)
+        (programs / "redis-server").symlink_to(find_binary().path)
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+        # Lines are as long as they get, and a log is written when it is made.
+        self._environment = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+        self._open: list[subprocess.Popen[bytes]] = []
+
+    def follow(self, page: Path) -> None:
+        for block in blocks_of(page):
+            self.take(block)
+
+    def take(self, block: Block) -> None:
+        if block.language == "console":
+            self._type(block)
+        elif block.title:
+            (self._folder / block.title).write_text(block.text.replace("6379", self._port))
+
+    def _type(self, block: Block) -> None:
+        text = block.text.replace("6379", self._port)
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+            wanted = [line for line in shown.splitlines() if line.strip(" …")]
+            if command.startswith("export "):
+                self._environment |= dict(pair.split("=", 1) for pair in shlex.split(command)[1:])
+            elif block.title.startswith("Terminal"):
+                self._leave_open(command, wanted)
+            elif not command.startswith("pip "):
+                self._run(command, wanted)
+
+    def _run(self, command: str, wanted: list[str]) -> None:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert absent(wanted, done.stdout) == [], f"{command}\n{done.stdout}"
+
+    def _leave_open(self, command: str, wanted: list[str]) -> None:
+        log = self._folder / f".terminal-{len(self._open)}"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"], cwd=self._folder, env=self._environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._open.append(process)
+        eventually(lambda: not absent(wanted, log.read_text()), _PATIENCE_S, f"{command}: {wanted}")
+
+    def close(self) -> None:
+        """Close the terminals, the last one first."""
+        for process in reversed(self._open):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(_PATIENCE_S)
+
+
+def absent(wanted: list[str], printed: str) -> list[str]:
+    """Return the lines that should have been printed and were not."""
+    return [line for line in wanted if not re.search(_pattern(line), printed)]
+
+
+def _pattern(line: str) -> str:
+    known = re.split(r"(…|\s+|\d[\d.]*(?:e[-+]?\d+)?)", line.strip())
+    return "".join(re.escape(part) if number % 2 == 0 else _any(part) for number, part in enumerate(known))
+
+
+def _any(part: str) -> str:
+    return ".*" if part == "…" else r"\s+" if part.isspace() else r"\d[\d.]*(?:e[-+]?\d+)?"
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def walkthrough(folder: Path) -> Iterator[Walkthrough]:
+    walked = Walkthrough(folder)
+    try:
+        yield walked
+    finally:
+        walked.close()
