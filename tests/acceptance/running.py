@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,10 @@ from started import started, wait_for_worker
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.keys import WORKERS, name_key, worker_key
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
 
 HERE = Path(__file__).parent
 
@@ -32,13 +37,28 @@ def running_worker(
     environment: dict[str, str] | None = None,
     program: Sequence[str] = ("-m", "mqtune"),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A real ``mqtune worker`` that has joined the fleet; it is gone afterwards."""
+    """A real ``mqtune worker`` that has joined the fleet; it is gone afterwards, also from the fleet if it was killed."""
     command = [sys.executable, *program, "worker", "--name", name, "--code-root", str(code_root), *options]
     settings = {"MQTUNE_BROKER": broker, "MQTUNE_LOG_ROOT": str(log.parent), **(environment or {})}
     # The package that is imported is the one on the path, not the one in the folder that tests run in.
-    with started(command, settings, log, cwd=log.parent, within_s=10) as process:
-        wait_for_worker(broker, process, log)
-        yield process
+    process = None
+    try:
+        with started(command, settings, log, cwd=log.parent, within_s=10) as process:
+            wait_for_worker(broker, process, log)
+            yield process
+    finally:
+        if process is not None and process.returncode == -signal.SIGKILL:
+            _forget(broker, process.pid)
+
+
+def _forget(broker: str, pid: int) -> None:
+    """Have no driver of a later test publish to a killed worker's queue: its slots may suit that test's trials too."""
+    # The server may be gone as well.
+    with contextlib.suppress(BrokerUnavailable), contextlib.closing(connect(broker)) as client:
+        for worker in Fleet(client, patience_s=0).workers():
+            if worker.pid == pid:
+                client.delete(worker_key(worker.name), name_key(worker.name))
+                client.zrem(WORKERS, worker.name)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,8 @@ from mqtune.tuner import Tuner
 DEADLINE_S: Final = 30.0
 #: The longest that one step may block.
 _STEP_S: Final = 0.1
+#: The last trials, which a wait that fails says more about.
+_SHOWN_TRIALS: Final = 5
 
 _numbers = itertools.count(1)
 
@@ -98,8 +100,19 @@ def drive(tuner: Tuner, until: Callable[[], object], why: str = "") -> None:
     """Step until a condition holds; fail if it does not within the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not until():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {why or until}\n{tuner.debug_string()}"
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {why or until}\n{_state(tuner)}"
         tuner.step(_STEP_S)
+
+
+def _state(tuner: Tuner) -> str:
+    """Return what is known of the experiment and of the last trials' attempts."""
+    attempts = [
+        f"trial {trial.id} {trial.status}, attempt {attempt.number} on {attempt.worker or 'no worker'}: "
+        f"{attempt.reports} reports, {attempt.end or 'has not ended'}{attempt.error and ': ' + attempt.error}"
+        for trial in tuner.get_trials()[-_SHOWN_TRIALS:]
+        for attempt in trial.attempts
+    ]
+    return "\n".join([tuner.debug_string(), *attempts])
 
 
 def await_reports(tuner: Tuner, reports: int, trial_id: str = "0001") -> Trial:
