@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
@@ -91,6 +92,17 @@ class _Commands(click.Group):
             module = import_module(f"mqtune.cli.{_SHARED.get(cmd_name, cmd_name).replace('-', '_')}")
             command = module.COMMANDS[cmd_name] if cmd_name in _SHARED else module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        typed = args[0]
+        if typed not in COMMANDS and not typed.startswith("-") and not ctx.resilient_parsing:
+            likely = " or ".join(map(repr, get_close_matches(typed, COMMANDS)))
+            ctx.fail(
+                f"No such command {typed!r}. {f'Did you mean {likely}?' if likely else 'mqtune --help lists all.'}"
+            )
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # As wide in each section.

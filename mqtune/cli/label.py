@@ -45,6 +45,12 @@ def _tag(
     as_json: bool,
 ) -> None:
     """Give an experiment, or one of its trials, tags by which it is found: mqtune list --tag TAG."""
+    first, *others = tags
+    if trial is None and others and first.isdecimal():
+        # Other verbs take the trial there.
+        raise click.UsageError(
+            f"{first} looks like a trial, which has an option here: --trial {first} {' '.join(others)}"
+        )
     given: dict[str, object] = {"untag" if remove else "tags": list(tags)}
     _label(name, broker, trial, "untag" if remove else "tag", given, timeout_s, as_json=as_json)
 

@@ -34,6 +34,15 @@ def test_help_is_text_alone(command: str) -> None:
     assert "\b" not in shown.output
 
 
+@pytest.mark.parametrize(("typed", "said"), [("pauze", "Did you mean 'pause'?"), ("frobnicate", "mqtune --help")])
+def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said: str) -> None:
+    shown = CliRunner().invoke(group, [typed, "mine"])
+
+    assert shown.exit_code == 2
+    assert f"No such command {typed!r}" in shown.output
+    assert said in shown.output
+
+
 def test_two_formats_at_once_are_refused(mqtune_home: Path) -> None:
     Book(mqtune_home / "mine").save()
 

@@ -227,6 +227,13 @@ def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_
     assert list(copy.read()) == before
 
 
+def test_a_trial_among_the_tags_is_not_taken_for_a_tag() -> None:
+    told = CliRunner().invoke(group, ["tag", "simulated", "2", "good"])
+
+    assert told.exit_code == 2
+    assert "--trial 2 good" in told.output
+
+
 def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) -> None:
     driven = DriverStarted(driver="process 7 on head", version="0.1.0", at=1.0, cursor=START)
     Book(mqtune_home / "theirs").save()
