@@ -195,6 +195,37 @@ def test_what_it_runs_beyond_its_share_is_to_be_paused_after_a_while_if_others_w
     assert (first.to_pause, first.limit) == (0, 3)
 
 
+def test_all_that_it_runs_beyond_its_share_stays_to_be_paused_until_it_is():
+    table = Table(q=6)
+    first, second = table.keeper("a"), table.keeper("b")
+    look(first, hungry(6))
+    look(second, hungry(0))
+    look(first, hungry(6))
+
+    for waits_s in (GRACE_S, TURN_S):
+        table.now += waits_s
+        look(first, hungry(6))
+        assert (first.to_pause, first.limit) == (3, 3)
+
+
+def test_the_time_until_trials_are_paused_begins_when_it_has_more_than_its_share():
+    table = Table(q=6)
+    first, second = table.keeper("a"), table.keeper("b")
+    for _ in range(2):
+        look(first, hungry(3))
+        look(second, hungry(3))
+    table.now += TURN_S
+    assert look(first, hungry(3)) == 3
+    third = table.keeper("c")
+    look(third, hungry(0))
+
+    assert look(first, hungry(3)) == 2
+    assert first.to_pause == 0
+    table.now += GRACE_S
+    look(first, hungry(3))
+    assert first.to_pause == 1
+
+
 def test_a_slot_that_can_not_be_divided_goes_round():
     table = Table(q=1)
     keepers = {name: table.keeper(name) for name in "abc"}
