@@ -58,6 +58,7 @@ _ENDS: Final = {
     "pause": AttemptEnd.PAUSED,
     "complete": AttemptEnd.STOPPED,
     "hand_back": AttemptEnd.HANDED_BACK,
+    "give_way": AttemptEnd.HANDED_BACK,
 }
 
 

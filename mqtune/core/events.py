@@ -167,7 +167,7 @@ class _Body:
 #: be requeued.
 ActionName = str
 StatusName = str
-_ACTIONS: Final = frozenset({*(action.value for action in Action), Intent.HAND_BACK.value})
+_ACTIONS: Final = frozenset({*(action.value for action in Action), *(each.value for each in Intent if each.hands_back)})
 
 
 def _action(value: str) -> str:

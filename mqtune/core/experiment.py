@@ -37,7 +37,6 @@ from mqtune.core.trial import (
     AttemptEnd,
     CheckpointId,
     Decision,
-    Intent,
     Labels,
     Metrics,
     Report,
@@ -361,7 +360,7 @@ class Experiment:
             attempt = trial.attempt
             attempt.intent = event.intent
             attempt.stop = Stop(event.by, event.reason, event.at, event.sequence)
-            if event.intent is not Intent.HAND_BACK:
+            if not event.intent.hands_back:
                 trial.decision = Decision(Action(event.action), event.reason)
                 trial.restart = event.restart
             if event.action == Action.PAUSE.value and event.by == "user" and event.sequence:
@@ -451,7 +450,7 @@ class Experiment:
             return ACTIONS[trial.decision.action].status, trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
-        if attempt.intent is Intent.HAND_BACK:
+        if attempt.intent.hands_back:
             return TrialStatus.STAGED, trial.reason
         if end is AttemptEnd.STOPPED:
             return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
@@ -465,7 +464,7 @@ class Experiment:
             return TrialStatus.STAGED, attempt.error
         # What the driver took back itself, was given back because there was none, or was lost with Redis, says nothing
         # against the trial.
-        gone = [a for a in trial.attempts if a.intent is not Intent.HAND_BACK and a.error_type not in _BLAMELESS]
+        gone = [a for a in trial.attempts if not a.intent.hands_back and a.error_type not in _BLAMELESS]
         # Nor does a worker that was told to go, as in a cloud it is every few hours: it must only get somewhere in between.
         lost = sum(a.end is AttemptEnd.LOST or (a.end is AttemptEnd.HANDED_BACK and not a.reports) for a in gone)
         worker = attempt.worker or "its worker"

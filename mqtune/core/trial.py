@@ -279,6 +279,13 @@ class Intent(Enum):
     ABANDON = "abandon"
     #: Requeue the trial: the attempt ends as HANDED_BACK and the trial may run again.
     HAND_BACK = "hand_back"
+    #: The same to let others have its slot: it has as much time to save as for a pause.
+    GIVE_WAY = "give_way"
+
+    @property
+    def hands_back(self) -> bool:
+        """Whether the attempt is to end as HANDED_BACK, so that the trial runs again."""
+        return INTENTS[self].end is AttemptEnd.HANDED_BACK
 
 
 class Action(Enum):
@@ -319,6 +326,7 @@ INTENTS: Final[dict[Intent, IntentEffect]] = {
     Intent.RUN: IntentEffect(AttemptEnd.COMPLETED, reach=0),
     Intent.PAUSE: IntentEffect(AttemptEnd.PAUSED, reach=1, keeps_state=True),
     Intent.HAND_BACK: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
+    Intent.GIVE_WAY: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
     Intent.STOP: IntentEffect(AttemptEnd.STOPPED, reach=2),
     Intent.COMPLETE: IntentEffect(AttemptEnd.COMPLETED, reach=2),
     Intent.ABANDON: IntentEffect(AttemptEnd.STOPPED, reach=2),

@@ -187,17 +187,19 @@ class Requeue:
 
     trial: Trial
     reason: str
+    #: HAND_BACK, or GIVE_WAY, which leaves it time to save; the first replaces the second.
+    intent: Intent = Intent.HAND_BACK
 
     def write(self, to: Writing) -> list[Written]:
         attempt = self.trial.attempt
-        if attempt.intent is Intent.HAND_BACK:
+        if attempt.intent in (Intent.HAND_BACK, self.intent):
             return []
         decision = DecisionTaken(
             trial=self.trial.id,
             attempt=attempt.number,
             sequence=0,
-            action=Intent.HAND_BACK.value,
-            intent=Intent.HAND_BACK,
+            action=self.intent.value,
+            intent=self.intent,
             reason=self.reason,
             at=to.at,
             cursor=to.cursor,

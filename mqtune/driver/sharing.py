@@ -292,7 +292,7 @@ class Sharing:
             if trial.attempt.is_open and trial.checkpoint and (not where or trial.attempt.queue in where)
         ]
         for trial in sorted(could, key=self._promise)[: max(0, keeper.to_pause - leaving)]:
-            yield Requeue(trial, f"paused, and goes on later: {keeper.why}")
+            yield Requeue(trial, f"paused, and goes on later: {keeper.why}", Intent.GIVE_WAY)
 
     def _promise(self, trial: Trial) -> tuple[bool, float, str]:
         """Return a sort key that puts trials first that have reported least, then those with the worst value."""

@@ -101,8 +101,10 @@ class ControlPipe:
 
 #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
 TOLD_GRACE_S: Final = 10.0
-#: The same for a pause, for which a class finishes its step and saves: an epoch of a large model and gigabytes of state.
+#: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large model and gigabytes of state.
 PAUSE_GRACE_S: Final = 600.0
+#: The intents that leave a trial so much.
+_PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
 #: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the trial it sends a
@@ -296,8 +298,11 @@ class AttemptRun:
         effect = INTENTS[intent]
         with self._lock:
             further = effect.reach > INTENTS[self._intent].reach
-            if further:
+            # It was told to save already, and has less time for that from now on.
+            hurries = self._intent is Intent.GIVE_WAY and intent is Intent.HAND_BACK
+            if further or hurries:
                 self._intent = intent
+            if further:
                 # Before the signal, which has the trial look for it.
                 self._control.tell("pause" if effect.keeps_state else "stop")
             self._forced = self._forced or kill
@@ -305,11 +310,11 @@ class AttemptRun:
             if self._process is not None and (further or kill):
                 zygote, pid = self._process
                 zygote.kill(pid) if kill else zygote.tell(pid)
-        if further:
-            if intent is not Intent.PAUSE:
-                # A pause may take minutes, for which no other trial should wait here.
+        if further or hurries:
+            if intent not in _PATIENT:
+                # What may take minutes is nothing for which another trial should wait here.
                 self._mark_ending()
-            usual_s = PAUSE_GRACE_S if intent is Intent.PAUSE else TOLD_GRACE_S
+            usual_s = PAUSE_GRACE_S if intent in _PATIENT else TOLD_GRACE_S
             self._hurry(usual_s if grace_s is None else grace_s)
 
     def _hurry(self, grace_s: float) -> None:

@@ -12,6 +12,8 @@ _STOPPED_S: Final = 8.0
 #: Attempts of a trial that may be lost or requeued before it counts as failed.
 _LOST_BUDGET: Final = 5
 _TERMINAL: Final = frozenset({"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
+#: The intents that end an attempt so that its trial runs again.
+_TAKES_BACK: Final = frozenset({"hand_back", "give_way"})
 _AFTER_DECISION: Final = {
     "stop": "EARLY_STOPPED",
     "pause": "PAUSED",
@@ -139,7 +141,7 @@ class Course:
             trial.shown += 1
             trial.last_shown = row.sequence
             self.calls.append(("report", row.trial, row.attempt, row.sequence))
-        elif not is_current and not trial.decision and trial.intent != "hand_back":
+        elif not is_current and not trial.decision and trial.intent not in _TAKES_BACK:
             self._wrong(
                 "3",
                 entry,
@@ -172,7 +174,7 @@ class Course:
         if self._ending is not None and body.get("by") == "user" and not is_asked_for:
             self._wrong("end", entry, f"trial {body['trial']} is stopped, and was to run to its end")
         trial.intent = body["intent"]
-        if body["intent"] != "hand_back":
+        if body["intent"] not in _TAKES_BACK:
             trial.decision = body["action"]
         if body.get("by") != "scheduler":
             return
@@ -201,13 +203,13 @@ class Course:
             self._wrong("end", entry, f"trial {entry.body['trial']} runs to its end, and all was to be stopped")
 
     def _status_after(self, trial: _Trial, end: str) -> str:
-        gone = end in ("lost", "handed_back") and trial.intent != "hand_back"
+        gone = end in ("lost", "handed_back") and trial.intent not in _TAKES_BACK
         trial.gone += gone
         if trial.decision:
             return _AFTER_DECISION[trial.decision]
         if end == "completed":
             return "COMPLETED"
-        if trial.intent == "hand_back":
+        if trial.intent in _TAKES_BACK:
             return "STAGED"
         if end == "stopped":
             return "ABANDONED"

@@ -517,6 +517,25 @@ def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     assert len(one.of(CheckpointSaved)) == (grace_s > step_s)
 
 
+def test_a_trial_that_gives_way_has_time_to_save_until_it_is_to_hurry(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As much as one that is paused by hand: nothing of it is lost because others have come."""
+    monkeypatch.setattr(attempt_module, "TOLD_GRACE_S", 0.01)
+    marks = [tmp_path / "first", tmp_path / "second"]
+    for mark, step_s in zip(marks, (1.5, 60.0), strict=True):
+        one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
+        eventually(mark.exists)
+        one.intend(Intent.GIVE_WAY)
+        if step_s > 1.5:
+            assert not one.run.is_ending, "no other trial waits here for what may take minutes"
+            # Its driver is interrupted meanwhile.
+            one.intend(Intent.HAND_BACK)
+
+        assert one.ended().end is AttemptEnd.HANDED_BACK
+        assert len(one.of(CheckpointSaved)) == (step_s == 1.5)
+
+
 def test_a_class_is_stopped_in_the_middle_of_a_step(machine: Machine) -> None:
     one = machine.start("Steps", kind="class").has_reported(1).intend(Intent.ABANDON)
 

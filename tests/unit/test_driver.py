@@ -291,6 +291,7 @@ class Fleet:
             "abandon": AttemptEnd.STOPPED,
             "pause": AttemptEnd.PAUSED,
             "hand_back": AttemptEnd.HANDED_BACK,
+            "give_way": AttemptEnd.HANDED_BACK,
         }
         end = told.get(run.intent, run.plan)
         if end is AttemptEnd.LOST:

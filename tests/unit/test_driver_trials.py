@@ -25,6 +25,7 @@ from mqtune.core.errors import (
 from mqtune.core.events import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialStatus, trial_of
+from mqtune.driver.actions import Requeue
 from mqtune.driver.retention import Retention
 from mqtune.journal.logs import made_mark
 from mqtune.schedulers.base import Wait
@@ -841,6 +842,16 @@ def test_handing_back_twice_is_handing_back_once(bench: Bench) -> None:
     bench.driver.requeue_all("the driver failed")
 
     assert bench.trial().reason == "Ctrl-C"
+    assert_comes_back(bench)
+
+
+def test_a_trial_that_gives_way_is_told_to_hurry_once_its_driver_goes_and_not_the_other_way(bench: Bench) -> None:
+    for intent in (Intent.GIVE_WAY, Intent.GIVE_WAY, Intent.HAND_BACK, Intent.GIVE_WAY):
+        bench.driver.carry_out(Requeue(bench.trial(), "others wait", intent))
+
+    decided = [event.intent for event in bench.events() if isinstance(event, DecisionTaken)]
+    assert decided == [Intent.GIVE_WAY, Intent.HAND_BACK]
+    assert bench.told(ONE) == "hand_back"
     assert_comes_back(bench)
 
 

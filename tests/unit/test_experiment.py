@@ -415,9 +415,10 @@ def test_failures_do_not_use_up_the_budget_for_lost_attempts() -> None:
     assert story.trial().status is TrialStatus.STAGED
 
 
-def test_what_the_driver_takes_back_is_tried_again_any_number_of_times(story: Story) -> None:
+@pytest.mark.parametrize("intent", [Intent.HAND_BACK, Intent.GIVE_WAY])
+def test_what_the_driver_takes_back_is_tried_again_any_number_of_times(story: Story, intent: Intent) -> None:
     for attempt in range(1, LOST_BUDGET + 5):
-        story.run(attempt=attempt).decide(Intent.HAND_BACK, "hand_back", "Ctrl-C", attempt=attempt)
+        story.run(attempt=attempt).decide(intent, intent.value, "Ctrl-C", attempt=attempt)
         assert story.trial().decision is None
         story.end(AttemptEnd.HANDED_BACK, attempt=attempt)
 
