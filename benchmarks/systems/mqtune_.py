@@ -14,6 +14,7 @@ from benchmarks.systems import (
     mqtune_catch_up,
     mqtune_checkpoint,
     mqtune_fleet,
+    mqtune_opened,
     mqtune_pause,
     mqtune_quality,
     mqtune_scaling,
@@ -204,6 +205,15 @@ SYSTEM: Final = System(
                 measure=mqtune_shares.measure,
                 slow=True,
                 deadline_s=1_800,
+            ),
+        ),
+        "opened": (
+            Variant(
+                name="default",
+                settings="1,000 trials, 100 reports in an entry; `mqtune show FOLDER` in a process of its own",
+                measure=mqtune_opened.measure,
+                slow=True,
+                deadline_s=900.0,
             ),
         ),
         "catch_up": (

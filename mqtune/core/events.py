@@ -650,6 +650,14 @@ def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report
     Where some of a batch can't be read, a batch without reports comes before the others, and says how many they are.
     """
     pending = driver_events(entries)
+    yield from placed_events(entries, pending)
+    # What a driver wrote after entries that are not here, as in a journal that was cut.
+    for events in pending.values():
+        yield from events
+
+
+def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
+    """Yield what others than the driver wrote, and behind each what the driver wrote there, which leaves *pending*; as above."""
     for id_, data in entries:
         event = decode_event(data, id_)
         if event is None or getattr(event, "cursor", None) is not None:
@@ -663,6 +671,3 @@ def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report
             continue
         yield event
         yield from pending.pop(START if isinstance(event, ExperimentCreated) else Cursor(id_), ())
-    # What a driver wrote after entries that are not here, as in a journal that was cut.
-    for events in pending.values():
-        yield from events

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
@@ -25,8 +26,10 @@ from mqtune.core.events import (
     Requested,
     TrialClosed,
     TrialStaged,
+    decode_event,
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
+from mqtune.core.state import ATTEMPTS, RESTARTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
@@ -57,6 +60,26 @@ LOST_BUDGET: Final = 5
 #: The action of a request that changes labels, which is in force from the moment in which it is in the journal, and its arguments.
 LABEL: Final = "label"
 LABELS: Final = frozenset({"tags", "untag", "note", "notes"})
+#: The attributes of an experiment that its events change, and that are plain values; queues of such; and trials by their ids.
+_VALUES: Final = (
+    "keys",
+    "carried_out",
+    "created_at",
+    "outcome",
+    "reason",
+    "reports",
+    "unreadable",
+    "live",
+    "run_s",
+    "metric_seen",
+    "_driven_before_s",
+    "_driven_since",
+    "_driven_at",
+)
+_QUEUES: Final = ("to_retry", "to_restart", "_answered")
+_OF_TRIALS: Final = ("_front", "_open")
+#: What a state has, in which version of its form: another one can't be read.
+STATE_FORM: Final = (1, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names, *RESTARTS.names)
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
 #: each once, and this is for a server that has lost the ids of its requests.
 ANSWERED_COUNT: Final = 1_000
@@ -159,6 +182,36 @@ class Experiment:
     def is_better(self, value: float, than: float) -> bool:
         """Whether *value* beats *than* in the experiment's mode; anything beats NaN."""
         return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
+
+    def state(self) -> Body:
+        """Return what its events have made of it, as values that msgpack can carry and ``restore`` brings back."""
+        return {
+            **{name: getattr(self, name) for name in _VALUES},
+            **{name: [*getattr(self, name)] for name in (*_QUEUES, *_OF_TRIALS)},
+            "trials": [*map(TRIALS.values, self.trials.values())],
+            "counts": {status.value: count for status, count in self.counts.items()},
+            "requests": [request.encode() for request in self.requests.values()],
+            "code_changes": [[*change] for change in self.code_changes],
+            "labels": [*self.labels],
+            "best": None if self.best is None else self.best.id,
+        }
+
+    def restore(self, state: Body) -> None:
+        """Become what an experiment of the same definition was when it returned this state, of the same ``STATE_FORM``."""
+        for name in _VALUES:
+            setattr(self, name, state[name])
+        for name in _QUEUES:
+            getattr(self, name).extend(state[name])
+        self.trials = {trial.id: trial for trial in map(TRIALS.made, state["trials"])}
+        for name in _OF_TRIALS:
+            setattr(self, name, {id_: self.trials[id_] for id_ in state[name]})
+        self.counts = {TrialStatus(status): count for status, count in state["counts"].items()}
+        events = map(decode_event, state["requests"])
+        self.requests = {event.id: event for event in events if isinstance(event, Requested)}
+        self.code_changes = [CodeChange(at, trials, tuple(files)) for at, trials, files in state["code_changes"]]
+        tags, notes = state["labels"]
+        self.labels = Labels(tuple(tags), notes)
+        self.best = None if state["best"] is None else self.trials[state["best"]]
 
     def apply(self, event: Event) -> None:
         """Apply an event; reports go one by one through ``apply_report`` instead.

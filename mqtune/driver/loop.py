@@ -239,7 +239,7 @@ class Driver:
 
     def reports_ahead(self, count: int) -> list[Report]:
         """Return up to *count* reports that ``next_report`` returns next unless their trials are told something before."""
-        return [] if self._in_hand is None else self._ahead.behind(self._cursor, count)
+        return [] if self._in_hand is None else self._ahead.behind(self.cursor, count)
 
     def _go_round(self, block_s: float) -> Iterator[Report | None]:
         """Make one round of the loop, and yield each report that is handed out."""
@@ -405,9 +405,9 @@ class Driver:
         decision, trial = verdict.decision, self.experiment.trials[report.trial]
         if decision.source is not None:
             self._checkpoints.plan(trial, self.experiment.trials[decision.source].checkpoint)
-        if self._past.concerns(self._cursor, trial.id):
+        if self._past.concerns(self.cursor, trial.id):
             return
-        if self._is_replaying and self._past.came_past(self._cursor):
+        if self._is_replaying and self._past.came_past(self.cursor):
             # An earlier driver came past this report and let the trial go on, by a rule, or code, that was another one.
             return
         action, reason = decision.action, decision.reason
@@ -421,7 +421,7 @@ class Driver:
 
     def _catch_up(self) -> None:
         """Apply what an earlier driver wrote when it had come this far."""
-        for event in self._past.take(self._cursor):
+        for event in self._past.take(self.cursor):
             self._apply(event)
 
     def _apply(self, event: Event) -> None:
@@ -433,7 +433,8 @@ class Driver:
             self._perform(action)
 
     @property
-    def _cursor(self) -> Cursor:
+    def cursor(self) -> Cursor:
+        """Where it stands in the journal."""
         return Cursor(self._entry, self._number)
 
     # Acting.
@@ -469,7 +470,7 @@ class Driver:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
         while True:
             try:
-                written = action.write(Writing(self._journal, self.experiment, self._clock.time(), self._cursor))
+                written = action.write(Writing(self._journal, self.experiment, self._clock.time(), self.cursor))
             except JournalGone:
                 self._restorer.put_back()
                 if isinstance(action, Stage):

@@ -34,6 +34,7 @@ from mqtune.driver.warm_start import teach
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
+from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results
 from mqtune.search.background import BackgroundSearcher
 from mqtune.trainable.spec import refuse_on_import
@@ -341,7 +342,11 @@ class Runner:
         if self._worker is not None:
             # It ends while the results are written.
             self._worker.leave()
-        return self._save(driver)
+        results = self._save(driver)
+        # The driver of an open experiment may have read what it has not taken in.
+        if driver.written.is_taken_in and not self.plan.limits.is_open:
+            keep_whole_state(self.folder, self.experiment, driver.cursor)
+        return results
 
     def _save(self, driver: Driver) -> Results:
         """Write the results into the folder, and return them."""

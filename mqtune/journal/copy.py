@@ -13,7 +13,7 @@ import msgpack
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
-from mqtune.core.events import START, Cursor, Event, driver_events
+from mqtune.core.events import START, Cursor, Event, decode_event, driver_events
 from mqtune.core.machine import replace_file
 from mqtune.journal.base import Entry, Journal, entry_order
 
@@ -61,7 +61,7 @@ class JournalFile:
                 return
             end = 0
             with self.path.open("rb") as read:
-                for entry, end in _entries(read):  # noqa: B007 - where the last one ends
+                for entry, end in entries_of(read):  # noqa: B007 - where the last one ends
                     yield entry
             file.truncate(end)
             file.seek(end)
@@ -104,7 +104,7 @@ class JournalFile:
             MessageVersionError: it is no journal.
         """
         with self.path.open("rb") as file:
-            for entry, _ in _entries(file):
+            for entry, _ in entries_of(file):
                 yield entry
 
 
@@ -130,13 +130,13 @@ class JournalTail:
             is_same = stat.st_ino == self._inode and stat.st_size >= self._end
             file.seek(self._end if is_same else 0)
             self._inode = stat.st_ino
-            for entry, self._end in _entries(file):
+            for entry, self._end in entries_of(file):
                 if is_same or entry_order(entry.id) > entry_order(self._last):
                     self._last = entry.id
                     yield entry
 
 
-def _entries(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
+def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
     """Yield the complete entries from where a file is read on, each with the offset of its end."""
     start = file.tell()
     unpacker = msgpack.Unpacker(file, max_buffer_size=0)
@@ -193,6 +193,8 @@ class JournalReader:
         self._journal = journal
         self._copy = copy
         self._clock = clock
+        #: Whether the copy has entries of others' that were read when the driver had come to its end.
+        self._has_passed = False
         #: The id of the last entry in the copy.
         self._kept = START.entry
         self._is_behind = False
@@ -244,6 +246,11 @@ class JournalReader:
                 if entry.id == self.last:
                     return
 
+    @property
+    def is_taken_in(self) -> bool:
+        """Whether the copy has all that was read, and a driver that goes on until there is no news has taken all of it in."""
+        return not self._is_behind and not self._has_passed
+
     def close(self) -> None:
         """Stop reading from the journal; the copy can still be read."""
         self._is_closed = True
@@ -274,6 +281,7 @@ class JournalReader:
         while entries := self._journal.read(self.last, count=self.count):
             self.keep(entries)
             read_back(entries)
+            self._has_passed = self._has_passed or not all(map(_is_of_driver, entries))
         if not self.complete():
             name = self._journal.experiment
             logger.warning(
@@ -368,6 +376,10 @@ def _next_count(count: int, entries: Sequence[Entry], most: int) -> int:
     size = sum(len(entry.data) for entry in entries)
     fitting = len(entries) * CHUNK_BYTES // max(size, 1)
     return max(1, min(fitting, count * _GROWTH, most))
+
+
+def _is_of_driver(entry: Entry) -> bool:
+    return getattr(decode_event(entry.data, entry.id), "cursor", None) is not None
 
 
 class _AnotherJournal(Exception):

@@ -40,14 +40,13 @@ from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import (
     Readable,
     RecordedReport,
-    Snapshot,
     created_event,
-    empty_experiment,
     find_experiment,
     first_events,
     saved_events,
 )
 from mqtune.results.frames import Library, Row, Rows, attempt_rows, frame_of, in_order, report_rows, trial_rows
+from mqtune.results.kept_state import fold_copy
 from mqtune.results.repeated import Repeated, repeated_configs
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
@@ -217,12 +216,7 @@ class Results:
             MessageVersionError: a later version of mqtune wrote it.
         """
         folder = find_experiment(experiment)
-        # A driver may write more at any moment, of which the fold knows nothing.
-        written = Snapshot(JournalFile(folder / JOURNAL_FILE))
-        events = saved_events(written)
-        fold = empty_experiment(created_event(events, folder))
-        for event in events:
-            fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
+        fold, written = fold_copy(folder)
         return cls(fold, folder, written)
 
     @property

@@ -1,0 +1,305 @@
+"""The state beside a copy: it is what reading the whole copy gives, or it is not used."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import multiprocessing
+import os
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from book import ASHA, Book
+
+from mqtune import Results, Simulated, Tuner, uniform
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.events import decode_event, events_in_order
+from mqtune.core.experiment import STATE_FORM, Experiment
+from mqtune.core.state import ATTEMPTS, RESTARTS, TRIALS
+from mqtune.core.trial import Attempt, Report, Restart, Trial, TrialId
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.results import kept_state
+from mqtune.results.experiments import empty_experiment
+from mqtune.results.kept_state import STATE_FILE, fold_copy
+
+
+@pytest.fixture(autouse=True)
+def every_state_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_state, "WORTH_BYTES", 1)
+    monkeypatch.setattr(kept_state, "WORTH_BYTES_A_TRIAL", 0)
+    monkeypatch.setattr(kept_state, "LAG_BYTES", 200)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
+    """The reports that were folded."""
+    folded: list[Report] = []
+    apply = Experiment.apply_report
+
+    def noted(experiment: Experiment, report: Report) -> Trial | None:
+        folded.append(report)
+        return apply(experiment, report)
+
+    monkeypatch.setattr(Experiment, "apply_report", noted)
+    return folded
+
+
+def book_of(folder: Path, seed: int = 0, trials: int = 6) -> Book:
+    """An experiment that runs, each trial with some reports, and still runs."""
+    book, rng = Book(folder, scheduler=ASHA), random.Random(seed)
+    for number in range(1, trials + 1):
+        book.run(f"{number:04d}", *(rng.random() for _ in range(rng.randint(1, 9))), config={"lr": rng.random()})
+    return book
+
+
+def whole(folder: Path) -> bytes:
+    """What reading all of a copy gives."""
+    entries = list(JournalFile(folder / JOURNAL_FILE).read())
+    first: Any = decode_event(entries[0].data)
+    experiment = empty_experiment(first)
+    for event in events_in_order([(entry.id, entry.data) for entry in entries]):
+        experiment.apply_report(event) if isinstance(event, Report) else experiment.apply(event)
+    return encode_value(experiment.state())
+
+
+def opened(folder: Path) -> bytes:
+    return encode_value(fold_copy(folder)[0].state())
+
+
+def write(folder: Path, entries: list[Entry]) -> None:
+    folder.mkdir(exist_ok=True)
+    file = JournalFile(folder / JOURNAL_FILE)
+    file.begin(entries)
+    file.close()
+
+
+def entries_in(folder: Path) -> list[Entry]:
+    return list(JournalFile(folder / JOURNAL_FILE).read())
+
+
+# What it is.
+
+
+def test_every_field_is_in_a_state() -> None:
+    experiment = vars(Experiment("name", metric="loss", mode="min"))
+    defined = {"name", "objective", "metric", "mode", "max_failures", "accept_no_report", "_sign"}
+    converted = {"trials", "counts", "requests", "code_changes", "labels", "best"}
+
+    assert experiment.keys() - defined - converted <= set(STATE_FORM)
+    for kind, plain in ((Trial, TRIALS), (Attempt, ATTEMPTS), (Restart, RESTARTS)):
+        assert [field.name for field in fields(kind)] == plain.names
+
+
+def test_who_reads_the_whole_copy_keeps_what_it_says_and_the_next_one_reads_only_the_rest(
+    tmp_path: Path, reports: list[Report]
+) -> None:
+    folder = book_of(tmp_path / "x").save()
+    expected = whole(folder)
+    first = len(reports)
+    assert opened(folder) == expected
+    assert (folder / STATE_FILE).is_file()
+    assert len(reports) == 2 * first
+
+    reports.clear()
+    experiment, part = fold_copy(folder)
+
+    assert encode_value(experiment.state()) == expected
+    assert len(reports) < first / 4
+    assert list(part.read()) == entries_in(folder)
+    assert Results.load(folder).best.value == min(each.best_value for each in experiment.trials.values())
+
+
+def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = entries_in(book_of(tmp_path / "x", trials=9).save())
+    rng = random.Random(1)
+    for turn in range(20):
+        folder = tmp_path / f"{turn}"
+        monkeypatch.setattr(kept_state, "LAG_BYTES", rng.choice([0, 100, 1_000]))
+        for count in sorted({*rng.sample(range(2, len(entries)), 4), len(entries)}):
+            write(folder, entries[:count])
+            assert opened(folder) == whole(folder)
+
+
+def test_a_short_copy_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_state, "WORTH_BYTES", 2**20)
+    folder = book_of(tmp_path / "x").save()
+
+    fold_copy(folder)
+
+    assert not (folder / STATE_FILE).exists()
+
+
+# When it is not used.
+
+
+def test_whatever_byte_of_it_is_damaged_and_wherever_it_is_cut_the_copy_counts(tmp_path: Path) -> None:
+    folder = book_of(tmp_path / "x", trials=2).save()
+    expected = opened(folder)
+    state = (folder / STATE_FILE).read_bytes()
+    for place in range(0, len(state), 7):
+        damaged = bytearray(state)
+        damaged[place] ^= 0x41
+        for content in (bytes(damaged), state[:place]):
+            (folder / STATE_FILE).write_bytes(content)
+            assert opened(folder) == expected
+
+
+def sealed(packed: bytes, version: str = "") -> bytes:
+    form = kept_state._form()
+    return encode_value([[version, form[1]] if version else form, zlib.crc32(packed), packed])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.pop("state"),
+        lambda body: body["state"].pop("trials"),
+        lambda body: body["state"].update(best="nobody"),
+        lambda body: body["state"]["trials"][0].pop(),
+        lambda body: body["state"]["trials"][0].__setitem__(2, "no status"),
+        lambda body: body.update(end="far"),
+        lambda body: body.update(entry="no entry"),
+        lambda body: body.update(state=None),
+        lambda body: body["state"].update(requests=[b"\xc1"]),
+    ],
+)
+def test_one_that_is_whole_and_holds_nonsense_is_not_used(tmp_path: Path, change: Callable[[Any], object]) -> None:
+    folder = book_of(tmp_path / "x").save()
+    expected = opened(folder)
+    body = decode_value(decode_value((folder / STATE_FILE).read_bytes())[2])
+    change(body)
+    (folder / STATE_FILE).write_bytes(sealed(encode_value(body)))
+
+    assert opened(folder) == expected
+
+
+def test_that_of_another_version_is_not_used_and_is_replaced(tmp_path: Path) -> None:
+    folder = book_of(tmp_path / "x").save()
+    expected = opened(folder)
+    body = decode_value(decode_value((folder / STATE_FILE).read_bytes())[2])
+    body["state"]["reason"] = "another fold"
+    (folder / STATE_FILE).write_bytes(sealed(encode_value(body), version="0.0.1"))
+
+    assert opened(folder) == expected
+    assert decode_value((folder / STATE_FILE).read_bytes())[0] == kept_state._form()
+
+
+def test_that_of_another_journal_is_not_used(tmp_path: Path) -> None:
+    one, other = (book_of(tmp_path / name, seed).save() for name, seed in (("x", 1), ("y", 2)))
+    fold_copy(one)
+    for folder in (one, other):
+        expected = whole(other)
+        write(folder, entries_in(other))
+        (folder / STATE_FILE).write_bytes((one / STATE_FILE).read_bytes())
+        assert opened(folder) == expected
+
+
+def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None:
+    folder = book_of(tmp_path / "x").save()
+    fold_copy(folder)
+    entries = entries_in(folder)
+    write(folder, entries[:5])
+
+    assert opened(folder) == whole(folder)
+
+
+def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(tmp_path: Path, reports: list[Report]) -> None:
+    book = book_of(tmp_path / "x", trials=3)
+    book.stage("0009", {"lr": 0.5})
+    cursors = []
+    for value in (5.0, 4.0, 3.0, 2.0, 1.0):
+        book.report("0009", {"loss": value})
+        cursors.append(book.cursor)
+    folder = book.save()
+    fold_copy(folder)
+    # It stood at the first of them, and has read the others since.
+    book.cursor = cursors[0]
+    book.decide("0009")
+    book.save()
+    reports.clear()
+
+    experiment = fold_copy(folder)[0]
+
+    assert encode_value(experiment.state()) == whole(folder)
+    assert experiment.trials[TrialId("0009")].late_reports == 4
+
+
+# Where it can't be written.
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_a_folder_that_can_not_be_written_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    folder = book_of(tmp_path / "x").save()
+    before = sorted(path.name for path in folder.iterdir())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(kept_state, "replace_file", refuse)
+
+    assert opened(folder) == whole(folder)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_who_may_not_read_the_copy_may_not_read_its_state(tmp_path: Path) -> None:
+    folder = book_of(tmp_path / "x").save()
+    (folder / JOURNAL_FILE).chmod(0o600)
+
+    fold_copy(folder)
+
+    assert (folder / STATE_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def _open_again_and_again(folder: Path, expected: bytes) -> None:
+    kept_state.WORTH_BYTES = kept_state.LAG_BYTES = 1  # type: ignore[misc]
+    kept_state.WORTH_BYTES_A_TRIAL = 0  # type: ignore[misc]
+    for turn in range(40):
+        if turn % 2:
+            (folder / STATE_FILE).unlink(missing_ok=True)
+        if opened(folder) != expected:
+            os._exit(1)
+    os._exit(0)
+
+
+def test_several_that_read_and_write_at_once_all_see_the_same(tmp_path: Path) -> None:
+    folder = book_of(tmp_path / "x", trials=30).save()
+    context = multiprocessing.get_context("fork")
+    readers = [context.Process(target=_open_again_and_again, args=(folder, whole(folder))) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(60)
+
+    assert [reader.exitcode for reader in readers] == [0, 0, 0]
+    assert opened(folder) == whole(folder)
+
+
+# Drivers.
+
+
+def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    for step in itertools.islice(itertools.count(1), 20):
+        yield 1.0, {"loss": config["lr"] / step}
+
+
+def test_a_run_leaves_its_state_and_who_opens_it_reads_no_report(mqtune_home: Path, reports: list[Report]) -> None:
+    tuner = Tuner(
+        curve, {"lr": uniform(0, 1)}, metric="loss", mode="min", max_trials=5, backend=Simulated(curve), name="x"
+    )
+    best = tuner.run().best.value
+    folder = mqtune_home / "x"
+    reports.clear()
+
+    results = Results.load("x")
+
+    assert not reports
+    assert (results.best.value, len(list(results.reports()))) == (best, 100)
+    assert encode_value(results.experiment.state()) == whole(folder)
