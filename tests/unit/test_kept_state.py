@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
-import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -258,27 +260,30 @@ def test_who_may_not_read_the_copy_may_not_read_its_state(tmp_path: Path) -> Non
     assert (folder / STATE_FILE).stat().st_mode & 0o777 == 0o600
 
 
-def _open_again_and_again(folder: Path, expected: bytes) -> None:
-    kept_state.WORTH_BYTES = kept_state.LAG_BYTES = 1  # type: ignore[misc]
-    kept_state.WORTH_BYTES_A_TRIAL = 0  # type: ignore[misc]
-    for turn in range(40):
-        if turn % 2:
-            (folder / STATE_FILE).unlink(missing_ok=True)
-        if opened(folder) != expected:
-            os._exit(1)
-    os._exit(0)
+READER = """
+import hashlib, sys
+from pathlib import Path
+from mqtune.core.codec import encode_value
+from mqtune.results import kept_state
+
+kept_state.WORTH_BYTES = kept_state.LAG_BYTES = 1
+kept_state.WORTH_BYTES_A_TRIAL = 0
+folder, expected = Path(sys.argv[1]), sys.argv[2]
+for turn in range(40):
+    if turn % 2:
+        (folder / kept_state.STATE_FILE).unlink(missing_ok=True)
+    state = encode_value(kept_state.fold_copy(folder)[0].state())
+    assert hashlib.sha256(state).hexdigest() == expected
+"""
 
 
 def test_several_that_read_and_write_at_once_all_see_the_same(tmp_path: Path) -> None:
     folder = book_of(tmp_path / "x", trials=30).save()
-    context = multiprocessing.get_context("fork")
-    readers = [context.Process(target=_open_again_and_again, args=(folder, whole(folder))) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(60)
+    expected = hashlib.sha256(whole(folder)).hexdigest()
+    command = [sys.executable, "-c", READER, str(folder), expected]
+    readers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
 
-    assert [reader.exitcode for reader in readers] == [0, 0, 0]
+    assert [reader.communicate(timeout=90)[1] for reader in readers] == ["", "", ""]
     assert opened(folder) == whole(folder)
 
 
