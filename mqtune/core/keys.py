@@ -4,7 +4,7 @@ The fleet, shared by all experiments::
 
     mqtune:fleet                    stream  workers that joined or left, newest some 1,000
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
-    mqtune:worker:<worker>          string  msgpack description of the worker; expires with the heartbeat
+    mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
     mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
     mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
@@ -23,6 +23,9 @@ One experiment ``E``::
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it
                                             waits       why the driver starts nothing now, for people
+                                            renewed:<worker>  mark of its last renewal of leases, and relooks at that time; "" when
+                                                        what that was answered has changed
+                                            relooks     how often that has changed for attempts of which the worker isn't known
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
                                             owner       token of that driver
                                             driver      who that is, for people

@@ -28,6 +28,9 @@ from mqtune.journal.redis import retrying, script
 
 logger = logging.getLogger(__name__)
 
+#: For how many holds of a heartbeat the worker's description is kept; it is written when it has changed, and else once in a
+#: hold only, as it is ten times as long as all else in a heartbeat.
+DESCRIBED_HOLDS: Final = 2
 #: Entries of the stream that wakes drivers, who read only the last few.
 FLEET_LENGTH: Final = 1_000
 #: A queue with more messages than this is not searched: an attempt that waits there is not presumed lost.
@@ -65,6 +68,8 @@ class Fleet:
         self._client: Any = client
         self._patience_s = patience_s
         self._closing = closing
+        #: What the worker has last said of itself, and when.
+        self._described, self._described_at = b"", 0.0
         #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks again.
         self._found: dict[bytes, WorkerInfo] = {}
 
@@ -102,12 +107,25 @@ class Fleet:
         Raises:
             NameTaken: another process has its name by now.
         """
-        keys = [name_key(info.name), worker_key(info.name), WORKERS, drain_key(info.name)]
-        args = [self.token, round(hold_s * 1000), info.encode(), info.name]
-        holder, left_ms, drained = self._retrying(lambda: script("keep")(self._client, keys, args))
-        _check_holder(info.name, holder, left_ms)
+        now, description = time.monotonic(), info.encode()
+        is_said = description == self._described and now - self._described_at < hold_s
+        drained, is_described = self._keep(info.name, b"" if is_said else description, hold_s)
+        if not is_described:
+            is_said, (drained, _) = False, self._keep(info.name, description, hold_s)
+        if not is_said:
+            self._described, self._described_at = description, now
         # One that was started since, under the same name, is not meant.
         return bool(drained == _mark(info))
+
+    def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
+        """Keep a worker in the register; return whose start the wish to drain is for, and whether there is a description."""
+        keys = [name_key(worker), worker_key(worker), WORKERS, drain_key(worker)]
+        hold_ms = round(hold_s * 1000)
+        args = [self.token, hold_ms, description, worker, DESCRIBED_HOLDS * hold_ms]
+        holder, left_ms, *answer = self._retrying(lambda: script("keep")(self._client, keys, args))
+        _check_holder(worker, holder, left_ms)
+        drained, is_described = answer
+        return drained, is_described
 
     def drain(self, info: WorkerInfo) -> None:
         """Have a worker requeue its trials and end; it learns of it now, or with a heartbeat when it is back."""

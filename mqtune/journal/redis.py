@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import redis
 from redis.exceptions import (
@@ -55,10 +55,10 @@ _PRELUDE: Final = "prelude"
 class Script:
     """A Lua script, which any Redis from 6.2 on runs by its hash."""
 
-    __slots__ = ("_sha", "_text")
+    __slots__ = ("_sha", "text")
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.text = text
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: redis.Redis, keys: list[str], args: list[Any]) -> Any:
@@ -66,14 +66,22 @@ class Script:
         try:
             return client.evalsha(self._sha, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
-            return client.eval(self._text, len(keys), *keys, *args)
+            return client.eval(self.text, len(keys), *keys, *args)
+
+
+def _text(name: str) -> str:
+    return (resources.files("mqtune.journal") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script in ``lua/<name>.lua`` with the prelude before it."""
-    folder = resources.files("mqtune.journal") / "lua"
-    return Script("\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in (_PRELUDE, name)))
+    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude: a script makes its functions anew in each run."""
+    text = _text(name)
+    for part in reversed(_text(_PRELUDE).split("\n\n")):
+        defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
+        if any(re.search(rf"^(?!--).*\b{each}\b", text, re.MULTILINE) for each in defined):
+            text = f"{part}\n\n{text}"
+    return Script(text)
 
 
 logger = logging.getLogger(__name__)
@@ -171,6 +179,15 @@ def _number(value: bytes | None) -> int:
     return int(value) if value is not None and value.isdigit() else 0
 
 
+class _Renewed(NamedTuple):
+    """The last renewal of a worker's leases: what it was answered, and the mark that stands for that on the server."""
+
+    claims: tuple[Claim, ...]
+    worker: str
+    mark: str
+    answers: list[Answer]
+
+
 class RedisJournal(Journal):
     """One experiment's journal on a Redis server.
 
@@ -201,6 +218,9 @@ class RedisJournal(Journal):
         #: How the lock was taken: the owner, who that is, and for how many milliseconds.
         self._lock = ("", "", 0)
         self._fleet_seen = "$"
+        #: The worker that claimed last, and the last renewal.
+        self._worker = ""
+        self._renewed: _Renewed | None = None
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
@@ -288,12 +308,12 @@ class RedisJournal(Journal):
         return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
 
     def request_save(self, trial: TrialId, attempt: int) -> bool:
-        keys = [self._keys.driver, self._keys.trial(trial)]
+        keys = [self._keys.driver, self._keys.meta, self._keys.trial(trial)]
         args = [self._epoch, trial, attempt, uuid.uuid4().hex, control_channel(""), self.experiment]
         return bool(self._unless_stale(lambda: self._run("request_save", keys, args)))
 
     def release(self, released: Sequence[Released]) -> None:
-        keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in released)]
+        keys = [self._keys.driver, self._keys.meta, *(self._keys.trial(each.trial) for each in released)]
         args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(released)]
         self._unless_stale(lambda: self._run("release", keys, args))
 
@@ -494,6 +514,7 @@ class RedisJournal(Journal):
         args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment]
         answer, assignment, timestamp = self._write("claim", keys, args)
         if answer == b"granted":
+            self._worker = worker
             return Grant(Assignment.decode(assignment), float(timestamp or 0))
         return cast("Refusal", answer.decode())
 
@@ -515,12 +536,17 @@ class RedisJournal(Journal):
         return answer.decode()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        args: list[Any] = [round(lease_s * 1000), self.experiment]
-        for claim in claims:
-            args += (claim.trial, claim.attempt, claim.token)
-        keys = [self._keys.meta, self._keys.leases, QUOTAS, *(self._keys.trial(c.trial) for c in claims)]
-        answers = self._run("renew", keys, args)
-        return [answer.decode() for answer in answers]
+        keys, args = [self._keys.meta, self._keys.leases, QUOTAS], [round(lease_s * 1000), self.experiment]
+        last = self._renewed
+        if last is not None and last.claims == tuple(claims):
+            same = [last.worker, last.mark, *(claim.trial for claim in claims)]
+            if self._run("renew_again", keys, [*args, *same]):
+                return list(last.answers)
+        worker, mark = self._worker, uuid.uuid4().hex
+        args += [worker, mark, *itertools.chain.from_iterable(claims)]
+        found = self._run("renew", [*keys, *(self._keys.trial(claim.trial) for claim in claims)], args)
+        self._renewed = _Renewed(tuple(claims), worker, mark, [answer.decode() for answer in found])
+        return list(self._renewed.answers)
 
     def end(self, claim: Claim, event: bytes) -> bool:
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]

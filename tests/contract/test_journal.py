@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import losing
 import pytest
@@ -47,7 +47,7 @@ from mqtune.core.events import VERSION, WorkerInfo
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import Claim, Entry, Grant, Journal, LastAttempt, Released
-from mqtune.journal.fleet import ControlChannel, Fleet
+from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, script
 
@@ -256,6 +256,20 @@ class TestRedisJournal(JournalContract):
             found = [eventually(lambda each=each: each.next(0.1)) for _ in range(3)]
             assert found == [["x", claim.trial, 1, "go:7"] for claim in claims[number::2]]
 
+    def test_a_renewal_of_unchanged_attempts_reads_none_of_them_and_sets_all_leases_by_one_command(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal
+    ) -> None:
+        claims = [self.start(driver, worker, TrialId(f"{number:04d}")) for number in range(20)]
+        worker.renew(claims, LONG_S)
+        commands: Any = redis_client
+        commands.config_resetstat()
+
+        assert worker.renew(claims, LONG_S) == [""] * 20
+
+        calls = {name: found["calls"] for name, found in commands.info("commandstats").items()}
+        assert calls["cmdstat_zadd"] == 1
+        assert calls["cmdstat_hmget"] <= 2
+
     # Failures of the connection.
 
     def test_the_server_may_forget_the_scripts_at_any_time(
@@ -267,6 +281,7 @@ class TestRedisJournal(JournalContract):
             lambda: driver.stage(ONE, 1, ASSIGNMENT, staged()),
             lambda: worker.claim(Claim(ONE, 1, "t"), "w", LONG_S, started(Claim(ONE, 1, "t"))),
             lambda: worker.report([segment(Claim(ONE, 1, "t"), 1)]),
+            lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
             lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
             lambda: worker.put_checkpoint(Claim(ONE, 1, "t"), HELD, b"data"),
             lambda: worker.saved(Claim(ONE, 1, "t"), HELD, saved(HELD)),
@@ -440,7 +455,7 @@ class TestRedisJournal(JournalContract):
     def test_what_is_put_back_is_there_once_also_when_the_connection_was_lost_on_the_way(
         self, redis_client: redis.Redis, driver: Journal, step: str, lost: str
     ) -> None:
-        redis_client.script_load(script("restore")._text)
+        redis_client.script_load(script("restore").text)
         driver.record(closed())
         held = entries(driver)
         redis_client.flushdb()
@@ -632,6 +647,37 @@ class TestFleet:
         fleet.keep(replace(INFO, slots=7), LONG_S)
 
         assert [info.slots for info in fleet.workers()] == [7]
+
+    def test_a_heartbeat_repeats_no_description_that_is_there(self, fleet: Fleet, redis_client: redis.Redis) -> None:
+        fleet.join(INFO, LONG_S)
+        redis_client.set(worker_key(INFO.name), b"said before")
+
+        fleet.keep(INFO, LONG_S)
+        assert redis_client.get(worker_key(INFO.name)) == b"said before"
+
+        fleet.keep(replace(INFO, slots=7), LONG_S)
+        assert fleet.workers() == [replace(INFO, slots=7)]
+
+    @pytest.mark.parametrize("lost", ["all", "description"])
+    def test_a_description_that_the_server_has_lost_comes_back_with_a_heartbeat(
+        self, fleet: Fleet, redis_client: redis.Redis, lost: str
+    ) -> None:
+        fleet.join(INFO, LONG_S)
+        fleet.keep(INFO, LONG_S)
+        if lost == "all":
+            redis_client.flushdb()
+        else:
+            redis_client.delete(worker_key(INFO.name))
+
+        fleet.drain(INFO)
+
+        assert fleet.keep(INFO, LONG_S) is True
+        assert fleet.workers() == [INFO]
+
+    def test_a_description_outlives_a_heartbeat_only_for_a_while(self, fleet: Fleet, redis_client: redis.Redis) -> None:
+        fleet.join(INFO, LONG_S)
+
+        assert LONG_S < cast("int", redis_client.ttl(worker_key(INFO.name))) <= DESCRIBED_HOLDS * LONG_S
 
     def test_a_worker_that_is_to_drain_is_woken_by_a_hint_that_it_can_read(
         self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture

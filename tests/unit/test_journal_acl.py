@@ -8,17 +8,17 @@ import pytest
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, ExperimentKeys, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
+from mqtune.journal.redis import script
 
 #: What a script may be handed that is not a worker's.
 DRIVERS = ("driver", "experiments", "restored", "demands")
 
 
 def scripts() -> dict[str, str]:
-    """The text of each script, with what it shares with others."""
+    """The text of each script, with what it uses of the functions that it shares with others."""
     folder = resources.files("mqtune.journal") / "lua"
-    texts = {path.name.removesuffix(".lua"): path.read_text() for path in folder.iterdir()}
-    prelude = texts.pop("prelude")
-    return {name: prelude + text for name, text in texts.items()}
+    names = {path.name.removesuffix(".lua") for path in folder.iterdir()} - {"prelude"}
+    return {name: script(name).text for name in sorted(names)}
 
 
 def commands_of(text: str) -> set[str]:
@@ -41,9 +41,7 @@ def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
     text = scripts()[name]
 
     for role in roles_of(name, text):
-        # What the scripts share stands before each of them, though not everybody uses it.
-        unused = {"driver": set(), "worker": {"rename", "persist", "del"}}.get(role, {"hmget", "expire", "zadd"})
-        assert commands_of(text) - unused <= allowed(role)
+        assert commands_of(text) <= allowed(role)
 
 
 def test_every_key_of_an_experiment_is_a_drivers():

@@ -30,6 +30,5 @@ if have[2] == 'staged' then
   redis.call('ZREM', KEYS[4], ARGV[2])
   append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])
 end
-redis.call('ZADD', KEYS[5], now + ARGV[6], ARGV[2])
-count_under(quotas, ARGV[8], ARGV[2], now + ARGV[6])
+lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
 return {'granted', have[4], have[5] or ''}

@@ -5,11 +5,12 @@
 --
 -- Returns 'ended', or 'fenced' when the attempt is not the one that holds the lease. Repeating a call does no harm.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'worker')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
 redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
 retire(KEYS[3])
+look_again(KEYS[1], have[5])
 redis.call('ZREM', KEYS[4], ARGV[2])
 for _, key in ipairs(quotas_of(KEYS[5], ARGV[6])) do
   redis.call('ZREM', key, ARGV[6] .. '/' .. ARGV[2])

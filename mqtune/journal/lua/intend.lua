@@ -27,6 +27,7 @@ if have[4] ~= decided then
 end
 if have[2] == 'running' then
   redis.call('HSET', KEYS[4], 'intent', ARGV[5])
+  look_again(KEYS[2], have[3])
   hint(ARGV[8] .. have[3], { { ARGV[9], ARGV[3], tonumber(ARGV[4]), ARGV[5] } })
   return 'running'
 end

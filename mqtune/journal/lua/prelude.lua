@@ -1,4 +1,4 @@
--- Shared functions, which precede each script when it is loaded.
+-- Shared functions; each script is loaded behind those that it uses. Empty lines part them.
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -54,12 +54,39 @@ end
 -- How long the list of what runs under a quota is kept when nothing does, in seconds.
 local KEEP_QUOTA_S = 3600
 
--- Count an attempt under these quotas until its lease runs out.
-local function count_under(quotas, experiment, trial, runs_out)
+-- How many leases one command sets: far fewer than the values that Lua can hand to a function.
+local LEASES_AT_ONCE = 500
+
+-- Give members of a sorted set, each of these trials behind a prefix, this score.
+local function set_scores(key, score, prefix, trials)
+  for begin = 1, #trials, LEASES_AT_ONCE do
+    local scored = {}
+    for i = begin, math.min(#trials, begin + LEASES_AT_ONCE - 1) do
+      scored[#scored + 1] = score
+      scored[#scored + 1] = prefix .. trials[i]
+    end
+    redis.call('ZADD', key, unpack(scored))
+  end
+end
+
+-- Set the leases of running attempts, and count these under their quotas until then.
+local function lease(leases, quotas, experiment, trials, runs_out)
+  set_scores(leases, runs_out, '', trials)
+  if #trials == 0 then return end
   for _, key in ipairs(quotas) do
-    redis.call('ZADD', key, runs_out, experiment .. '/' .. trial)
+    set_scores(key, runs_out, experiment .. '/', trials)
     redis.call('EXPIRE', key, KEEP_QUOTA_S)
   end
+end
+
+-- What a renewal says to a worker has changed for one of its attempts: the next one looks at each of them (see renew_again).
+local function look_again(meta, worker)
+  if worker and worker ~= '' then redis.call('HSET', meta, 'renewed:' .. worker, '') end
+end
+
+-- The same for all workers, where it is not known whose attempt it was.
+local function all_look_again(meta)
+  redis.call('HINCRBY', meta, 'relooks', 1)
 end
 
 -- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a repeated call or late message is

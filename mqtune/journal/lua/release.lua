@@ -1,7 +1,7 @@
 -- The driver has decided on reports of trials in lockstep, or answers questions in them; the trials may go on. Each worker gets one
 -- message of hints.
 --
--- KEYS  1 driver  2… the trial of each attempt
+-- KEYS  1 driver  2 meta  3… the trial of each attempt
 -- ARGV  1 epoch  2 what control channels start with  3 experiment, then for each attempt: trial, attempt, sequence number,
 --       answer or ''
 --
@@ -11,8 +11,8 @@
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
 local hints = {}
-for i = 2, #KEYS do
-  local at = 3 + (i - 2) * 4
+for i = 3, #KEYS do
+  local at = 3 + (i - 3) * 4
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'state', 'worker', 'cleared')
   if have[1] == ARGV[at + 2] and have[2] == 'running' then
     local sequence, answer = ARGV[at + 3], ARGV[at + 4]
@@ -25,6 +25,7 @@ for i = 2, #KEYS do
   end
 end
 for worker, found in pairs(hints) do
+  look_again(KEYS[2], worker)
   hint(ARGV[2] .. worker, found)
 end
 return 1

@@ -1,6 +1,6 @@
 -- Request that a running attempt saves a checkpoint; its worker gets a hint.
 --
--- KEYS  1 driver  2 trial
+-- KEYS  1 driver  2 meta  3 trial
 -- ARGV  1 epoch  2 trial  3 attempt  4 mark, unique to this request  5 what control channels start with  6 experiment
 --
 -- Returns 1, or 0 when the attempt doesn't run; an error STALEDRIVER when a later driver exists. Idempotent by the mark,
@@ -8,11 +8,12 @@
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
-local have = redis.call('HMGET', KEYS[2], 'attempt', 'state', 'worker', 'wished')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'worker', 'wished')
 if have[1] ~= ARGV[3] or have[2] ~= 'running' then return 0 end
 if have[4] ~= ARGV[4] then
-  redis.call('HSET', KEYS[2], 'wished', ARGV[4])
-  local saves = redis.call('HINCRBY', KEYS[2], 'saves', 1)
+  redis.call('HSET', KEYS[3], 'wished', ARGV[4])
+  local saves = redis.call('HINCRBY', KEYS[3], 'saves', 1)
+  look_again(KEYS[2], have[3])
   hint(ARGV[5] .. have[3], { { ARGV[6], ARGV[2], tonumber(ARGV[3]), 'save:' .. saves } })
 end
 return 1

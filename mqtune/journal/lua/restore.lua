@@ -22,6 +22,7 @@ local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1][1]
 redis.call('HSET', KEYS[2], 'definition', ARGV[8], 'last', last, 'driver_until', now + ARGV[5])
 redis.call('ZADD', KEYS[7], 'NX', now, ARGV[6])
 redis.call('DEL', KEYS[5], KEYS[6], KEYS[8])
+all_look_again(KEYS[2])
 local events = tonumber(ARGV[9])
 local requests = 10 + events
 local trials = requests + 1 + 2 * ARGV[requests]

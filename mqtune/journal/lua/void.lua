@@ -21,6 +21,7 @@ redis.call('DEL', KEYS[4])
 redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'ended', 'timestamp', ARGV[5], 'sequence', 0, 'intent', '',
   'worker', '', 'token', '', 'ended_by', ended_by, 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '')
 retire(KEYS[4])
+all_look_again(KEYS[2])
 redis.call('ZREM', KEYS[5], ARGV[3])
 redis.call('ZREM', KEYS[6], ARGV[3])
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])

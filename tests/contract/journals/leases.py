@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal
+from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal, LastAttempt, Released
 
 
 class LeaseContract(InWorld):
@@ -142,6 +143,59 @@ class LeaseContract(InWorld):
 
         assert worker.renew([*claims, stranger], LONG_S) == [FENCED, "", "hand_back", FENCED]
         assert worker.renew([], LONG_S) == []
+
+    @pytest.mark.parametrize("what", ["stop", "save", "go", "reap", "void", "end", "restore", "stage"])
+    def test_a_renewal_that_is_repeated_says_what_has_changed_since(
+        self, driver: Journal, worker: Journal, world: World, what: str
+    ) -> None:
+        one, two = claims = [self.start(driver, worker, trial) for trial in (ONE, TWO)]
+        for _ in range(3):
+            assert worker.renew(claims, 0.0 if what == "reap" else LONG_S) == ["", ""]
+
+        def void() -> None:
+            world.forget(ONE, "trial")
+            driver.void(ONE, 1, 0.0, ended(ONE, 1, AttemptEnd.LOST))
+
+        def restore() -> None:
+            before = entries(driver)
+            attempts = [LastAttempt(each.trial, 1, 0.0) for each in claims]
+            driver.restore(lambda: before, attempts, [], requests={}, definition=b"")
+
+        changes: dict[str, tuple[Callable[[], object], list[str]]] = {
+            "stop": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), ["stop", ""]),
+            "save": (lambda: driver.request_save(ONE, 1), ["save:1", ""]),
+            "go": (lambda: driver.release([Released(ONE, 1, 7)]), ["go:7", ""]),
+            "reap": (lambda: eventually(lambda: driver.reap(ONE, 1, ended())), [FENCED, ""]),
+            "void": (void, [FENCED, ""]),
+            "end": (lambda: worker.end(one, ended()), [FENCED, ""]),
+            "restore": (restore, [FENCED, FENCED]),
+            "stage": (lambda: driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)), [FENCED, ""]),
+        }
+        change, answers = changes[what]
+        change()
+
+        for _ in range(3):
+            assert worker.renew(claims, 0.0) == answers
+        # Only attempts that were renewed have a lease that can run out.
+        still = [claim.trial for claim, answer in zip(claims, answers, strict=True) if answer != FENCED]
+        eventually(lambda: sorted(driver.expired()) == still)
+        assert worker.renew([two], LONG_S) == answers[1:]
+
+    def test_renewals_of_several_workers_do_not_hide_from_any_what_has_changed(
+        self, driver: Journal, world: World
+    ) -> None:
+        workers = [world.journal() for _ in range(2)]
+        claims = [Claim(trial, 1, f"token-{trial}") for trial in (ONE, TWO)]
+        for number, (claim, journal) in enumerate(zip(claims, workers, strict=True)):
+            driver.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
+            journal.claim(claim, f"w{number}", LONG_S, started(claim))
+        for _ in range(3):
+            # Somebody else renews them all, too.
+            assert [journal.renew(claims, LONG_S) for journal in workers] == [["", ""], ["", ""]]
+
+        driver.intend(TWO, 1, Intent.PAUSE, decided(TWO, intent=Intent.PAUSE), ended(TWO))
+
+        assert [journal.renew(claims, LONG_S) for journal in workers] == [["", "pause"], ["", "pause"]]
 
     def test_reaping_ends_an_attempt_and_fences_its_worker(self, driver: Journal, worker: Journal) -> None:
         claim = self.start(driver, worker, lease_s=0.0)
