@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bench import NAME, Bench
 
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.driver.timers import REAP_GRACE_S, REAP_S, RECONCILE_S, STALL_S, UNCLAIMED_S
+from mqtune.journal.base import Reconciled
 from mqtune.journal.memory import TrialState
 
 #: A worker's, so that leases run out here.
@@ -111,6 +113,27 @@ def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs
     assert "noeviction" in first.error
     assert (second.number, second.end) == (2, None)
     assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
+
+
+def test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver asks it decides nothing: no report is to wait for a check of thousands."""
+    bench = Bench(tmp_path, max_trials=1_000, slots=1_000).step()
+    checked: list[int] = []
+    reconcile = bench.driver._journal.reconcile
+
+    def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+        checked.append(len(attempts))
+        return reconcile(attempts, lease_s)
+
+    monkeypatch.setattr(bench.driver._journal, "reconcile", counted)
+    assert len(bench.experiment.trials) >= 1_000
+
+    wait(bench, 2 * RECONCILE_S - REAP_S)
+
+    assert sum(checked) == len(bench.experiment.trials)
+    assert max(checked) <= 300
 
 
 def test_one_that_waits_and_whose_key_is_gone_is_staged_again(tmp_path: Path) -> None:
