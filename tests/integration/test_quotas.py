@@ -53,6 +53,8 @@ def test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it(redis_client:
     one, two, three = first.stage(), second.stage(), first.stage()
     assert [first.claim(one), first.claim(one), second.claim(two)] == ["granted"] * 3
     entries = redis_client.xlen("mqtune:x:{team-a.1}:journal")
+    redis_client.zincrby("mqtune:x:{team-a.1}:staged", -60_000, three.trial)
+    assert first.journal.unclaimed(50) == [three.trial]
     assert [first.claim(three), second.start()] == ["quota"] * 2
     assert other.start() == "granted"
     assert quotas.all() == [Quota("*.1", 5, 1), Quota("team-a.*", 2, 2)]
