@@ -16,6 +16,8 @@ import mqtune
 from mqtune.trainable.process.protocol import FRAME_END, PAUSE, STOP
 from mqtune.trainable.spec import TrainableSpec
 
+#: The cores that a trial may leave out.
+CORES = len(psutil.Process().cpu_affinity() or ()) if psutil.LINUX else 0
 SPEC = TrainableSpec("train", module="reused_function")
 CODE = """
 import builtins, ctypes, gc, os, random, resource, signal, socket, subprocess, sys, threading, time
@@ -151,6 +153,12 @@ def limit_memory(config):
 
 def be_nice(config):
     os.nice(1)
+
+def have_one_core(config):
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
+def trace_calls(config):
+    sys.setprofile(lambda *_: None)
 
 def recurse_deeper(config):
     sys.setrecursionlimit(12345)
@@ -318,6 +326,12 @@ def test_what_disturbs_nobody_keeps_no_process_from_going_on(slot: Slot, do: str
         ("set_the_umask", "it has changed the umask"),
         ("limit_memory", "it has changed the limits of its resources"),
         ("be_nice", "it has changed its priority"),
+        pytest.param(
+            "have_one_core",
+            "it has changed its cores",
+            marks=pytest.mark.skipif(CORES < 2, reason="there is no core to leave out"),
+        ),
+        ("trace_calls", "it has changed the tracing of calls"),
         ("recurse_deeper", "it has changed the recursion limit"),
         ("disable_collection", "it has changed the collection of garbage"),
         ("replace_sleep", "it has replaced time.sleep"),
