@@ -21,7 +21,7 @@ from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.shares import Pool
 from mqtune.core.trial import Attempt, Config, TrialId
-from mqtune.core.version import __version__
+from mqtune.core.version import __version__, meets
 from mqtune.journal.base import Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
@@ -343,4 +343,4 @@ def _offer(gpus: float, cpus: int, gpu_memory_gb: float, tags: tuple[str, ...]) 
 
 def _is_usable(info: WorkerInfo) -> bool:
     """Return whether a worker has the same minor version as this driver."""
-    return info.version.split(".")[:2] == __version__.split(".")[:2]
+    return meets(info.version)

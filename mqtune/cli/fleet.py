@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -14,14 +15,17 @@ from mqtune.cli.output import broker_option, json_option, print_json, print_tabl
 from mqtune.cli.place import Place, opened
 from mqtune.core.errors import AccessDenied
 from mqtune.core.experiment import Experiment
+from mqtune.core.shares import Pool, Table, entitlements, to_share
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt, Trial
+from mqtune.core.version import meets
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.fleet import Fleet
+    from mqtune.journal.quotas import Quota
 
 _broker = broker_option("The Redis server that the workers use.", required=True)
 
@@ -113,6 +117,85 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
         return fleet.waiting(queue)
     except AccessDenied:
         return None
+
+
+# Who may have how much.
+
+
+class Share(NamedTuple):
+    """What one experiment has and is to have of a fleet; one without a driver has no priority, and wants nothing.
+
+    ``token`` stands for its name (see ``busy_as``), ``share`` is what it gets against others of its priority, ``may_run`` how many
+    slots are its own now; ``quotas`` has the patterns of those that it falls under.
+    """
+
+    token: str
+    priority: str
+    share: float
+    running: int
+    wanted: int
+    may_run: int
+    quotas: list[str]
+
+
+class Shares(NamedTuple):
+    """The shares of a fleet, those who have most first, and its quotas; None where the account may not know the one or the other."""
+
+    shares: list[Share] | None
+    quotas: list[Quota] | None
+
+
+def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
+    """Return who has how much of the slots of a broker's workers, and what each may have.
+
+    It is what drivers have said within the last seconds. Another driver's rounding may be a moment older or newer than this one.
+    """
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.demands import Demands  # noqa: PLC0415
+    from mqtune.journal.quotas import Quotas  # noqa: PLC0415
+
+    with contextlib.closing(connect(broker, role="reader")) as client:
+        quotas = None
+        with contextlib.suppress(AccessDenied):
+            quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
+        table = Demands(client, patience_s=CONNECT_TIMEOUT_S).table()
+    return Shares(None if table is None else shares_of(table, workers), quotas)
+
+
+def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
+    """Return who has how much of the slots of these workers, and what each may have by what all want."""
+    pool = _pool_of(workers)
+    limits = entitlements(table.demands, to_share(pool, {each.experiment for each in table.demands}), table.quotas)
+    shares = [
+        Share(
+            each.experiment,
+            each.priority,
+            each.weight,
+            each.running,
+            each.wanted,
+            limits[each.experiment],
+            [quota for quota in each.quotas if quota in table.quotas],
+        )
+        for each in table.demands
+    ]
+    undriven = [
+        Share(token, "", 0.0, sum(queues.values()), 0, 0, [])
+        for token, queues in pool.busy.items()
+        if token not in limits
+    ]
+    return sorted(shares + undriven, key=lambda each: (-each.running, -each.may_run, each.token))
+
+
+def _pool_of(workers: Iterable[WorkerInfo]) -> Pool:
+    """Return the slots of workers of this version, and who has how many of all."""
+    slots: Counter[str] = Counter()
+    busy: dict[str, Counter[str]] = {}
+    for info in workers:
+        slots[info.queue] += info.slots if meets(info.version) else 0
+        for token, count in info.busy.items():
+            if type(count) is int:
+                busy.setdefault(token, Counter())[info.queue] += count
+    return Pool(slots, list(slots), busy)
 
 
 # What runs where.

@@ -20,7 +20,7 @@ from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import Resources
 from mqtune.core.shares import QUOTA_USED, SHARE_USED
 from mqtune.core.trial import Trial, TrialStatus
-from mqtune.core.version import __version__
+from mqtune.core.version import meets
 from mqtune.results.experiments import duration
 
 if TYPE_CHECKING:
@@ -283,8 +283,7 @@ class Inquiry:
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
         """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""
-        is_version = info.version.split(".")[:2] == __version__.split(".")[:2]
-        return is_version and fnmatchcase(self._place.name, info.experiments) and asked.fits(_offer_of(info))
+        return meets(info.version) and fnmatchcase(self._place.name, info.experiments) and asked.fits(_offer_of(info))
 
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
         """Return which attempts have their slots, as far as this account may know."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Literal, NamedTuple, get_args
@@ -79,6 +79,21 @@ class Pool(NamedTuple):
     slots: Mapping[str, int]
     queues: Sequence[str]
     busy: Mapping[str, Mapping[str, int]]
+
+
+def to_share(pool: Pool, known: Container[str]) -> dict[str, int]:
+    """Return the slots of each queue without those of trials that run on without a driver, which nobody gives back.
+
+    Args:
+        pool: the slots of a fleet.
+        known: the experiments that have a driver, by their tokens.
+    """
+    slots = dict(pool.slots)
+    for experiment, queues in pool.busy.items():
+        if experiment not in known:
+            for queue, count in queues.items():
+                slots[queue] = max(0, slots.get(queue, 0) - count)
+    return slots
 
 
 def entitlements(

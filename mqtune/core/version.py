@@ -3,3 +3,8 @@
 from typing import Final
 
 __version__: Final = "0.1.0"
+
+
+def meets(version: str) -> bool:
+    """Whether what is of this version works together with this one: both are of one minor version."""
+    return version.split(".")[:2] == __version__.split(".")[:2]

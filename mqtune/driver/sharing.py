@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 from mqtune.core.checks import flag, one_of, positive
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.shares import PRIORITIES, QUOTA_USED, SHARE_USED, Demand, Pool, Priority, Table, entitlements
+from mqtune.core.shares import PRIORITIES, QUOTA_USED, SHARE_USED, Demand, Pool, Priority, Table, entitlements, to_share
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
 
@@ -185,14 +185,7 @@ class ShareKeeper:
 
     def _reckon(self, demands: Sequence[Demand], pool: Pool, quotas: Mapping[str, int]) -> None:
         """Work out the shares of all, unless that was done a moment ago for the same demands."""
-        known = {each.experiment for each in demands}
-        slots = dict(pool.slots)
-        for experiment, queues in pool.busy.items():
-            # Trials run on without a driver, and nobody will give their slots back.
-            if experiment not in known:
-                for queue, count in queues.items():
-                    slots[queue] = max(0, slots.get(queue, 0) - count)
-        self._slots = slots
+        self._slots = slots = to_share(pool, {each.experiment for each in demands})
         same = slots, quotas, [_lasting(each) for each in demands]
         now = self._clock.monotonic()
         if same != self._reckoned or now >= self._reckon_at:

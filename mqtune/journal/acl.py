@@ -195,7 +195,8 @@ def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rul
     rules = [
         *_looks(kept),
         Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
-        Rule("hgetall zcount", quotas),
+        # What experiments want of the fleet, under tokens in place of their names.
+        Rule("hgetall zcount", (f"%R~{DEMANDS}", *quotas)),
     ]
     if remote_control:
         # Flower listens to events, and asks for them by a remote command.

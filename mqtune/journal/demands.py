@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterable
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 #: How long a demand holds unless it is written again: a driver that is silent for longer may be replaced.
 DEMAND_S: Final = LOCK_S
+#: More slots than any fleet has, and its inverse as the least weight: what goes beyond can't be reckoned with.
+_HUGE: Final = 10**9
+#: More digits than any time has.
+_DIGITS: Final = 20
 
 
 def _pairs(flat: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
@@ -65,8 +70,34 @@ class Demands:
                 logger.warning("the fleet is not shared fairly with other experiments: %s", error)
                 self._problem = str(error)
             return None
-        demands = (_decode(token, data) for token, data in _pairs(found))
-        return Table([demand for demand in demands if demand is not None], decoded_quotas(_pairs(quotas)))
+        return Table(_decoded(_pairs(found)), decoded_quotas(_pairs(quotas)))
+
+    def table(self) -> Table | None:
+        """Return what all experiments want, as ``exchange`` does, and write nothing; None where this account may not know."""
+
+        def look() -> Table:
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.time()
+                pipe.hgetall(DEMANDS)
+                pipe.hgetall(QUOTAS)
+                (seconds, microseconds), kept, quotas = pipe.execute()
+            now_ms = seconds * 1000 + microseconds // 1000
+            parted = ((token, data.partition(b" ")) for token, data in kept.items())
+            lasting = ((token, data) for token, (until, _, data) in parted if _is_later(until, now_ms))
+            return Table(_decoded(lasting), decoded_quotas(quotas.items()))
+
+        with contextlib.suppress(AccessDenied, redis.ResponseError):
+            return retrying(look, patience_s=self._patience_s)
+        return None
+
+
+def _is_later(until: bytes, now_ms: int) -> bool:
+    # Python makes no number of thousands of digits.
+    return until.isdigit() and len(until) < _DIGITS and int(until) > now_ms
+
+
+def _decoded(pairs: Iterable[tuple[bytes, bytes]]) -> list[Demand]:
+    return [demand for token, data in pairs if (demand := _decode(token, data)) is not None]
 
 
 def _decode(token: bytes, data: bytes) -> Demand | None:
@@ -77,11 +108,13 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
         is_sound = (
             demand.experiment == token.decode()
             and demand.priority in PRIORITIES
-            and 0 < float(demand.weight) < float("inf")
-            and 0 <= float(demand.used) < float("inf")
+            and 1 / _HUGE <= float(demand.weight) <= _HUGE
+            and 0 <= float(demand.used) <= _HUGE
             and type(demand.wanted) is type(demand.running) is int
+            and 0 <= demand.wanted <= _HUGE
+            and 0 <= demand.running <= _HUGE
             and all(type(name) is str for name in (*demand.queues, *demand.quotas))
         )
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
     return demand if is_sound else None

@@ -49,6 +49,9 @@ def test_each_hears_what_all_want_until_they_leave_or_say_nothing_more(
     demands.leave("b")
     monkeypatch.setattr(module, "DEMAND_S", 0.1)
     assert in_order(demands, wants("c")) == ([wants("a", 4), wants("c")], {})
+    # Who only looks neither keeps what has run out nor clears it away.
+    assert eventually(lambda: demands.table() == ([wants("a", 4)], {}))
+    assert redis_client.hlen(DEMANDS) == 2
     assert eventually(lambda: demands.exchange(wants("a")) == ([wants("a")], {}))
     assert redis_client.hlen(DEMANDS) == 1
 
@@ -64,12 +67,21 @@ def test_each_hears_what_all_want_until_they_leave_or_say_nothing_more(
         b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 0}),
         b"99999999999999 " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
         b"99999999999999 " + as_json({"experiment": "x", "queues": 7, "wanted": 1}),
+        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 10**400}),
+        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": -1}),
+        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "running": 10**400}),
+        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 10**400}),
+        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 1e-320}),
+        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "used": 10**400}),
+        b"9" * 5_000 + b" " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
     ],
 )
 def test_what_is_no_demand_is_left_out(redis_client: redis.Redis, found: bytes):
     redis_client.hset(DEMANDS, "x", found)
 
-    assert Demands(redis_client, patience_s=1.0).exchange(wants("a")) == ([wants("a")], {})
+    demands = Demands(redis_client, patience_s=1.0)
+    assert demands.exchange(wants("a")) == ([wants("a")], {})
+    assert demands.table() == ([wants("a")], {})
 
 
 def test_a_later_versions_demand_is_read_as_far_as_it_is_known(redis_client: redis.Redis):
@@ -90,6 +102,7 @@ def test_a_table_that_is_none_is_warned_of_once_and_ends_no_driver(
 
     assert demands.exchange(wants("a")) is None
     assert demands.exchange(wants("a")) is None
+    assert demands.table() is None
     assert len(caplog.records) == 1
 
 

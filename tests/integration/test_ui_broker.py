@@ -24,10 +24,14 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
 from mqtune.cli.ui.views import fleet_page, why
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError
-from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
+from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo, busy_as
+from mqtune.core.keys import DEMANDS, QUOTAS
+from mqtune.core.shares import Demand
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.core.version import __version__
+from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.quotas import Quotas
 
 
 @pytest.fixture
@@ -63,6 +67,60 @@ def test_a_monitors_account_is_enough_to_look(driver: AnsweringDriver, accounts:
     assert accounts.refused() == []
 
 
+def test_who_has_how_much_is_shown_to_a_monitor_by_name_where_the_page_shows_the_experiment(
+    driver: AnsweringDriver, accounts: Accounts, redis_client: redis.Redis
+):
+    url = accounts.make("monitor")
+    demands, quotas = Demands(redis_client, patience_s=1.0), Quotas(redis_client, patience_s=1.0)
+    mine, others = busy_as(NAME), busy_as("secret")
+    quotas.set("steer*", 3)
+    Fleet(redis_client, patience_s=1.0).join(worker(busy={mine: 1, busy_as("undriven"): 1}, slots=8), hold_s=60)
+    demands.exchange(Demand(experiment=mine, queues=["q"], wanted=8, running=1, priority="high", quotas=["steer*"]))
+    demands.exchange(Demand(experiment=others, queues=["q"], wanted=8, running=5, weight=2.0))
+    places = Places([], url, broker_alone=True)
+
+    with contextlib.closing(Feeds(places.find)) as feeds:
+        page = fleet_page(places, feeds)
+
+    assert page["problems"] == []
+    shown = [
+        (
+            each["experiment"],
+            each["priority"],
+            each["share"],
+            each["running"],
+            each["wanted"],
+            each["may_run"],
+            each["quotas"],
+        )
+        for each in page["shares"]
+    ]
+    assert shown == [
+        ("", "normal", 2.0, 5, 8, 4, ""),
+        (NAME, "high", 1.0, 1, 8, 3, "steer*"),
+        ("", "", 0.0, 1, 0, 0, ""),
+    ]
+    assert [(each["pattern"], each["slots"], each["running"]) for each in page["quotas"]] == [("steer*", 3, 0)]
+    assert others not in str(page["shares"])
+    # How much waits in queues is asked too, and not for this account to know.
+    assert [each for each in accounts.refused() if DEMANDS in each or QUOTAS in each or "mqtune:quota:" in each] == []
+
+
+def test_an_account_of_an_earlier_version_is_told_why_no_shares_are_shown(
+    driver: AnsweringDriver, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mqtune.journal.acl.DEMANDS", "mqtune:other")
+    places = Places([], accounts.make("monitor"), broker_alone=True)
+
+    with contextlib.closing(Feeds(places.find)) as feeds:
+        page = fleet_page(places, feeds)
+
+    assert page["shares"] == []
+    assert [each for each in page["problems"] if "make it again with mqtune acl" in each] == page["problems"] != []
+    assert page["waiting"]
+    assert len(accounts.refused()) == 1
+
+
 def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
     driver: AnsweringDriver, redis_server: EmbeddedServer, redis_client: redis.Redis
 ):
@@ -95,10 +153,9 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
     assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n{left['way_out']}\n")
 
 
-def worker(**details: Any) -> WorkerInfo:
-    """A worker with one slot."""
+def worker(*, slots: int = 1, **details: Any) -> WorkerInfo:
     plain: dict[str, Any] = {"name": "w@h", "host": "h", "pid": 1, "version": __version__, "queue": "q", "gpus": 0}
-    return WorkerInfo(**plain, cpus=1, slots=1, devices=["0"], code_root="/", joined_at=1.0, **details)
+    return WorkerInfo(**plain, cpus=1, slots=slots, devices=["0"], code_root="/", joined_at=1.0, **details)
 
 
 def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: AnsweringDriver, accounts: Accounts):

@@ -11,13 +11,14 @@ from typing import Final
 
 from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
-from mqtune.cli.fleet import Run, busy_slots, open_fleet, queues_of, runs_of
+from mqtune.cli.fleet import Run, Share, busy_slots, open_fleet, queues_of, runs_of, shares_on
 from mqtune.cli.steer import VERBS
 from mqtune.cli.terms import conditions_of, in_order, selected
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
+from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, printable
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
@@ -40,6 +41,9 @@ _MOST_PANELS: Final = 12
 _HEIGHT, _SMALL_HEIGHT = 300, 240
 #: The most bytes of a file that are shown: more than anybody reads.
 _MOST_SOURCE: Final = 256 * 1024
+_NO_SHARES: Final = (
+    "this account may not read what experiments want of the fleet: make it again with mqtune acl monitor"
+)
 #: The picture of one trial.
 TRIAL: Final = "trial"
 
@@ -322,23 +326,39 @@ def _waits(experiment: Experiment) -> bool:
 
 
 def fleet_page(places: Places, feeds: Feeds) -> Row:
-    """Return the workers, the queues, what runs where of the experiments that are shown, and why what waits."""
-    workers, queues, problems = [], [], []
+    """Return the workers, the queues, who has how much and may have, what runs where of the experiments that are shown, and why what waits."""
+    workers, queues, shares, quotas, problems = [], [], [], [], []
+    names = {busy_as(name): name for name in (str(each["name"]) for each in places.listed())}
     for url in places.servers():
         try:
             with open_fleet(url) as fleet:
-                workers += [{**asdict(info), "busy": busy_slots(info)} for info in fleet.workers()]
+                found = fleet.workers()
+                workers += [{**asdict(info), "busy": busy_slots(info)} for info in found]
                 queues += [queue._asdict() for queue in queues_of(fleet)]
+            of_all = shares_on(url, found)
+            shares += [_share(each, names) for each in of_all.shares or ()]
+            quotas += [{**each._asdict(), "pattern": _text(each.pattern)} for each in of_all.quotas or ()]
+            if of_all.shares is None:
+                problems.append(_NO_SHARES)
         except MqtuneError as error:
             problems.append(str(error))
     return {
         "workers": workers,
         "queues": queues,
+        "shares": shares,
+        "quotas": quotas,
         "problems": problems,
         "runs": [run._asdict() for run in _runs(places, feeds)],
         "waiting": list(_waiting(places, feeds)),
         "now": time.time(),
     }
+
+
+def _share(share: Share, names: Mapping[str, str]) -> Row:
+    """Return a share for people; an experiment that the page does not show has no name there."""
+    found = share._asdict()
+    name = names.get(found.pop("token"), "")
+    return {**found, "experiment": name, "quotas": _text(", ".join(share.quotas))}
 
 
 def _runs(places: Places, feeds: Feeds) -> list[Run]:
