@@ -20,6 +20,7 @@ from urllib.parse import quote
 import celery
 import pytest
 import redis
+from restartable import RestartableRedis
 from servers import EACH_SERVER, started_on
 
 from mqtune.backends.local.server import EmbeddedServer
@@ -27,6 +28,7 @@ from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, C
 from mqtune.journal.connection import (
     BLOCKING_READ_MAX_S,
     COMMAND_TIMEOUT_S,
+    Connects,
     celery_options,
     celery_tls,
     celery_url,
@@ -236,6 +238,19 @@ def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
 
 def test_a_host_that_has_no_address_is_unavailable() -> None:
     assert type(refusal(f"redis://:{QUOTED}@no-such-host.invalid:6379/0")) is BrokerUnavailable
+
+
+def test_who_follows_a_master_takes_no_replica_for_it(tmp_path: Path) -> None:
+    with RestartableRedis(tmp_path) as server:
+        password = server.client.get_connection_kwargs()["password"]
+        follow = {"port": server.port, "password": password, "redis_connect_func": Connects(follows=True)}
+        server.client.replicaof("127.0.0.1", 1)
+
+        with contextlib.closing(redis.Redis(**follow)) as late, pytest.raises(redis.ConnectionError, match="a replica"):
+            late.ping()
+        server.client.replicaof("NO", "ONE")
+        with contextlib.closing(redis.Redis(**follow)) as right:
+            assert right.ping()
 
 
 def test_a_web_server_on_the_port_is_no_redis() -> None:

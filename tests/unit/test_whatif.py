@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from book import Book
 from click import UsageError
 from click.testing import CliRunner
 from walkthrough import blocks_of
@@ -20,7 +21,7 @@ from mqtune.backends.simulated.tables import rows_of
 from mqtune.cli import group
 from mqtune.cli.replay import SCHEDULERS, scheduler_of
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Config
+from mqtune.core.trial import AttemptEnd, Config
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Scheduler
 
@@ -127,6 +128,17 @@ def test_one_that_failed_fails_again_and_one_that_was_lost_counts_once() -> None
     assert 0 < failing.run().course.failed == failing.original.failed < 12
     assert dying.original.reports > 12 * MAX_T == dying.run().course.reports
     assert dying.run().is_certain
+
+
+def test_the_slot_of_a_lost_attempt_was_another_ones_before_that_was_seen(tmp_path: Path) -> None:
+    book = Book(tmp_path / "lost", max_failures=1)
+    book.stage("0001", {"lr": 0.1})
+    book.run("0002", 0.5, config={"lr": 0.2})
+    book.end("0001", AttemptEnd.LOST)
+    book.run("0001", 0.25, config={"lr": 0.1})
+    book.finish()
+
+    assert mqtune.Replay(Results.load(book.save())).original.slots == 1
 
 
 def test_trials_of_one_config_keep_curves_of_their_own() -> None:
