@@ -274,12 +274,16 @@ class QueueBackend(ABC):
             return
         # It no longer counts on the queue that lost it.
         self._load.drop(key)
-        queue = self._load.choose(elsewhere).queue if elsewhere else queue_name(self._resources)
+        queue = self._queue_of(elsewhere)
         if not elsewhere and not self._may_use(queue):
             # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
             return
         self._send(trial, attempt, config, queue)
         self._load.put(key, queue)
+
+    def _queue_of(self, shapes: Collection[_Shape]) -> str:
+        """Return the queue of the best of these shapes for another attempt; without one, that of slots that offer just what it asks for."""
+        return self._load.choose(shapes).queue if shapes else queue_name(self._resources)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
         """Note the queue that an attempt was taken from: perhaps not the last one, or one that an earlier driver chose."""

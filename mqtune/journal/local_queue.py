@@ -18,6 +18,12 @@ logger = logging.getLogger(__name__)
 Task = tuple[str, TrialId, int, str]
 
 
+def encode_task(task: Task) -> str:
+    """Return a task as a message of the queue."""
+    headers = {"task": TASK_NAME, "id": "/".join(map(str, task[:3]))}
+    return json.dumps({"headers": headers, "task": task})
+
+
 class LocalQueue:
     """The tasks for one worker, as messages with the headers that Celery's have, so that whoever looks into queues understands them.
 
@@ -38,8 +44,7 @@ class LocalQueue:
         Raises:
             BrokerUnavailable: no server answers.
         """
-        headers = {"task": TASK_NAME, "id": "/".join(map(str, task[:3]))}
-        message = json.dumps({"headers": headers, "task": task})
+        message = encode_task(task)
         retrying(lambda: self._client.execute_command("LPUSH", queue, message), patience_s=self._patience_s)
 
     def take(self, queue: str) -> Task | None:
@@ -56,7 +61,7 @@ class LocalQueue:
         if found is None:
             return None
         try:
-            experiment, trial, attempt, digest = json.loads(found[1])["task"]
+            experiment, trial, attempt, digest = json.loads(found[1].decode())["task"]
         except (ValueError, TypeError, KeyError, RecursionError):
             logger.warning("a malformed message was dropped: %s", reprlib.repr(found[1]))
             return None

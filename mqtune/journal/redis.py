@@ -209,6 +209,9 @@ class RedisJournal(Journal):
         self.experiment = experiment
         #: Called when entries were put back, for what else the server may have lost.
         self.on_restored: Callable[[], None] = lambda: None
+        #: Returns the queue and the task of an attempt, which is put there in the step that stages it; None where it is published
+        #: afterwards.
+        self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._keys = ExperimentKeys(experiment)
@@ -298,7 +301,12 @@ class RedisJournal(Journal):
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
-        return bool(self._drive("stage", keys, [trial, attempt, assignment.encode(), event]))
+        args = [trial, attempt, assignment.encode(), event]
+        if self.task_of is not None:
+            queue, task = self.task_of(trial, attempt)
+            keys.append(queue)
+            args.append(task)
+        return bool(self._drive("stage", keys, args))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         args = [trial, attempt, intent.value, event, ended, control_channel(""), self.experiment]

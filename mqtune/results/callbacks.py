@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -29,6 +30,9 @@ MOST_WAITING: Final = 50_000
 _DROPPED: Final = frozenset({"on_report", "on_checkpoint"})
 #: The default timeout of ``close``: enough to write what is queued, and short for someone who pressed Ctrl-C.
 _CLOSE_S: Final = 10.0
+#: How long the thread rests when it has told everything: to be woken for each event of a busy driver would cost that as much as the
+#: event.
+_REST_S: Final = 0.01
 
 _METHODS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
@@ -186,6 +190,8 @@ class CallbackDispatcher:
                 except BaseException as error:  # noqa: BLE001 - sys.exit() in a callback must not end the others
                     self._note(listener.callback, method, arguments, error)
             self._telling = None
+            if self._queue.empty():
+                time.sleep(_REST_S)
 
     def _note(self, callback: Callback, method: str, arguments: tuple[Any, ...], error: BaseException) -> None:
         failures = self._failures.get(id(callback))

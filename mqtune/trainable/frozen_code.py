@@ -21,6 +21,8 @@ CODE_FOLDER: Final = ".code"
 MOST_BYTES: Final = 1 << 20
 #: The condition of a block that is not run on import, however it is written.
 _IS_MAIN: Final = ("__name__ == '__main__'", "'__main__' == __name__")
+#: mqtune itself, which is nobody's code, also where it lies below a code root.
+_MQTUNE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
@@ -143,12 +145,13 @@ def run_as_it_was() -> None:
 
 
 def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
-    """Return the files below the code root that were imported, and the script, with their modification times in nanoseconds."""
+    """Return the user's files below the code root that were imported, and the script, with their modification times in nanoseconds."""
     root = str(code_root) + os.sep
     paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     if script is not None:
         paths.add(str(script))
-    return times_of(path for path in paths if path.startswith(root) and "site-packages" not in path)
+    theirs = (path for path in paths if path.startswith(root) and not path.startswith(_MQTUNE))
+    return times_of(path for path in theirs if "site-packages" not in path)
 
 
 def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:

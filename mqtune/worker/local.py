@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
+import time
 import uuid
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -34,10 +35,12 @@ logger = logging.getLogger(__name__)
 
 #: How often it is looked whether attempts may be taken again, when no slot has become free.
 _LOOK_S: Final = 1.0
+#: How often it is looked, at the end, whether all attempts have ended.
+_END_LOOK_S: Final = 0.01
 
 
 class LocalWorker:
-    """Takes attempts as long as slots are free, and runs each in a thread.
+    """Takes attempts as long as slots are free, and runs each in the thread that has taken it.
 
     Args:
         client: a checked connection.
@@ -64,10 +67,18 @@ class LocalWorker:
         )
         self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
         # As in any worker: the next attempt of a slot comes while the process of the last one ends.
-        self._executor = ThreadPoolExecutor(2 * len(plan.devices), thread_name_prefix="mqtune-slot")
-        self._attempts: set[Future[None]] = set()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"mqtune-slot-{number}", daemon=True)
+            for number in range(2 * len(plan.devices))
+        ]
+        #: Whose turn it is to wait for the next attempt.
+        self._taking = threading.Lock()
+        #: Those that have one.
+        self._busy: set[threading.Thread] = set()
+        #: What has ended a thread, and is to end this worker.
+        self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
-    def serve(self, ahead: Ahead) -> None:
+    def serve(self, ahead: Ahead) -> NoReturn:
         """Join the fleet and take attempts, until a signal ends this process.
 
         Args:
@@ -78,16 +89,30 @@ class LocalWorker:
             signal.signal(number, leaving.begin)
         signal.signal(signal.SIGQUIT, leaving.end_at_once)
         self._runtime.start(ahead)
-        while True:
-            # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this queue.
-            if (task := self._queue.take(self._runtime.queue)) is not None:
-                self._wait_for_slot()
-                future = self._executor.submit(self._run, task)
-                self._attempts.add(future)
-                future.add_done_callback(self._done)
+        for thread in self._threads:
+            thread.start()
+        # Signals are handled meanwhile.
+        raise self._errors.get()
+
+    def _work(self) -> None:
+        """Take attempts and run them here, with no other thread in between; one thread waits for the next one at a time."""
+        me = threading.current_thread()
+        try:
+            while True:
+                with self._taking:
+                    # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this queue.
+                    if (task := self._queue.take(self._runtime.queue)) is None:
+                        continue
+                    self._wait_for_slot()
+                    self._busy.add(me)
+                self._run(task)
+                self._busy.discard(me)
+                self._free.set()
+        except BaseException as error:  # noqa: BLE001 - raised by the main thread
+            self._errors.put(error)
 
     def _wait_for_slot(self) -> None:
-        while len(self._attempts) >= self._runtime.capacity:
+        while len(self._busy) >= self._runtime.capacity:
             self._free.wait(_LOOK_S)
             self._free.clear()
 
@@ -103,10 +128,6 @@ class LocalWorker:
         except Exception:
             logger.exception("trial %s could not be run", trial)
 
-    def _done(self, future: Future[None]) -> None:
-        self._attempts.discard(future)
-        self._free.set()
-
     def _requeue(self) -> None:
         self._runtime.requeue_all("its worker was shut down")
 
@@ -119,11 +140,13 @@ class LocalWorker:
         try:
             self._requeue()
             self._runtime.close(grace_s=stop_s(self._settings.grace_s))
-            _, left = wait(tuple(self._attempts), timeout=THREADS_END_S)
-            code = int(bool(left))
+            over_at = time.monotonic() + THREADS_END_S
+            while self._busy and time.monotonic() < over_at:
+                time.sleep(_END_LOOK_S)
+            code = int(bool(self._busy))
         finally:
             logging.shutdown()
-            # Nothing is left to do, and the main thread waits for an attempt that does not come.
+            # Nothing is left to do, and a thread waits for an attempt that does not come.
             os._exit(code)
 
 

@@ -316,7 +316,8 @@ class Uplink:
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._changes: deque[tuple[str, Stream]] = deque()
+        #: Streams that nothing more can come from.
+        self._leaving: deque[Stream] = deque()
         self._closing = False
         # A daemon: it must not keep the process alive while Redis is unreachable.
         self._thread = threading.Thread(target=self._run, name="mqtune-uplink", daemon=True)
@@ -327,8 +328,9 @@ class Uplink:
 
     def attach(self, stream: Stream) -> None:
         """Read this stream until its pipe ends or it is detached."""
-        self._changes.append(("attach", stream))
-        self._wake.set()
+        # The kernel adds it to what the thread waits for, which need not wake for that.
+        if not self._closing:
+            self._selector.register(stream, selectors.EVENT_READ)
 
     def detach(self, stream: Stream) -> bool:
         """Write the rest of the stream and close it; False if this uplink is closed before that is done.
@@ -337,7 +339,7 @@ class Uplink:
         left the group still holds the pipe open.
         """
         if not stream.drained.is_set():
-            self._changes.append(("detach", stream))
+            self._leaving.append(stream)
             self._wake.set()
         while not stream.drained.wait(_CLOSING_POLL_S):
             if self._closing:
@@ -362,20 +364,9 @@ class Uplink:
                 else:
                     assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                     ready.append(key.fileobj)
-            leaving = self._apply_changes()
             self._carry(ready)
-            for stream in leaving:
-                self._finish(stream)
-
-    def _apply_changes(self) -> list[Stream]:
-        leaving = []
-        while self._changes:
-            what, stream = self._changes.popleft()
-            if what == "attach":
-                self._selector.register(stream, selectors.EVENT_READ)
-            elif not stream.drained.is_set():
-                leaving.append(stream)
-        return leaving
+            while self._leaving:
+                self._finish(self._leaving.popleft())
 
     def _finish(self, stream: Stream) -> None:
         """Write the rest of a stream whose pipe may never end, because another process holds it open."""

@@ -12,11 +12,14 @@ import pytest
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.backends.local.worker import PrivateWorker
 from mqtune.core.codec import encode_value
 from mqtune.core.resources import queue_name
 from mqtune.core.trial import TrialId
+from mqtune.journal.base import Assignment
+from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue
@@ -71,6 +74,38 @@ def test_what_is_put_on_the_queue_is_taken_in_its_order_and_seen_by_who_looks(re
     assert [message["id"] for message in fleet.queued("here") or ()] == ["x/0002/2", "x/0001/1"]
     assert fleet.waiting("here") == 2
     assert [queue.take("here"), queue.take("here")] == tasks
+
+
+def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
+    redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    journal, one = RedisJournal(redis_client, "x", patience_s=5), TrialId("0001")
+    journal.lock("driver", "a test", 60)
+    resources = mqtune.Resources(cpus=1)
+    backend = LocalBackend(
+        redis_client,
+        redis_server.url,
+        journal=journal,
+        clock=ServerClock(redis_client),
+        title="x/train",
+        digest="digest",
+        resources=resources,
+        patience_s=5,
+        is_local=True,
+    )
+    queue, tasks = queue_name(resources), LocalQueue(redis_client, patience_s=5)
+
+    assert journal.stage(one, 1, Assignment({}), b"event")
+    assert redis_client.llen(queue) == 1
+    # As when the answer was lost.
+    assert not journal.stage(one, 1, Assignment({}), b"event")
+    backend.publish(one, 1, {})
+
+    assert tasks.take(queue) == ("x", one, 1, "digest")
+    assert redis_client.llen(queue) == 0
+    # As a driver does with one that nobody has taken.
+    backend.publish(one, 1, {})
+    assert tasks.take(queue) == ("x", one, 1, "digest")
 
 
 def test_a_run_on_this_machine_alone_needs_no_celery(tmp_path: Path, mqtune_home: Path) -> None:
@@ -128,6 +163,17 @@ def test_a_task_that_makes_no_sense_does_not_keep_others_from_running(
     eventually(lambda: redis_client.llen(queue) == 0, 10)
     eventually(lambda: "is not run" in worker.log.read_text(), 10)
     assert worker.problem() is None
+
+
+def test_a_worker_that_can_take_nothing_any_more_ends_and_says_why(
+    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    process = begin(worker, redis_server, redis_client)
+
+    redis_client.set(queue_name(mqtune.Resources(cpus=1)), "no queue")
+
+    eventually(lambda: not lives(process), 60)
+    assert "WRONGTYPE" in worker.log.read_text()
 
 
 def test_a_worker_imports_what_it_is_started_for_before_that_comes_and_no_more_often_than_needed(

@@ -25,6 +25,7 @@ from mqtune.trainable.frozen_code import (
     fingerprint,
     keep_source,
     kept_source,
+    loaded_files,
 )
 from mqtune.trainable.spec import TrainableSpec
 
@@ -213,6 +214,15 @@ def test_what_is_frozen_is_imported_as_it_was_also_later_and_also_if_it_is_half_
     assert (frozen_one.X, frozen_two.X, free_one.X) == (1, 2, 3)
     assert frozen_one.__file__ == str(tmp_path / "frozen_one.py")
     assert code.differing == []
+
+
+def test_what_was_imported_of_mqtune_is_nobodys_code_also_below_a_code_root() -> None:
+    package = Path(mqtune.__file__).parent
+
+    loaded = [Path(path) for path, _ in loaded_files(package.parent)]
+
+    assert Path(__file__) in loaded
+    assert not any(package in path.parents for path in loaded)
 
 
 def test_another_process_finds_what_was_kept_by_the_first(tmp_path: Path) -> None:

@@ -238,6 +238,14 @@ def test_one_process_runs_trial_after_trial_each_with_its_own_config_reports_and
         assert [(one.end()["end"], one.left, one.errors()) for one in trials] == [("completed", "", "")] * 3
 
 
+def test_the_pipe_of_a_trial_is_at_its_end_when_the_trial_has_ended(slot: Slot) -> None:
+    for _ in range(2):
+        one = slot.run()
+
+        assert not one.read(), "nothing more can come"
+    assert one.pid == slot.attempts[0].pid
+
+
 def test_each_trial_has_its_own_working_directory_and_random_numbers(slot: Slot) -> None:
     folders = [str(slot.folder / "own" / str(number)) for number in range(3)]
     trials = [slot.start(message={"working_dir": each}, do="seed").ended() for each in folders]

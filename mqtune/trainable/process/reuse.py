@@ -64,13 +64,13 @@ class ReusableSession(Session):
         self._raise_if_told()
 
     def close(self) -> None:
-        """Close the pipes; threads that still use this session are told to stop."""
+        """Close the pipes, unless they are closed; threads that still use this session are told to stop."""
         # Nothing may be written to, or read from, files that get the descriptors' numbers next.
         with self._lock, self._hearing:
             self._told = "stop"
             for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
                 # User code may have closed it, and have another file of that number.
-                if file_of(fd) == file:
+                if fd >= 0 and file_of(fd) == file:
                     os.close(fd)
             self._use(_NO_PIPES)
 
@@ -321,7 +321,11 @@ class _Life:
         """Find out whether the process may stay: what the attempt has left, and, as the zygote sees it, which processes."""
         left = self._runs.left() if self._has_handler else f"it has changed the handlers of {STOP_SIGNAL.name}"
         self._note_files()
-        self._channel.send({"is": "done", "left": left, "is_over": isinstance(self._runs, _Calls)})
+        is_over = isinstance(self._runs, _Calls)
+        if is_over:
+            # The worker sees that nothing more comes while the zygote looks.
+            self._session.close()
+        self._channel.send({"is": "done", "left": left, "is_over": is_over})
         received = self._channel.receive()
         if received is not None and received[0]["left"]:
             sys.stderr.write(f"this process can't be used for another trial: {received[0]['left']}\n")
