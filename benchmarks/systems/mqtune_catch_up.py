@@ -41,6 +41,8 @@ def measure(context: Context) -> Figures:
             figures[f"{name}_s"] = _catch_up(journal, folder, trials, written)
             figures[f"{name}_copy_s"] = _catch_up(journal, folder, trials, written)
             client.close()
+    for name, end in (("entry_us", "s"), ("entry_copy_us", "copy_s")):
+        figures[name] = (figures[f"single_{end}"] - figures[f"flood_{end}"]) / context.sizes["reports"] * 1e6
     figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return figures
 

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -104,8 +105,7 @@ class JournalFile:
             MessageVersionError: it is no journal.
         """
         with self.path.open("rb") as file:
-            for entry, _ in entries_of(file):
-                yield entry
+            yield from _unpacked(file, msgpack.Unpacker(file, max_buffer_size=0))
 
 
 class JournalTail:
@@ -140,12 +140,19 @@ def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
     """Yield the complete entries from where a file is read on, each with the offset of its end."""
     start = file.tell()
     unpacker = msgpack.Unpacker(file, max_buffer_size=0)
+    for entry in _unpacked(file, unpacker):
+        yield entry, start + unpacker.tell()
+
+
+def _unpacked(file: BinaryIO, unpacker: msgpack.Unpacker) -> Iterator[Entry]:
+    new, kind = tuple.__new__, Entry
     try:
         for entry in unpacker:
             id_, data = entry
             if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
                 raise TypeError(f"an entry is {entry!r:.100}")
-            yield Entry(id_, data), start + unpacker.tell()
+            # What Entry(…) does, in half its time: a report may be one of a flood.
+            yield new(kind, entry)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MessageVersionError(f"{file.name} is not a journal: {error}") from None
 
@@ -371,9 +378,12 @@ class JournalReader:
             count = _next_count(count, entries, MOST_COUNT)
 
 
+_DATA: Final = attrgetter("data")
+
+
 def _next_count(count: int, entries: Sequence[Entry], most: int) -> int:
     """Return how many entries to read next, after a read of *count* returned these."""
-    size = sum(len(entry.data) for entry in entries)
+    size = sum(map(len, map(_DATA, entries)))
     fitting = len(entries) * CHUNK_BYTES // max(size, 1)
     return max(1, min(fitting, count * _GROWTH, most))
 
