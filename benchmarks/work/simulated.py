@@ -37,8 +37,8 @@ WORKLOAD: Final = Workload(
     quick_sizes={"reports": 5_000},
     figures={
         "reports_4_per_s": _rate(4),
-        "reports_64_per_s": _rate(64, bar=20_000),
-        "reports_10000_per_s": _rate(10_000),
+        "reports_64_per_s": _rate(64, bar=60_000),
+        "reports_10000_per_s": _rate(10_000, bar=40_000),
         "short_reports_64_per_s": _rate(64, more=", short trials"),
         "report_bytes": Figure(
             unit="B", higher_is_better=False, title="memory that a simulated report leaves behind", shown=False

@@ -13,7 +13,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
-from mqtune.driver.sharing import LOOK_S
+from mqtune.driver.sharing import LOOK_S, SharedFleet
 from mqtune.journal.base import Held, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
@@ -89,21 +89,26 @@ class DriverTimers:
         #: When leases were looked at last.
         self._looked_at = now
         self._reap_from = now + REAP_GRACE_S
-        self._timers = [
-            _Timer(KEEP_LOCK_S, self._keep_lock, now),
-            _Timer(REAP_S, self._reap, now),
-            _Timer(REFRESH_S, backend.refresh, now),
-            _Timer(UNCLAIMED_S, self.publish_lost, now),
-            _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
-            _Timer(_RECONCILE_PART_S, self._reconcile, now),
-        ]
+        keep_lock, refresh = _Timer(KEEP_LOCK_S, self._keep_lock, now), _Timer(REFRESH_S, backend.refresh, now)
+        self._timers = [keep_lock, refresh]
+        if self._journal.loses_attempts:
+            self._timers = [
+                keep_lock,
+                _Timer(REAP_S, self._reap, now),
+                refresh,
+                _Timer(UNCLAIMED_S, self.publish_lost, now),
+                _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
+                _Timer(_RECONCILE_PART_S, self._reconcile, now),
+            ]
         #: Why no attempt runs yet, for people; empty when one does, or nothing is known.
         self.held_up_by = ""
         #: When the next timer is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
     def share(self, look: Callable[[], Iterable[DriverAction]]) -> None:
-        """Have what other experiments want looked at from time to time."""
+        """Have what other experiments want looked at from time to time, if several may use the backend's slots."""
+        if not isinstance(self._backend, SharedFleet):
+            return
         self._timers.append(_Timer(LOOK_S, look, self._clock.monotonic()))
         self.due = min(timer.due for timer in self._timers)
 

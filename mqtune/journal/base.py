@@ -158,6 +158,8 @@ class Journal(ABC):
     outages: int = 0
     #: Whether entries can be read more than once.
     keeps: bool = True
+    #: Whether workers may die, and attempts be lost on their way to them, so that somebody has to look for those.
+    loses_attempts: bool = True
     #: Set when ``read`` saw workers join or leave; its reader clears it.
     fleet_changed: bool = False
 

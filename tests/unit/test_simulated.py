@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from attempts import own_metrics
-from simulation import NAME, Simulation, curve, simulate
+from simulation import NAME, Simulation, curve, noisy_curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
 from mqtune.backends.simulated.fleet import STARTS_AT
@@ -373,6 +373,33 @@ def test_a_dead_worker_loses_its_attempt_which_goes_on_elsewhere() -> None:
     assert trial.reports == 4
     # The lease runs 15 s from the death on, and the driver looks every 2 s.
     assert 17.5 <= at(events_of(simulation, AttemptStarted)[1]) <= 20
+
+
+def test_where_no_worker_dies_nobody_looks_for_lost_attempts_and_nothing_else_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    expired = fleet.SimulatedFleet.expired
+
+    def counted(self: fleet.SimulatedFleet) -> list[TrialId]:
+        nonlocal looks
+        looks += 1
+        return expired(self)
+
+    def run() -> list[Any]:
+        reports = noisy_curve(20, seed=5)
+        ran = simulate(
+            reports, scheduler=lambda: ASHA(20), trials=12, slots=3, report_delay_s=0.3, decision_delay_s=0.7
+        )
+        return ran.copy.entries
+
+    monkeypatch.setattr(fleet.SimulatedFleet, "expired", counted)
+    entries = run()
+    assert looks == 0
+    monkeypatch.setattr(fleet.SimulatedFleet, "workers_die", True)
+
+    assert run() == entries
+    assert looks > 0
 
 
 def test_workers_die_and_come_back() -> None:

@@ -202,6 +202,7 @@ class SimulatedJournal(MemoryJournal):
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         super().__init__(fleet.server, fleet.experiment)
+        self.loses_attempts = fleet.workers_die
         self._fleet = fleet
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:

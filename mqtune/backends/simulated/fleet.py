@@ -302,6 +302,11 @@ class SimulatedFleet:
         return self._journal.written_to
 
     @property
+    def workers_die(self) -> bool:
+        """Whether workers die, so that leases run out."""
+        return self._conditions.life is not None
+
+    @property
     def has_begun(self) -> bool:
         """Whether a driver has created the experiment."""
         return self._journal.definition() is not None
