@@ -16,6 +16,7 @@ from benchmarks.systems import (
     mqtune_fleet,
     mqtune_opened,
     mqtune_pause,
+    mqtune_population,
     mqtune_quality,
     mqtune_scaling,
     mqtune_shares,
@@ -205,6 +206,15 @@ SYSTEM: Final = System(
                 measure=mqtune_shares.measure,
                 slow=True,
                 deadline_s=1_800,
+            ),
+        ),
+        "population": (
+            Variant(
+                name="default",
+                settings="simulated workers, a checkpoint with each report; medians of processor time",
+                measure=mqtune_population.measure,
+                slow=True,
+                deadline_s=900.0,
             ),
         ),
         "opened": (

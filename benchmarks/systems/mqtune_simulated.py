@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqtune.driver.loop import Driver
     from mqtune.schedulers.base import Scheduler
 
-__all__ = ["measure"]
+__all__ = ["measure", "run", "simulated_driver"]
 
 #: The mean of a report's virtual seconds; they are drawn, so that no two reports come at one instant.
 MEAN_S: Final = 10.0
@@ -38,9 +38,9 @@ def measure(context: Context) -> Figures:
 def _reports_per_s(context: Context, workers: int, max_epochs: int, grace_period: int) -> float:
     from mqtune.schedulers.asha import ASHA
 
-    driver = _driver(context, workers, ASHA(max_epochs, grace_period=grace_period), max_epochs)
+    driver = simulated_driver(context, workers, ASHA(max_epochs, grace_period=grace_period), max_epochs)
     begin = time.perf_counter()
-    _run(driver, context.sizes["reports"])
+    run(driver, context.sizes["reports"])
     rate: float = driver.experiment.reports / (time.perf_counter() - begin)
     driver.close()
     return rate
@@ -50,19 +50,20 @@ def _report_bytes(context: Context, reports: int) -> float:
     """Return by how much memory grows for one more report of trials that go on for ever."""
     from mqtune.schedulers.base import FIFO
 
-    driver = _driver(context, 64, FIFO(), reports)
-    _run(driver, reports)
+    driver = simulated_driver(context, 64, FIFO(), reports)
+    run(driver, reports)
     tracemalloc.start()
-    _run(driver, 2 * reports)
+    run(driver, 2 * reports)
     before, _ = tracemalloc.get_traced_memory()
-    _run(driver, 3 * reports)
+    run(driver, 3 * reports)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     driver.close()
     return max(0.0, (after - before) / reports)
 
 
-def _run(driver: Driver, reports: int) -> None:
+def run(driver: Driver, reports: int) -> None:
+    """Have a driver go on until it has so many reports."""
     while driver.experiment.reports < reports:
         driver.step(_BLOCK_S)
 
@@ -79,7 +80,10 @@ def _curve(epochs: int) -> Any:
     return reports
 
 
-def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -> Driver:
+def simulated_driver(
+    context: Context, workers: int, scheduler: Scheduler, epochs: int, *, checkpoints: bool = False
+) -> Driver:
+    """Return a driver of an experiment on so many simulated workers, which has begun."""
     from mqtune.backends.simulated import Simulated
     from mqtune.core.experiment import Experiment
     from mqtune.driver.checkpoints import CheckpointGC
@@ -93,7 +97,7 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     from mqtune.search.random import RandomSearcher
     from mqtune.search.space import Space
 
-    backend = Simulated(_curve(epochs), slots=workers, checkpoints=False).open("simulated")
+    backend = Simulated(_curve(epochs), slots=workers, checkpoints=checkpoints).open("simulated")
     journal = backend.journal
     journal.lock("benchmark", "benchmark", LOCK_S)
     scheduler.bind("loss", "min")
@@ -101,6 +105,7 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     folder = context.folder / f"{workers}-{next(_numbers)}"
     folder.mkdir(parents=True)
     space = Space({"lr": uniform(0, 1), "seed": uniform(0, 1)})
+    scheduler.check_space(space)
     driver = Driver(
         journal=journal,
         backend=backend,

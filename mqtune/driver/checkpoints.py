@@ -154,13 +154,14 @@ class CheckpointGC:
     def _note(self, trial: Trial) -> list[CheckpointId]:
         """Have the trial name what it may still need, and return what nothing names any more because of that."""
         state = attempt = restart = pause_point = CheckpointId("")
-        if not trial.status.is_terminal:
+        is_terminal = trial.status.is_terminal
+        if not is_terminal:
             state = trial.checkpoint
             attempt = trial.attempt.checkpoint if trial.attempt.end is None else attempt
             restart = trial.restart.checkpoint if trial.restart else restart
             pause_point = trial.pause_point or pause_point
         named = [("state", state), ("attempt", attempt), ("restart", restart), ("pause point", pause_point)]
-        if trial.status.is_terminal or trial.decision is None:
+        if is_terminal or trial.decision is None:
             named.append(("plan", CheckpointId("")))
         return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
 

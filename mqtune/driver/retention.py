@@ -120,6 +120,9 @@ class References:
         Returns:
             the checkpoint that nothing holds any more because of that, or empty.
         """
+        if self._held.get(holder, "") == checkpoint:
+            # Most calls: each report with a checkpoint changes one of all that its trial may need.
+            return CheckpointId("")
         before = self._held.pop(holder, CheckpointId(""))
         if checkpoint:
             self._held[holder] = checkpoint
