@@ -58,8 +58,9 @@ SHARE_USED: Final = "its share is used up"
 QUOTA_USED: Final = "its quota is used up"
 
 
-#: How strongly what an experiment had of late turns its rounding: so much that who is a tenth of a slot behind is well on the other side.
-_PULL: Final = 10.0
+#: How strongly what an experiment had of late turns its rounding: so much that who is a hundredth of a slot behind is well on the other
+#: side. With less, who has much of a slot to get stays ahead of its share, and who has little stays behind.
+_PULL: Final = 100.0
 
 
 class Table(NamedTuple):

@@ -19,12 +19,14 @@ from mqtune.driver.actions import Requeue
 LOOK_S: Final = 1.0
 #: How often shares are worked out again though nothing has changed but who had how much.
 RECKON_S: Final = 5.0
-#: For how long it counts what an experiment has had: shares come true over times longer than this.
-MEMORY_S: Final = 600.0
+#: For how long it counts what an experiment has had: shares come true over times as long as this. An hour has room for a dozen turns; with
+#: much less of a memory, who has had two turns is forgiven before others have had their first.
+MEMORY_S: Final = 3_600.0
 #: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by themselves.
 GRACE_S: Final = 60.0
-#: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start.
-TURN_S: Final = 600.0
+#: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an hour must have room for
+#: turns enough that shares of a quarter of a slot come true in it.
+TURN_S: Final = 300.0
 
 
 @runtime_checkable
