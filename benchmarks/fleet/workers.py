@@ -1,8 +1,8 @@
 """Many workers in one process: mqtune's own register, claims, heartbeats and reports over real connections, without trials.
 
 ``python -m benchmarks.fleet.workers URL WORKERS SLOTS`` prints a JSON line when all have joined, and one when all slots have a trial. A line
-``report RATE`` on its input has all trials together report so often in a second; ``state`` prints how late reports were made since the last line, and
-the time of the oldest of the newest heartbeats.
+``report RATE`` on its input has all trials together report so often in a second; ``state`` prints how late reports were made since the last line, for how
+long each waited here until it was handed to Redis, and the time of the oldest of the newest heartbeats.
 
 Each worker has a connection that asks for tasks as kombu does (BRPOP of a second, while a slot is free), one for its control channel, and those of
 its client. Calls that wait for an answer are made by a few threads.
@@ -19,8 +19,9 @@ import sys
 import threading
 import time
 import uuid
+from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -96,6 +97,8 @@ class Worker:
         self.journals: dict[str, RedisJournal] = {}
         self.made: list[Made] = []
         self.is_writing = False
+        #: How long reports have waited here until they were handed to Redis.
+        self.waited_s = array("d")
         self.lock = threading.Lock()
         #: The connection for tasks, the subscription to hints, and their sockets.
         self.tasks: Any = None
@@ -164,6 +167,8 @@ class Worker:
                 if not made:
                     self.is_writing = False
                     return
+                now = time.time()
+                self.waited_s.extend(now - each.at for each in made)
             by_run: dict[Run, list[float]] = defaultdict(list)
             for run, at in made:
                 by_run[run].append(at)
@@ -172,6 +177,12 @@ class Worker:
                 segments[run.journal].append(_segment(run, times))
             for journal, some in segments.items():
                 journal.report(some)
+
+    def take_waited(self) -> Sequence[float]:
+        """Return how long each report has waited since the last call."""
+        with self.lock:
+            found, self.waited_s = self.waited_s, array("d")
+            return found
 
 
 def _segment(run: Run, times: list[float]) -> Segment:
@@ -301,7 +312,8 @@ class Load:
             self._report(float(rest[0]))
         else:
             beat_at = min(worker.beat_at for worker in self._workers)
-            _say(event="state", late_s=self._late_s, cpu_s=time.process_time(), beat_at=beat_at)
+            waited_s = [each for worker in self._workers for each in worker.take_waited()]
+            _say(event="state", late_s=self._late_s, cpu_s=time.process_time(), beat_at=beat_at, waited_s=waited_s)
         self._late_s = 0.0
 
     def _report(self, rate: float) -> None:

@@ -25,6 +25,8 @@ WORKLOAD: Final = Workload(
         "all_slots_s": _low("s", "until each slot has a trial", bar=30.0),
         "decision_p50_ms": _low("ms", "report → decision, p50"),
         "decision_p99_ms": _low("ms", "report → decision, p99", bar=20.0),
+        "sent_p50_ms": _low("ms", "report → handed to Redis by what plays the workers, p50"),
+        "sent_p99_ms": _low("ms", "report → handed to Redis by what plays the workers, p99"),
         "reports_per_s": Figure(unit="1/s", higher_is_better=True, title="reports decided"),
         "driver_us": _low("µs", "all drivers' processor time for a report"),
         "driver_mb": _low("MB", "memory of a driver, at most"),
