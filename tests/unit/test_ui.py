@@ -27,7 +27,7 @@ from mqtune.cli.place import Place
 from mqtune.cli.ui import views
 from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
-from mqtune.cli.ui.feed import Feed
+from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
 from mqtune.core.events import Event, Reports
@@ -397,7 +397,8 @@ def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there
     assert begun["rows"] == []
     assert [row["id"] for row in told["rows"]] == ["0006"]
     assert told["summary"]["best"]["value"] == "0.01"
-    assert took_s < 0.2
+    # Nobody has asked again meanwhile; a tenth of that on a machine that has nothing else to do.
+    assert took_s < 2
 
 
 def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -411,6 +412,27 @@ def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path, monkeyp
             time.sleep(0.3)
             assert served.page.feeds._feeds
         eventually(lambda: not served.page.feeds._feeds)
+
+
+def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
+    """Longer than one stays at which nobody looks."""
+    monkeypatch.setattr("mqtune.cli.ui.feed.LINGER_S", 1.0)
+    begin = Feed._begin
+
+    def slowly(feed: Feed) -> None:
+        time.sleep(1.2)
+        begin(feed)
+
+    monkeypatch.setattr(Feed, "_begin", slowly)
+    book = written(mqtune_home)
+    file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
+    file.begin(book.entries)
+    with contextlib.closing(file), contextlib.closing(Feeds(Places([], None, broker_alone=False).find)) as feeds:
+        feeds.get("mine")
+        before = len(book.entries)
+        book.run("0006", 0.5)
+        file.append(book.entries[before:])
+        eventually(lambda: TrialId("0006") in feeds.get("mine").experiment.trials, 60)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from mqtune.results.results import json_text
 
 ASSETS: Final = Path(__file__).with_name("assets")
 #: The shortest time between two messages about an experiment: faster than anybody sees.
-_TICK_S: Final = 0.1
+_TICK_S: Final = 0.05
 #: After so long without news a stream says that it lives, and sees whether somebody still listens.
 _QUIET_S: Final = 15.0
 #: The pause before output is looked at again: nothing says that it has grown.

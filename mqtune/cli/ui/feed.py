@@ -41,7 +41,7 @@ LINGER_S: Final = 30.0
 #: How long a read waits for news; a feed that is closed ends within that.
 _WAIT_S: Final = 0.5
 #: The pause between two looks at a file, of which nothing says that it has grown.
-_LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.02
 #: How often it is asked whether there is a driver, and tried again after an error.
 _STATE_S: Final = 2.0
 #: Reading everything again waits for so many times as long as the last time took.
@@ -51,6 +51,8 @@ _DETAILS: Final = 8
 #: How often something is made anew because a trial has changed meanwhile.
 _TRIES: Final = 5
 
+#: For how long all is folded again before what is on its way to the screen comes first for as long.
+_SLICE_S: Final = 0.002
 #: How many entries may be folded while everybody waits: a moment's work, also when each is a batch of reports.
 _FEW: Final = 20
 
@@ -137,6 +139,19 @@ class _Broker:
 
     def close(self) -> None:
         self._open.close()
+
+
+class _Turns:
+    """Has a thread compute for half of the time, a moment at a time."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def pass_on(self) -> None:
+        """Wait, if the moment is over."""
+        if (took_s := time.monotonic() - self._since) >= _SLICE_S:
+            time.sleep(took_s)
+            self._since = time.monotonic()
 
 
 @dataclass(slots=True)
@@ -255,6 +270,8 @@ class Feed:
         except BaseException:
             self._source.close()
             raise
+        # All of that may have taken longer than it stays.
+        self.touched_at = time.monotonic()
         self._thread = threading.Thread(target=self._follow, name=f"mqtune-ui-{place.name}", daemon=True)
         self._thread.start()
 
@@ -353,26 +370,28 @@ class Feed:
     def _so_far(self) -> _Part:
         return copy(self._written)
 
-    def _folded(self, part: _Part) -> _Fold:
+    def _folded(self, part: _Part, after_each: Callable[[], None] = lambda: None) -> _Fold:
         events, folder = saved_events(part), part.copy.path.parent
         # Not this object: the fold goes as soon as nobody has it any more.
         fold = _Fold(created_event(events, folder), folder, self._written)
         for event in events:
             fold.take(event)
+            after_each()
             if self._is_closed.is_set():
                 break
         return fold
 
     def _fold_again(self, part: _Part, since: list[Entry]) -> None:
         """Fold a part of the journal in the driver's order and then what has come since, and go on with that."""
-        began = time.monotonic()
+        began, turns = time.monotonic(), _Turns()
         try:
-            fold = self._folded(part)
+            fold = self._folded(part, turns.pass_on)
             while len(since) > _FEW and not self._is_closed.is_set():
                 with self.lock:
                     some, since[:] = since[:], []
                 for entry in some:
                     fold.take_entry(entry)
+                    turns.pass_on()
         except (MqtuneError, OSError):
             # The file is another one by now, or gone; who follows it sees that too.
             fold = None
@@ -533,6 +552,8 @@ class Feeds:
     def _let_go(self, feed: Feed) -> bool:
         with self._lock:
             is_idle = not feed.listeners and time.monotonic() - feed.touched_at > LINGER_S
-            if is_idle and self._feeds.get(feed.place.name) is feed:
-                del self._feeds[feed.place.name]
-            return is_idle
+            # One that is not here yet is about to be: it would stay here, and follow nothing.
+            if not is_idle or self._feeds.get(feed.place.name) is not feed:
+                return False
+            del self._feeds[feed.place.name]
+            return True
