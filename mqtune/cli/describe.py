@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mqtune.cli.place import View
+from mqtune.cli.usage import described_use, usage_of
 from mqtune.core.trial import Attempt, Trial
+from mqtune.core.usage import LiveUse
 
 
 def described_experiment(view: View) -> dict[str, object]:
@@ -11,8 +13,9 @@ def described_experiment(view: View) -> dict[str, object]:
     return {**view.results.summary(), "state": view.state, "place": view.place}
 
 
-def described_trial(trial: Trial) -> dict[str, object]:
-    """Return a trial with its attempts."""
+def described_trial(trial: Trial, use: LiveUse | None = None) -> dict[str, object]:
+    """Return a trial with its attempts, the last of which uses what *use* says."""
+    last = trial.attempts[-1] if trial.attempts else None
     return {
         "trial": trial.id,
         "status": trial.status.value,
@@ -27,11 +30,11 @@ def described_trial(trial: Trial) -> dict[str, object]:
         "checkpoint": trial.checkpoint,
         "tags": list(trial.labels.tags),
         "notes": trial.labels.notes,
-        "attempts": [_attempt(attempt) for attempt in trial.attempts],
+        "attempts": [_attempt(attempt, use if attempt is last else None) for attempt in trial.attempts],
     }
 
 
-def _attempt(attempt: Attempt) -> dict[str, object]:
+def _attempt(attempt: Attempt, use: LiveUse | None) -> dict[str, object]:
     return {
         "attempt": attempt.number,
         "worker": attempt.worker,
@@ -50,4 +53,6 @@ def _attempt(attempt: Attempt) -> dict[str, object]:
         "source": attempt.source,
         "stdout": attempt.stdout_path,
         "stderr": attempt.stderr_path,
+        "usage": usage_of(attempt, use),
+        "use": described_use(use),
     }

@@ -6,18 +6,20 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.place import Place, opened
+from mqtune.cli.usage import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.core.errors import AccessDenied
 from mqtune.core.experiment import Experiment
 from mqtune.core.shares import Pool, Table, entitlements, to_share
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt, Trial
+from mqtune.core.usage import LiveUse
 from mqtune.core.version import meets
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
@@ -200,9 +202,11 @@ def _pool_of(workers: Iterable[WorkerInfo]) -> Pool:
 
 # What runs where.
 
+_RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use")
+
 
 class Run(NamedTuple):
-    """An attempt that runs, and where."""
+    """An attempt that runs, and where; what it uses of its machine is None where that is not known."""
 
     worker: str
     devices: str
@@ -211,25 +215,31 @@ class Run(NamedTuple):
     since: float
     reports: int
     best: float | None
+    attempt: int
+    use: LiveUse | None = None
+
+    def described(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return {**self._asdict(), "use": described_use(self.use)}
 
 
 @click.command("top")
 @_broker
 @json_option
 def _top(broker: str, *, as_json: bool) -> None:
-    """Show the slots that are busy, and which trial runs where."""
+    """Show the slots that are busy, which trial runs where, and what it uses of its machine."""
     with open_fleet(broker) as fleet:
         workers = fleet.workers()
-    runs = sorted(runs_on(broker))
+    runs = with_use(broker, sorted(runs_on(broker)))
     if as_json:
-        print_json([run._asdict() for run in runs])
+        print_json([run.described() for run in runs])
         return
     slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
     gpus = sum(len(info.devices) for info in workers if info.gpus)
     count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
     click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
     if runs:
-        print_table(("worker", "devices", "experiment", "trial", "runs for", "reports", "best"), map(_run_row, runs))
+        print_table(_RUN_HEADS, map(_run_row, runs))
 
 
 def runs_on(broker: str) -> Iterator[Run]:
@@ -243,27 +253,31 @@ def runs_on(broker: str) -> Iterator[Run]:
             yield from runs_of(view.results.experiment)
 
 
+def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:
+    """Return what runs on a broker, with what it uses of its machines."""
+    uses = uses_on(url, [(run.experiment, run.worker) for run in runs])
+    return [run._replace(use=use_in(uses, run.experiment, run.worker, run.trial, run.attempt)) for run in runs]
+
+
 def runs_of(experiment: Experiment) -> Iterator[Run]:
     """Yield the attempts of an experiment that run."""
     for trial in experiment.trials.values():
-        if trial.attempts and _is_running(trial.attempts[-1]):
+        if trial.attempts and is_running(trial.attempts[-1]):
             yield _run_of(experiment, trial, trial.attempts[-1])
-
-
-def _is_running(attempt: Attempt) -> bool:
-    return attempt.started_at is not None and attempt.end is None
 
 
 def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> Run:
     best = trial.best_value if trial.has_metric else None
     devices = ",".join(attempt.devices)
-    return Run(attempt.worker, devices, experiment.name, trial.id, attempt.started_at or 0.0, attempt.reports, best)
+    since, number = attempt.started_at or 0.0, attempt.number
+    return Run(attempt.worker, devices, experiment.name, trial.id, since, attempt.reports, best, number)
 
 
 def _run_row(run: Run) -> list[str]:
     took = duration(max(0.0, time.time() - run.since))
     best = "" if run.best is None else short_value(run.best)
-    return [*map(printable, (run.worker, run.devices, run.experiment, run.trial, took, str(run.reports), best))]
+    cells = (run.worker, run.devices, run.experiment, run.trial, took, str(run.reports), best, short_use_text(run.use))
+    return [*map(printable, cells)]
 
 
 COMMANDS: Final = {"workers": _workers, "queues": _queues, "top": _top}

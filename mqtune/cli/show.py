@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -14,11 +15,13 @@ from rich.text import Text
 
 from mqtune.cli.describe import described_experiment, described_trial
 from mqtune.cli.output import broker_option, json_option, output, print_json, say
-from mqtune.cli.place import complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
+from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
+from mqtune.cli.usage import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import end_of_file
 from mqtune.core.text import flatten, printable
 from mqtune.core.trial import Attempt, Labels
+from mqtune.core.usage import LiveUse
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration
@@ -59,7 +62,8 @@ def command(
 
     With TRIAL, one trial: its attempts, its error and the end of its output.
 
-    It is read from the driver's copy on this machine, without a broker; or from a broker, on any machine.
+    It is read from the driver's copy on this machine, without a broker; or from a broker, on any machine. What a running trial uses
+    of its machine is known to its broker alone.
     """
     if as_csv + as_jsonl + as_json > 1:
         raise click.UsageError(
@@ -68,7 +72,8 @@ def command(
     trial = trial if trial_id is None else trial_id
     if (tags or notes) and (as_csv or as_jsonl or trial is not None):
         raise ConfigurationError("--tag and --notes filter the table; leave out --csv, --jsonl and --trial")
-    with opened(newest_place(broker) if name is None else find_place(name, broker)) as view:
+    place = newest_place(broker) if name is None else find_place(name, broker)
+    with opened(place) as view:
         results = view.results
         found = None if trial is None else results[find_trial(results.experiment, trial)]
         if as_csv:
@@ -77,11 +82,20 @@ def command(
             for line in results.jsonl():
                 say(line, nl=False)
         elif as_json:
-            print_json(described_experiment(view) if found is None else described_trial(found.trial))
+            print_json(
+                described_experiment(view) if found is None else described_trial(found.trial, _use(place, found))
+            )
         elif found is not None:
-            _show_trial(output(), results, found)
+            _show_trial(output(), results, found, _use(place, found))
         else:
-            show_experiment(output(), results, view.state, view.place, show_all=show_all, tags=tags, notes=notes)
+            warnings = idle_warnings(uses_of(place, results.experiment.trials.values()))
+            show_experiment(
+                output(), results, view.state, view.place, show_all=show_all, tags=tags, notes=notes, warnings=warnings
+            )
+
+
+def _use(place: Place, found: TrialResult) -> LiveUse | None:
+    return uses_of(place, [found.trial]).get(found.id)
 
 
 # An experiment.
@@ -96,8 +110,9 @@ def show_experiment(
     show_all: bool,
     tags: tuple[str, ...] = (),
     notes: str = "",
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Print an experiment: its state, its place, and its best trials, or all, or those with these labels."""
+    """Print an experiment: its state, its place, warnings, and its best trials, or all, or those with these labels."""
     experiment = results.experiment
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     console.print(Text(printable(results.name), "bold"), f"· {state} · started {started}")
@@ -111,6 +126,8 @@ def show_experiment(
         console.print(
             f"after {change.trials} trials the code changed: {printable(', '.join(change.files))}", style="yellow"
         )
+    for warning in warnings:
+        console.print(warning, style="yellow")
     budget = results.budget
     if budget.saved:
         total = budget.used + budget.saved
@@ -154,7 +171,7 @@ def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
 # A trial.
 
 
-def _show_trial(console: Console, results: Results, result: TrialResult) -> None:
+def _show_trial(console: Console, results: Results, result: TrialResult, use: LiveUse | None) -> None:
     objective = results.experiment.objective
     found = f"best {printable(objective.metrics[0])}={short_value(result.value)}"
     if not objective.is_single:
@@ -174,6 +191,7 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
             console.print(f"  {printable(key)} = {printable(repr(value))}")
     console.print("\nattempts", style="bold")
     console.print(_attempts_table(result.attempts, _now(results)))
+    _show_usage(console, result.attempts, use)
     for attempt in result.attempts:
         if attempt.working_dir:
             console.print(Text(f"\nfolder of attempt {attempt.number}", "bold"), printable(attempt.working_dir))
@@ -216,6 +234,21 @@ def _attempts_table(attempts: list[Attempt], now: float) -> Table:
         )
         table.add_row(*map(Text, cells))
     return table
+
+
+def _show_usage(console: Console, attempts: list[Attempt], use: LiveUse | None) -> None:
+    """Show what each attempt used of its machine, the last one of which uses what *use* says."""
+    title = "\nusage"
+    for attempt in attempts:
+        live = use if attempt is attempts[-1] else None
+        lines = [(usage_text(usage_of(attempt, live)), "")]
+        lines += [(f"now {use_text(live)}" if live is not None else "", ""), (sharing_of(attempt, live), "dim")]
+        lines += [(warning_of(attempt, live), "yellow")]
+        for line, style in lines:
+            if line:
+                console.print(title, style="bold") if title else None
+                console.print(f"  {attempt.number}  {line}", style=style)
+                title = ""
 
 
 def _show_output(console: Console, attempt: Attempt, *, last: bool) -> None:

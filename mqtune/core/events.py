@@ -402,6 +402,8 @@ class AttemptEnded(_Body):
     cursor: Cursor | None = None
     #: Why its process runs no other trial, if processes are reused; empty if it may.
     retired: str = ""
+    #: What it used of its machine (see ``mqtune.core.usage``); empty if it ended before the first sample.
+    usage: Body = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

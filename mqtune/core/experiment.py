@@ -53,6 +53,7 @@ from mqtune.core.trial import (
     is_number,
     trial_of,
 )
+from mqtune.core.usage import sound_usage
 
 #: Attempts of one trial that may be lost, or requeued without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
@@ -433,6 +434,7 @@ class Experiment:
         attempt.error_type, attempt.error = event.error_type, event.error
         attempt.stdout_tail, attempt.stderr_tail = event.stdout_tail, event.stderr_tail
         attempt.retired = event.retired
+        attempt.usage = sound_usage(event.usage)
         if attempt.started_at is not None:
             ran_s = max(0.0, event.at - attempt.started_at)
             trial.run_s += ran_s

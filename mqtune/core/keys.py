@@ -40,6 +40,7 @@ One experiment ``E``::
     mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
     mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
     mqtune:x:{E}:log:<token>        list    msgpack answer to one of them; expires
+    mqtune:x:{E}:usage:<worker>     string  msgpack of what the worker's attempts use of its machine (see mqtune.core.usage); expires
     mqtune:x:{E}:requests           hash    id of a request -> id of the journal entry that holds it
     mqtune:x:{E}:code               hash    <digest>    the bundle of the experiment's code
                                             <digest>:signature  who brings it proves that they have the workers' key
@@ -150,6 +151,7 @@ class ExperimentKeys:
         self._trial = f"{prefix}:trial:"
         self._asked = f"{prefix}:asked:"
         self._log = f"{prefix}:log:"
+        self._usage = f"{prefix}:usage:"
 
     def restored(self, mark: str) -> str:
         """Return the key of entries that are on their way back into the journal."""
@@ -166,3 +168,7 @@ class ExperimentKeys:
     def log(self, token: str) -> str:
         """Return the key of the answer to one of them."""
         return self._log + token
+
+    def usage(self, worker: str) -> str:
+        """Return the key of what a worker's attempts use of its machine."""
+        return self._usage + worker

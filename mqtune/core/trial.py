@@ -432,7 +432,8 @@ class Attempt:
     ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
     folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired`` says, with
-    ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
+    ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have. ``usage`` has what it used of
+    its machine, once it has ended, by the names in docs/workers.md.
     """
 
     number: int
@@ -462,6 +463,7 @@ class Attempt:
     log_mark: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
+    usage: dict[str, float] = field(default_factory=dict)
     reports: int = 0
 
     @property

@@ -147,6 +147,7 @@ class _WorkerFigures(Collector):
         devices = {
             "memory_bytes": ("Memory in use on a device, by any process.", figures.gpu_memory),
             "load_percent": ("Share of the last moment in which a device computed.", figures.gpu_load),
+            "power_watts": ("What a device draws.", figures.gpu_power),
         }
         for name, (text, values) in devices.items():
             family = GaugeMetricFamily(f"mqtune_worker_gpu_{name}", text, labels=["worker", "device"])

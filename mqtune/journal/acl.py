@@ -170,6 +170,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
         Rule("rpush pexpire", (kept.log("*"),)),
+        # What its attempts use of its machine.
+        Rule("set", (f"%W~{kept.usage('*')}",)),
         # Its own place in the fleet. It only listens to what drivers say.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
         Rule("get mget set del", (worker_key("*"),)),
@@ -240,6 +242,7 @@ def _looks(kept: ExperimentKeys) -> list[Rule]:
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
         Rule("hget hmget", (f"%R~{kept.meta}",)),
         Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}",)),
+        Rule("mget", (f"%R~{kept.usage('*')}",)),
         Rule("subscribe", channels=(kept.metrics,)),
     ]
 

@@ -95,4 +95,4 @@ def _staying(experiment: str, keys: list[str]) -> list[str]:
     kept = ExperimentKeys(experiment)
     if any(key.startswith(kept.restored("")) for key in keys):
         return []
-    return sorted(key for key in keys if not key.startswith((kept.asked(""), kept.log(""))))
+    return sorted(key for key in keys if not key.startswith((kept.asked(""), kept.log(""), kept.usage(""))))

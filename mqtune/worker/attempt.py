@@ -38,6 +38,7 @@ from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_in
 from mqtune.worker.uplink import Stream, Uplink, Wake
+from mqtune.worker.usage import UsageMeter
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
@@ -177,6 +178,10 @@ class AttemptRun:
         self.claim = claim
         self.definition = definition
         self._reuses = bool(definition.get("reuse"))
+        #: What it uses of its machine.
+        self.meter = UsageMeter()
+        #: Those of its slot; empty until it has one.
+        self.devices: tuple[str, ...] = ()
         #: Empty until it is claimed.
         self.assignment = Assignment({})
         self._keep = str(definition.get("keep_working_dir", "always"))
@@ -225,6 +230,17 @@ class AttemptRun:
     def is_importing(self) -> bool:
         """Whether it waits for its trainable's module to be imported."""
         return self._imports_since is not None
+
+    @property
+    def process(self) -> int | None:
+        """The number of its process; None while there is none."""
+        process = self._process
+        return process[1] if process is not None else None
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether it has sent a report."""
+        return self.stream is not None and self.stream.sequence > 0
 
     @property
     def is_ending(self) -> bool:
@@ -340,7 +356,7 @@ class AttemptRun:
         An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to the next
         attempt as soon as that may prepare; it starts when this one's turn is over.
         """
-        self._slot = slot
+        self._slot, self.devices = slot, slot.devices
         turn = slot.next_turn()
         try:
             return self._run(slot, turn)
@@ -470,6 +486,7 @@ class AttemptRun:
             while True:
                 self.pid = pid
                 self._worker.slots.back_off.note_started()
+                self.meter.begin(time.monotonic())
                 with self._lock:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:
@@ -611,6 +628,7 @@ class AttemptRun:
             retired=self._retirement(failed=said is not None and said["end"] == AttemptEnd.FAILED.value),
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
+            usage={**self.meter.figures()},
         )
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
+from mqtune.core.usage import DeviceUse
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
 from mqtune.worker.privileges import without_secrets
@@ -272,19 +273,19 @@ class GpuProbe:
 
         It never raises: a fault is logged once, and nobody is asked again for a while.
         """
-        answer = self._asked([*devices])
+        answer = self._asked([*devices], "the worker does not wait for it to be freed")
         for device, reason in answer.get("unknown", {}).items():
             self._say_once(
                 f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be freed"
             )
         return {device: int(used) for device, used in answer.get("used", {}).items()}
 
-    def load(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the percent of the last moment in which each device computed; as ``used``, but for parts of GPUs it is unknown."""
-        answer = self._asked({"load": [*devices]})
-        return {device: int(load) for device, load in answer.get("load", {}).items()}
+    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
+        """Return how each device is used, by any process; as ``used``, but what is unknown of a device is None."""
+        answer = self._asked({"use": [*devices]}, "so is how its trials use them")
+        return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
 
-    def _asked(self, question: list[str] | dict[str, list[str]]) -> dict[str, Any]:
+    def _asked(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
         """Return the answer to a question about devices, or an empty one after a fault, and for a while then."""
         with self._lock:
             if time.monotonic() < self._asks_from:
@@ -294,9 +295,7 @@ class GpuProbe:
             except _NoAnswer as error:
                 self._end()
                 self._asks_from = float("inf") if error.is_final else time.monotonic() + PAUSE_S
-                self._say_once(
-                    f"the memory in use on its devices is unknown ({error}); the worker does not wait for it to be freed"
-                )
+                self._say_once(f"the memory in use on its devices is unknown ({error}); {otherwise}")
                 return {}
 
     def _say_once(self, text: str) -> None:

@@ -18,7 +18,8 @@ class WorkerFigures:
         ended: how many attempts have ended here since it started, by how.
         heartbeat_at: when it last told the fleet that it is here, in seconds since the epoch by this machine's clock; 0 before that.
         gpu_memory: the bytes in use on each of its devices, by any process; devices that don't say are left out.
-        gpu_load: the percent of the last moment in which each of them computed.
+        gpu_load: the percent of the last moment in which each of them computed, without parts of GPUs (MIG), which don't say.
+        gpu_power: the watts that each of them draws, likewise.
     """
 
     worker: str
@@ -27,8 +28,9 @@ class WorkerFigures:
     busy: int
     ended: Mapping[str, int]
     heartbeat_at: float
-    gpu_memory: Mapping[str, int]
-    gpu_load: Mapping[str, int]
+    gpu_memory: Mapping[str, float]
+    gpu_load: Mapping[str, float]
+    gpu_power: Mapping[str, float]
 
 
 #: Returns a worker's figures; None before it has started. Any thread may call it.

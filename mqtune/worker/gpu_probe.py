@@ -5,7 +5,8 @@ is a question, and its answer is one line on stdout, both in JSON:
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
 - a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown": {device: reason}}``
-- ``{"load": devices}``: for how much of the last moment they computed; ``{"load": {device: percent}}``, without those that don't say
+- ``{"use": devices}``: how they are used now; ``{"use": {device: [percent of the last moment in which it computed, bytes in use, watts]}}``,
+  with null for what a device does not say
 
 Where nothing can be asked the answer is ``{"error": reason, "final": whether asking again is useless}``, and the process ends. It
 also ends when stdin does: with its worker.
@@ -15,18 +16,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 #: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that this process
 #: can still kill and reap it.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
-_SMI_FIELDS: Final = ("index", "uuid", "memory.total", "memory.used")
-_SMI_LOAD: Final = (*_SMI_FIELDS[:3], "utilization.gpu")
+_SMI_GPU: Final = ("index", "uuid", "memory.total")
+_SMI_USED: Final = ("memory.used",)
+_SMI_USE: Final = ("utilization.gpu", "memory.used", "power.draw")
 _BYTES_PER_MIB: Final = 1 << 20
+_MILLIWATTS_PER_W: Final = 1_000
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+#: How a device is used: percent, bytes and watts; None for what it does not say.
+Use = tuple[float | None, int | None, float | None]
+_UNKNOWN: Final[Use] = (None, None, None)
 
 
 class Gpu(NamedTuple):
@@ -54,8 +62,8 @@ class GpuSource(Protocol):
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the bytes in use on each device, by any process, and for the others the reason why that is unknown."""
 
-    def load(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the percent of the last moment in which each device computed; parts of GPUs don't say."""
+    def use(self, devices: Sequence[str]) -> dict[str, Use]:
+        """Return how each device is used by all processes; parts of GPUs (MIG) say neither how busy they are nor their power."""
 
 
 class Nvml:
@@ -102,12 +110,25 @@ class Nvml:
                 unknown[device] = str(error)
         return used, unknown
 
-    def load(self, devices: Sequence[str]) -> dict[str, int]:
-        load: dict[str, int] = {}
+    def use(self, devices: Sequence[str]) -> dict[str, Use]:
+        found = dict.fromkeys(devices, _UNKNOWN)
         for device in devices:
             with contextlib.suppress(self._nvml.NVMLError):
-                load[device] = int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle(device)).gpu)
-        return load
+                found[device] = self._use(self._handle(device))
+        return found
+
+    def _use(self, handle: object) -> Use:
+        nvml = self._nvml
+        percent = self._number(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        used = self._number(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        milliwatts = self._number(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        return percent, used, None if milliwatts is None else milliwatts / _MILLIWATTS_PER_W
+
+    def _number(self, ask: Callable[[], int]) -> int | None:
+        try:
+            return int(ask())
+        except self._nvml.NVMLError:
+            return None
 
     def _handle(self, device: str) -> Any:
         if device.isdecimal():
@@ -138,30 +159,30 @@ class NvidiaSmi:
         self._command = command
 
     def gpus(self) -> list[Gpu]:
-        return [gpu for gpu, _ in self._rows(_SMI_TIMEOUT_S["gpus"])]
+        return list(self._rows(_SMI_TIMEOUT_S["gpus"], _SMI_USED))
 
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
-        full = dict(self._rows(_SMI_TIMEOUT_S["used"]))
+        full = self._rows(_SMI_TIMEOUT_S["used"], _SMI_USED)
         used: dict[str, int] = {}
         unknown: dict[str, str] = {}
         for device in devices:
             found = matching(device, full)
             if found is None:
                 unknown[device] = "nvidia-smi does not list it; nvidia-ml-py may know it: pip install 'mqtune[gpu]'"
-            elif (size := _mebibytes(full[found])) is None:
+            elif (size := _mebibytes(*full[found])) is None:
                 unknown[device] = "nvidia-smi does not say"
             else:
                 used[device] = size
         return used, unknown
 
-    def load(self, devices: Sequence[str]) -> dict[str, int]:
-        rows = self._rows(_SMI_TIMEOUT_S["used"], _SMI_LOAD)
-        loads = {gpu: int(load) for gpu, load in rows if load.isdecimal()}
-        found = {device: matching(device, loads) for device in devices}
-        return {device: loads[gpu] for device, gpu in found.items() if gpu is not None}
+    def use(self, devices: Sequence[str]) -> dict[str, Use]:
+        rows = self._rows(_SMI_TIMEOUT_S["used"], _SMI_USE)
+        found = ((device, matching(device, rows)) for device in devices)
+        return {device: _UNKNOWN if gpu is None else _use_of(*rows[gpu]) for device, gpu in found}
 
-    def _rows(self, timeout_s: float, fields: Sequence[str] = _SMI_FIELDS) -> list[tuple[Gpu, str]]:
-        """Return each GPU, and the last field as the command says it."""
+    def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
+        """Return the GPUs, each with these fields as the command says them."""
+        fields = (*_SMI_GPU, *more)
         try:
             answer = subprocess.run(
                 [self._command, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
@@ -178,11 +199,9 @@ class NvidiaSmi:
             said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
             raise DriverError(f"nvidia-smi failed: {said}")
         rows = ([value.strip() for value in line.split(",")] for line in answer.stdout.splitlines())
-        return [
-            (Gpu(number, uuid, _mebibytes(total) or 0), last)
-            # A driver may print a remark before its answer.
-            for number, uuid, total, last in (row for row in rows if len(row) == len(fields) and row[0].isdecimal())
-        ]
+        # A driver may print a remark before its answer.
+        sound = (row for row in rows if len(row) == len(fields) and row[0].isdecimal())
+        return {Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in sound}
 
 
 def matching(device: str, gpus: Iterable[Gpu]) -> Gpu | None:
@@ -194,6 +213,15 @@ def matching(device: str, gpus: Iterable[Gpu]) -> Gpu | None:
 
 def _mebibytes(text: str) -> int | None:
     return int(text) * _BYTES_PER_MIB if text.isdecimal() else None
+
+
+def _use_of(percent: str, used: str, watts: str) -> Use:
+    return _number(percent), _mebibytes(used), _number(watts)
+
+
+def _number(text: str) -> float | None:
+    # The command says in words of its own what it doesn't know.
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _text(value: str | bytes) -> str:
@@ -218,7 +246,7 @@ def main() -> None:
             if question == "gpus":
                 _say({"gpus": source.gpus()})
             elif isinstance(question, dict):
-                _say({"load": source.load(question["load"])})
+                _say({"use": source.use(question["use"])})
             else:
                 used, unknown = source.used(question)
                 _say({"used": used, "unknown": unknown})

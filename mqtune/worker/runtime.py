@@ -31,6 +31,7 @@ from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
+from mqtune.journal.usage import UsageBoard
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
@@ -41,6 +42,7 @@ from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Uplink
+from mqtune.worker.usage import UsageSampler
 from mqtune.worker.zygotes import CodeManifests
 
 logger = logging.getLogger(__name__)
@@ -125,8 +127,8 @@ class WorkerRuntime:
         #: All attempts whose task is here, claimed or not.
         self._here: set[AttemptRun] = set()
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
-        self._gpus = GpuProbe()
-        self._memory = DeviceMemory(self._gpus, self._on_quarantine) if any(plan.devices) else None
+        self._memory = DeviceMemory(GpuProbe(), self._on_quarantine) if any(plan.devices) else None
+        self._usage = UsageSampler(name, plan.devices, GpuProbe(), lambda: self.running, UsageBoard(client))
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
@@ -203,6 +205,10 @@ class WorkerRuntime:
     def figures(self) -> WorkerFigures:
         """Return what the worker does now; with devices the driver is asked about them, which may take seconds."""
         devices = sorted({device for slot in self.plan.devices for device in slot})
+        uses = self._usage.use(devices) if devices else {}
+        percent, used, watts = (
+            {d: value for d, use in uses.items() if (value := use[at]) is not None} for at in range(3)
+        )
         return WorkerFigures(
             worker=self.name,
             slots=len(self._slots.all),
@@ -210,8 +216,9 @@ class WorkerRuntime:
             busy=len(self.running),
             ended=dict(self._ended),
             heartbeat_at=self._heartbeat_at,
-            gpu_memory=self._gpus.used(devices) if devices else {},
-            gpu_load=self._gpus.load(devices) if devices else {},
+            gpu_memory=used,
+            gpu_load=percent,
+            gpu_power=watts,
         )
 
     def _on_quarantine(self) -> None:
@@ -237,6 +244,7 @@ class WorkerRuntime:
         self._heart.start()
         self._control.start()
         self._tidier.start()
+        self._usage.start()
         self._revoker.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
@@ -381,6 +389,7 @@ class WorkerRuntime:
             # A slot that is not vacant imports a trainable for an attempt that was not claimed.
             if slot.is_vacant:
                 slot.zygotes.drop_all()
+        self._usage.close()
         self.services.uplink.close()
         self._log_server.close()
         self.services.logs.close()

@@ -138,6 +138,7 @@ events = st.one_of(
         stdout_tail=texts,
         stderr_tail=texts,
         cursor=st.none() | cursors,
+        usage=maps,
     ),
     st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors),
     st.builds(Requested, id=texts, action=texts, trial=texts, arguments=maps, by=texts, at=st.floats()),
@@ -662,6 +663,15 @@ FIXTURES: dict[str, object] = {
         pid=77,
         exit_code=0,
         retired="it has left the threads reporter",
+    ),
+    "ended_usage": AttemptEnded(
+        trial=T,
+        attempt=2,
+        end=AttemptEnd.COMPLETED,
+        at=1_700_000_004.0,
+        pid=77,
+        exit_code=0,
+        usage={"sampled_s": 612.5, "gpu_percent": 81.25, "gpu_memory_bytes_peak": 33_000_000_000, "cpus": 3.5},
     ),
     "staged_with_tags": TrialStaged(
         trial=TrialId("0003"),

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
+from mqtune.core.usage import DeviceUse
 from mqtune.worker import devices
 from mqtune.worker.devices import COMMAND, GpuProbe
 
@@ -94,18 +95,29 @@ def test_a_device_that_can_not_say_is_left_out_and_told_of_once(build: Build, ca
     )
 
 
-def test_the_load_of_devices_is_asked_of_the_same_process(build: Build, notes: Path) -> None:
+def test_how_devices_are_used_is_asked_of_the_same_process(build: Build, notes: Path) -> None:
     probe = build(
         """
         for line in sys.stdin:
             asked = json.loads(line)
-            say({"load": {asked["load"][0]: 50}} if isinstance(asked, dict) else {"used": {asked[0]: 1000}, "unknown": {}})
+            say({"use": {asked["use"][0]: [50, 1000, None]}} if isinstance(asked, dict) else {"used": {asked[0]: 1000}, "unknown": {}})
         """
     )
 
-    assert probe.load(["0", "1"]) == {"0": 50}
+    assert probe.use(["0", "1"]) == {"0": DeviceUse(50, 1000, None)}
     assert probe.used(["0"]) == {"0": 1000}
     assert len(processes(notes)) == 1
+
+
+def test_a_driver_that_does_not_say_how_devices_are_used_is_told_of_once(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe = build("for line in sys.stdin: say({'error': 'no libnvidia-ml.so.1', 'final': True}); break")
+
+    assert [probe.use(["0"]) for _ in range(3)] == [{}] * 3
+
+    (warning,) = warnings(caplog)
+    assert warning.endswith("is unknown (no libnvidia-ml.so.1); so is how its trials use them")
 
 
 def test_a_machine_without_a_driver_is_asked_once(build: Build, notes: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,14 +280,18 @@ class Rates: gpu = 37
 def nvmlDeviceGetUtilizationRates(handle):
     if handle.startswith("MIG"): raise NVMLError(3, "Not Supported")
     return Rates()
+def nvmlDeviceGetPowerUsage(handle):
+    if handle.startswith("MIG"): raise NVMLError(3, "Not Supported")
+    return 412350
 """
 SMI = """
 import sys
-asked = sys.argv[1].removeprefix("--query-gpu=index,uuid,memory.total,")
-if asked not in ("memory.used", "utilization.gpu"): sys.exit(3)
+known = {"index": "0", "uuid": "GPU-aaaa1111-0000", "memory.total": "81920", "memory.used": "20480", "utilization.gpu": "5",
+         "power.draw": "71.25"}
+asked = sys.argv[1].removeprefix("--query-gpu=").split(",")
 print("a remark of the driver, as it comes")
-print("0, GPU-aaaa1111-0000, 81920, " + ("20480" if asked == "memory.used" else "5"))
-print("1, GPU-bbbb2222-0000, [N/A], [N/A]")
+print(", ".join(known[each] for each in asked))
+print(", ".join({"index": "1", "uuid": "GPU-bbbb2222-0000"}.get(each, "[N/A]") for each in asked))
 """
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -332,17 +348,27 @@ def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvm
     assert "mqtune[gpu]" in full["unknown"]["MIG-cccc3333-0000"]
 
 
-def test_a_device_says_its_load_if_it_is_no_part_of_one(ask: Ask) -> None:
-    asked = {"load": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
+def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) -> None:
+    asked = {"use": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
 
     (by_nvml,) = ask(asked, pynvml=nvml())
     (by_smi,) = ask(asked, smi=SMI)
 
-    assert by_nvml == {"load": {"0": 37, "GPU-bbbb": 37}}
-    assert by_smi == {"load": {"0": 5}}
+    assert by_nvml == {
+        "use": {
+            "0": [37, 5 << 32, 412.35],
+            "GPU-bbbb": [37, 7 << 32, 412.35],
+            "MIG-cccc3333-0000": [None, 1 << 33, None],
+            "7": [None, None, None],
+        }
+    }
+    nothing = [None, None, None]
+    assert by_smi == {
+        "use": {"0": [5.0, 20 << 30, 71.25], "GPU-bbbb": nothing, "MIG-cccc3333-0000": nothing, "7": nothing}
+    }
 
 
-@pytest.mark.parametrize("question", ["gpus", ["0"], {"load": ["0"]}])
+@pytest.mark.parametrize("question", ["gpus", ["0"], {"use": ["0"]}])
 @pytest.mark.parametrize(
     ("machine", "reason", "is_final"),
     [

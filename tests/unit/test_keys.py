@@ -75,7 +75,8 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     experiment = ExperimentKeys("E")
     made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
-    made |= {experiment.asked("<worker>"), experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>")}
+    made |= {experiment.asked("<worker>"), experiment.usage("<worker>")}
+    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>")}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 

@@ -91,6 +91,7 @@ class Page:
             Route("/api/trials", self.trials),
             Route("/api/picture", self.picture),
             Route("/api/trial", self.trial),
+            Route("/api/usage", self.usage),
             Route("/api/why", self.why),
             Route("/api/code", self.code),
             Route("/api/events", self.events),
@@ -174,6 +175,11 @@ class Page:
     def trial(self, request: Request) -> Response:
         """Return a trial."""
         return Json(views.trial_page(self._feed(request), request.query_params.get("trial", "")))
+
+    def usage(self, request: Request) -> Response:
+        """Return what a trial uses of its machine."""
+        feed, trial = self._feed(request), request.query_params.get("trial", "")
+        return self._made(("usage", feed.place.name, trial), object(), lambda: views.usage(feed, trial))
 
     def code(self, request: Request) -> Response:
         """Return the files of what an attempt ran, or one of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -11,17 +11,20 @@ from typing import Final
 
 from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
-from mqtune.cli.fleet import Run, Share, busy_slots, open_fleet, queues_of, runs_of, shares_on
+from mqtune.cli.fleet import Run, Share, busy_slots, open_fleet, queues_of, runs_of, shares_on, with_use
+from mqtune.cli.place import live_broker
 from mqtune.cli.steer import VERBS
 from mqtune.cli.terms import conditions_of, in_order, selected
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
+from mqtune.cli.usage import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, printable
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
+from mqtune.core.usage import LiveUse
 from mqtune.results.display import Column, columns_of, ranked, short_value
 from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
@@ -215,6 +218,29 @@ def trial_page(feed: Feed, name: str) -> Row:
         }
 
 
+def usage(feed: Feed, name: str) -> Row:
+    """Return what each attempt of a trial used of its machine, or uses, as text; without those of which nothing is known.
+
+    Raises:
+        ConfigurationError: there is no such trial.
+    """
+    with feed.lock:
+        trial = _trial(feed, name)
+    use = uses_of(feed.place, [trial]).get(trial.id)
+    rows = [_usage_row(attempt, use if attempt is trial.attempts[-1] else None) for attempt in list(trial.attempts)]
+    return {"attempts": [row for row in rows if row["usage"] or row["now"]]}
+
+
+def _usage_row(attempt: Attempt, use: LiveUse | None) -> Row:
+    return {
+        "attempt": attempt.number,
+        "usage": usage_text(usage_of(attempt, use)),
+        "now": use_text(use) if use is not None else "",
+        "sharing": sharing_of(attempt, use),
+        "warning": warning_of(attempt, use),
+    }
+
+
 def _ran_with(attempt: Attempt) -> Row:
     found = attempt.environment
     packages, differs = found.get("packages"), found.get("differs")
@@ -348,7 +374,7 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
         "shares": shares,
         "quotas": quotas,
         "problems": problems,
-        "runs": [run._asdict() for run in _runs(places, feeds)],
+        "runs": [{**run.described(), "use_text": short_use_text(run.use)} for run in _runs_with_use(places, feeds)],
         "waiting": list(_waiting(places, feeds)),
         "now": time.time(),
     }
@@ -367,6 +393,14 @@ def _runs(places: Places, feeds: Feeds) -> list[Run]:
         with feed.lock:
             found += sorted(runs_of(feed.experiment))
     return found
+
+
+def _runs_with_use(places: Places, feeds: Feeds) -> list[Run]:
+    found: defaultdict[str | None, list[Run]] = defaultdict(list)
+    for feed in _live(places, feeds):
+        with feed.lock:
+            found[live_broker(feed.place)] += sorted(runs_of(feed.experiment))
+    return [run for url, runs in found.items() for run in with_use(url, runs)]
 
 
 def _waiting(places: Places, feeds: Feeds) -> Iterator[Row]:

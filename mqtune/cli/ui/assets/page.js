@@ -204,6 +204,22 @@ function reason(parameters) {
   return { node, end };
 }
 
+// What the attempts of a trial use of their machines, and a warning of those that leave a GPU idle.
+function usageCard(name, trial) {
+  const warnings = el("div", { role: "status" }), rows = el("div");
+  const node = el("section", { class: "card", hidden: "" }, el("h2", {}, "Usage"), warnings, rows);
+  const end = poll(5, async () => {
+    let found;
+    try { found = await api("usage", { name, trial }); } catch { return; }
+    node.hidden = !found.attempts.length;
+    refill(warnings, found.attempts.filter((each) => each.warning).map((each) => el("p", { class: "why" }, each.warning)));
+    refill(rows, [table(["attempt", "now", "so far, or in all", ""], found.attempts.map((each) => [
+      number(each.attempt), ...[each.now, each.usage, each.sharing].map((text) => el("td", { class: "wrap" }, text)),
+    ]))]);
+  });
+  return { node, end };
+}
+
 const because = (found) => [found.text, found.way_out].filter(Boolean).join(" · ");
 
 function experimentPage(name) {
@@ -354,8 +370,8 @@ function steerTrial(name, trial) {
 function trialPage(name, id) {
   const problem = el("p", { class: "problem" }), head = el("div"), details = el("div"), buttons = me.steer ? steerTrial(name, id) : null;
   const curves = picture({ name, kind: "trial", trial: id }, "Metrics", { class: "wide" });
-  const log = logCard(name, id), ran = provenanceCard(name, id), why = reason({ name, trial: id });
-  main.replaceChildren(el("h1", {}, el("a", { href: place("e", name) }, name), ` / trial ${id}`), problem, why.node, head, buttons ?? "", el("div", { class: "grid" }, curves), details, ran.node, log.node);
+  const log = logCard(name, id), ran = provenanceCard(name, id), why = reason({ name, trial: id }), usage = usageCard(name, id);
+  main.replaceChildren(el("h1", {}, el("a", { href: place("e", name) }, name), ` / trial ${id}`), problem, why.node, head, buttons ?? "", el("div", { class: "grid" }, curves), usage.node, details, ran.node, log.node);
   const fetchIt = paced(async () => {
     try {
       const found = await api("trial", { name, trial: id });
@@ -373,7 +389,7 @@ function trialPage(name, id) {
     if (first || rows.some((each) => each.id === id)) { fetchIt(); curves.changed(); }
     first = false;
   });
-  return () => { end(); why.end(); fetchIt.stop(); curves.end(); log.end(); };
+  return () => { end(); why.end(); usage.end(); fetchIt.stop(); curves.end(); log.end(); };
 }
 
 function showTrial(found, head, details, log) {
@@ -486,7 +502,7 @@ function fleetPage() {
     const sum = (key) => found.workers.reduce((total, each) => total + (typeof each[key] === "number" ? each[key] : 0), 0);
     const gpus = found.workers.reduce((total, each) => total + (each.gpus ? each.devices.length : 0), 0);
     tiles.replaceChildren(tile(number(found.workers.length), "workers"), tile(`${sum("busy")} of ${sum("slots")}`, "slots busy"), tile(number(gpus), "GPUs"), tile(number(found.runs.length), "attempts run"));
-    const runs = found.runs.map((each) => [each.worker, each.devices, el("a", { href: place("e", each.experiment) }, each.experiment), el("a", { href: place("e", each.experiment, each.trial) }, each.trial), lasted(found.now - each.since), number(each.reports), each.best === null ? "" : number(each.best)]);
+    const runs = found.runs.map((each) => [each.worker, each.devices, el("a", { href: place("e", each.experiment) }, each.experiment), el("a", { href: place("e", each.experiment, each.trial) }, each.trial), lasted(found.now - each.since), number(each.reports), each.best === null ? "" : number(each.best), each.use_text]);
     const workers = found.workers.map((each) => [each.name, `${each.busy} of ${each.slots}`, each.gpus ? each.devices.join(",") : "", lasted(found.now - each.joined_at), each.queue, each.note]);
     const queues = found.queues.map((each) => [each.queue, number(each.workers), `${each.busy} of ${each.slots}`, each.waiting === null ? "needs a driver's account" : number(each.waiting)]);
     const shares = found.shares.map((each) => [
@@ -499,7 +515,7 @@ function fleetPage() {
       waiting.length ? card("What waits", table(["experiment", "trials", "why"], waiting)) : "",
       shares.length ? card("Shares", table(["experiment", "priority", "share", "runs", "wants", "may run", "quotas"], shares)) : "",
       quotas.length ? card("Quotas", table(["experiments", "run"], quotas)) : "",
-      card("What runs where", runs.length ? table(["worker", "devices", "experiment", "trial", "runs for", "reports", "best"], runs) : el("p", { class: "note" }, "nothing runs")),
+      card("What runs where", runs.length ? table(["worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use"], runs) : el("p", { class: "note" }, "nothing runs")),
       card("Workers", workers.length ? table(["name", "busy", "GPUs", "up", "queue", "note"], workers) : el("p", { class: "note" }, "no worker is connected; start one: mqtune worker")),
       card("Queues", queues.length ? table(["queue", "workers", "busy", "waiting"], queues) : el("p", { class: "note" }, "no queue")),
     );

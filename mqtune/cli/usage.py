@@ -1,0 +1,179 @@
+"""Shows what attempts use of their machines: what their workers saw some seconds ago, and what the journal has of those that have ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from mqtune.cli.place import Place, live_broker
+from mqtune.core.errors import MqtuneError
+from mqtune.core.text import printable
+from mqtune.core.trial import Attempt, Trial
+from mqtune.core.usage import DeviceUse, LiveUse, Usage
+from mqtune.results.experiments import duration
+
+#: How long a server may take to answer: all else is known without it.
+_CONNECT_S: Final = 1.0
+_BYTES_PER_GB: Final = 1e9
+_J_PER_WH: Final = 3_600.0
+_WH_PER_KWH: Final = 1_000.0
+#: The most trials that are named as those that leave a device idle.
+_SHOWN: Final = 10
+#: What the trials of experiments on a server use, by experiment and worker, and then by trial.
+Uses = dict[tuple[str, str], dict[str, LiveUse]]
+
+
+# What is used now.
+
+
+def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
+    """Return what these workers' attempts use, each worker with the name of an experiment; nothing where no server says."""
+    if url is None or not workers:
+        return {}
+    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.usage import UsageBoard  # noqa: PLC0415
+
+    with (
+        contextlib.suppress(MqtuneError),
+        contextlib.closing(connect(url, timeout_s=_CONNECT_S, role="reader")) as client,
+    ):
+        return UsageBoard(client).read(sorted(set(workers)))
+    return {}
+
+
+def use_in(uses: Uses, experiment: str, worker: str, trial: str, attempt: int) -> LiveUse | None:
+    """Return what an attempt uses; None where that is not known."""
+    found = uses.get((experiment, worker), {}).get(trial)
+    return found if found is not None and found.attempt == attempt else None
+
+
+def is_running(attempt: Attempt) -> bool:
+    """Whether an attempt runs, as far as the journal says."""
+    return attempt.started_at is not None and attempt.end is None
+
+
+def uses_of(place: Place, trials: Iterable[Trial]) -> dict[str, LiveUse]:
+    """Return what those of an experiment's trials use that run now, by their ids."""
+    running = [trial for trial in trials if trial.attempts and is_running(trial.attempts[-1])]
+    url = live_broker(place) if running else None
+    uses = uses_on(url, [(place.name, trial.attempt.worker) for trial in running])
+    found = (
+        (trial.id, use_in(uses, place.name, trial.attempt.worker, trial.id, trial.attempt.number)) for trial in running
+    )
+    return {id_: use for id_, use in found if use is not None}
+
+
+# As plain values.
+
+
+def described_use(use: LiveUse | None) -> dict[str, object] | None:
+    """Return what is used now, as ``--json`` prints it."""
+    if use is None:
+        return None
+    devices = {name: device._asdict() for name, device in use.devices.items()}
+    return {"devices": devices, "cpus": use.cpus, "memory_bytes": use.memory_bytes, "idle": dict(use.idle)}
+
+
+def usage_of(attempt: Attempt, use: LiveUse | None) -> Usage:
+    """Return an attempt's figures: those that it ended with, or those so far."""
+    return dict(use.usage if use is not None and is_running(attempt) else attempt.usage)
+
+
+# As text.
+
+
+def use_text(use: LiveUse) -> str:
+    """Return what is used now in a line, a device at a time."""
+    devices = [f"device {printable(name)}: {_device_text(name, device)}" for name, device in use.devices.items()]
+    return " · ".join(filter(None, [*devices, _processes_text(use)]))
+
+
+def short_use_text(use: LiveUse | None) -> str:
+    """Return what is used now in a few words; empty where that is not known."""
+    if use is None:
+        return ""
+    devices = list(use.devices.values())
+    percents = [f"{device.percent:.0f} %" for device in devices if device.percent is not None]
+    sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    idle = f"idle for {duration(max(use.idle.values()))}" if use.idle else ""
+    gpu = ", ".join(filter(None, [idle, " / ".join(percents), _gb(sum(sizes)) if sizes else ""]))
+    return gpu or _processes_text(use)
+
+
+def _device_text(name: str, use: DeviceUse) -> str:
+    parts = [
+        f"{use.percent:.0f} %" if use.percent is not None else "",
+        _gb(use.memory_bytes) if use.memory_bytes is not None else "",
+        f"{use.power_w:.0f} W" if use.power_w is not None else "",
+    ]
+    known = ", ".join(filter(None, parts))
+    if use.percent is not None or not known:
+        return known or "its driver says nothing of it"
+    return f"{known} (how busy {'a part of a GPU' if name.startswith('MIG-') else 'it'} is, its driver does not say)"
+
+
+def _processes_text(use: LiveUse) -> str:
+    cpus = f"{use.cpus:.1f} CPUs" if use.cpus is not None else ""
+    return ", ".join(filter(None, [cpus, f"{_gb(use.memory_bytes)} of memory" if use.memory_bytes is not None else ""]))
+
+
+def usage_text(usage: Mapping[str, float]) -> str:
+    """Return an attempt's figures in a line; empty if there are none."""
+    return " · ".join(part for part in map(", ".join, (_gpu_parts(usage), _process_parts(usage), _span(usage))) if part)
+
+
+def _gpu_parts(usage: Mapping[str, float]) -> list[str]:
+    found = []
+    if "gpu_percent" in usage:
+        found.append(f"{usage['gpu_percent']:.0f} % (up to {usage.get('gpu_percent_peak', 0):.0f} %)")
+    if "gpu_memory_bytes_peak" in usage:
+        found.append(f"up to {_gb(usage['gpu_memory_bytes_peak'])}")
+    if "gpu_power_w" in usage:
+        found.append(f"{usage['gpu_power_w']:.0f} W ({_energy(usage.get('gpu_energy_j', 0))})")
+    return [f"GPU {found[0]}", *found[1:]] if found else []
+
+
+def _process_parts(usage: Mapping[str, float]) -> Iterator[str]:
+    if "cpus" in usage:
+        yield f"{usage['cpus']:.1f} CPUs"
+    if "memory_bytes_peak" in usage:
+        yield f"up to {_gb(usage['memory_bytes_peak'])} of memory"
+
+
+def _span(usage: Mapping[str, float]) -> Iterator[str]:
+    if "sampled_s" in usage:
+        yield f"sampled for {duration(usage['sampled_s'])}"
+
+
+def _gb(size: float) -> str:
+    return f"{size / _BYTES_PER_GB:.1f} GB"
+
+
+def _energy(joules: float) -> str:
+    watt_hours = joules / _J_PER_WH
+    return f"{watt_hours:.1f} Wh" if watt_hours < _WH_PER_KWH else f"{watt_hours / _WH_PER_KWH:.1f} kWh"
+
+
+def warning_of(attempt: Attempt, use: LiveUse | None) -> str:
+    """Return that an attempt leaves its devices idle, or has done so; empty if not."""
+    if use is not None and use.idle and is_running(attempt):
+        names = ", ".join(map(printable, use.idle))
+        return (
+            f"attempt {attempt.number} holds device {names} and leaves it idle for {duration(max(use.idle.values()))}"
+        )
+    idle_s = usage_of(attempt, use).get("gpu_idle_s", 0)
+    return f"attempt {attempt.number} has left a device idle for {duration(idle_s)} at a stretch" if idle_s else ""
+
+
+def sharing_of(attempt: Attempt, use: LiveUse | None) -> str:
+    """Return that an attempt's figures are not its own alone; empty if they are."""
+    slots = usage_of(attempt, use).get("gpu_slots", 1)
+    return f"{slots:.0f} slots share each device: its figures are those of all that runs there" if slots > 1 else ""
+
+
+def idle_warnings(uses: Mapping[str, LiveUse]) -> list[str]:
+    """Return a line for each trial that leaves its devices idle, the longest first; of many some, and how many more there are."""
+    idle = sorted(((max(use.idle.values()), id_) for id_, use in uses.items() if use.idle), reverse=True)
+    lines = [f"trial {id_} leaves its GPU idle for {duration(idle_s)}" for idle_s, id_ in idle[:_SHOWN]]
+    return [*lines, f"… and {len(idle) - _SHOWN} more"] if len(idle) > _SHOWN else lines

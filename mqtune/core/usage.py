@@ -1,0 +1,109 @@
+"""What an attempt uses of its machine, sampled at a low rate by its worker: beside its metrics, and never among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mqtune.core.codec import VERSION, decode_value, encode_value
+from mqtune.core.trial import is_number
+
+#: What is known of an attempt, by these names; what is not known, such as how busy a part of a GPU (MIG) is, is left out, and so all of an
+#: attempt that ended before the first sample. Figures of GPUs are the devices', with all else that runs there.
+FIGURES: Final = {
+    "sampled_s": "for how many seconds it was sampled",
+    "gpu_percent": "the share of the time in which its devices computed, on average",
+    "gpu_percent_peak": "the largest share in a sample, of one of them",
+    "gpu_memory_bytes_peak": "the most memory in use on all its devices together",
+    "gpu_power_w": "the power of all its devices together, on average",
+    "gpu_energy_j": "that power, over the time that was sampled",
+    "gpu_idle_s": "the longest time for which one of them stood idle, if the worker has warned of that",
+    "gpu_slots": "how many slots share each of its devices, if more than its own",
+    "cpus": "how many processors its processes kept busy, on average",
+    "memory_bytes_peak": "the most resident memory of its processes; what several share counts for each",
+}
+#: Some of these figures, or all, by their names.
+Usage = dict[str, float]
+
+
+class DeviceUse(NamedTuple):
+    """How a device is used at one moment, by any process: the percent of the last moment in which it computed, bytes and watts.
+
+    What the device doesn't say is None.
+    """
+
+    percent: float | None = None
+    memory_bytes: float | None = None
+    power_w: float | None = None
+
+
+class LiveUse(NamedTuple):
+    """What an attempt uses at one moment, and its figures up to then.
+
+    Attributes:
+        attempt: its number.
+        devices: how each of its devices is used.
+        cpus: how many processors its processes have kept busy since the sample before; None where that is not known.
+        memory_bytes: their resident memory; None where that is not known.
+        idle: for how many seconds each device has stood idle of which its worker has warned.
+        usage: its figures.
+    """
+
+    attempt: int
+    devices: Mapping[str, DeviceUse]
+    cpus: float | None
+    memory_bytes: float | None
+    idle: Mapping[str, float]
+    usage: Usage
+
+
+def sound_usage(found: object) -> Usage:
+    """Return the figures in what somebody else has written; all else is left out."""
+    values = found if isinstance(found, dict) else {}
+    figures = ((name, _number(values.get(name))) for name in FIGURES)
+    return {name: value for name, value in figures if value is not None}
+
+
+def encode_uses(uses: Mapping[str, LiveUse]) -> bytes:
+    """Encode what trials use, by their ids, as Redis keeps it."""
+    return encode_value([VERSION, {trial: use._asdict() for trial, use in uses.items()}])
+
+
+def decode_uses(data: bytes) -> dict[str, LiveUse]:
+    """Return what trials use, by their ids; what can't be read is left out, as any worker of an experiment may have written it."""
+    try:
+        version, found = decode_value(data)
+        uses = {trial: _use_of(body) for trial, body in found.items()} if version == VERSION else {}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return {trial: use for trial, use in uses.items() if use is not None and isinstance(trial, str)}
+
+
+def _use_of(body: object) -> LiveUse | None:
+    if not isinstance(body, dict) or type(body.get("attempt")) is not int:
+        return None
+    return LiveUse(
+        attempt=body["attempt"],
+        devices={name: _device_of(use) for name, use in _named(body.get("devices"))},
+        cpus=_number(body.get("cpus")),
+        memory_bytes=_number(body.get("memory_bytes")),
+        idle={name: _number(value) or 0.0 for name, value in _named(body.get("idle"))},
+        usage=sound_usage(body.get("usage")),
+    )
+
+
+def _named(found: object) -> list[tuple[str, object]]:
+    """Return what devices have, by their names."""
+    values = found.items() if isinstance(found, dict) else ()
+    return [(name, value) for name, value in values if isinstance(name, str) and name.isprintable()]
+
+
+def _device_of(values: object) -> DeviceUse:
+    known = values[: len(DeviceUse._fields)] if isinstance(values, list) else []
+    return DeviceUse(*map(_number, known))
+
+
+def _number(value: object) -> float | None:
+    """Return a number that a figure may be; None for all else."""
+    return value if is_number(value) and math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,318 @@
+"""Samples what a worker's attempts use of its machine, at a low rate, and warns of those that hold a GPU and leave it idle.
+
+Samples go beside the reports, never with them: each is a key in Redis that expires, and the journal gets a few numbers when an
+attempt ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from mqtune.core.errors import AccessDenied
+from mqtune.core.usage import DeviceUse, LiveUse, Usage
+from mqtune.journal.base import Claim, Journal
+from mqtune.journal.usage import UsageBoard
+from mqtune.trainable.process.descendants import children_of
+
+logger = logging.getLogger(__name__)
+
+#: How often the attempts are looked at: a question takes a device's driver some milliseconds, and nvidia-smi up to a second.
+SAMPLE_S: Final = 10.0
+#: For how long a sample counts at most: a worker that was frozen does not know what happened meanwhile.
+LONGEST_S: Final = 3 * SAMPLE_S
+#: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or two.
+IDLE_PERCENT: Final = 5.0
+#: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes minutes.
+IDLE_S: Final = 600.0
+#: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer.
+IDLE_UNREPORTED_S: Final = 1_800.0
+#: So many digits of a figure are kept behind the point.
+_DIGITS: Final = 3
+#: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in /proc/PID/stat.
+_TIMES: Final = slice(11, 15)
+_RESIDENT: Final = 21
+
+
+class ProcessUse(NamedTuple):
+    """What processes use: the processors' time so far in seconds, and their resident memory in bytes."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
+def use_of_process(pid: int) -> ProcessUse | None:
+    """Return what a process and its descendants use; None if it is gone, or its system does not say (Linux does)."""
+    fields = _stat(pid)
+    if not fields:
+        return None
+    cpu_s = sum(map(int, fields[_TIMES])) / os.sysconf("SC_CLK_TCK")
+    memory_bytes = int(fields[_RESIDENT]) * os.sysconf("SC_PAGE_SIZE")
+    below = [use for child in children_of(pid) if (use := use_of_process(child)) is not None]
+    return ProcessUse(cpu_s + sum(use.cpu_s for use in below), memory_bytes + sum(use.memory_bytes for use in below))
+
+
+def _stat(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+class Sample(NamedTuple):
+    """What an attempt uses at one moment.
+
+    Attributes:
+        at: when that is, by a monotonic clock.
+        devices: how each of its devices is used.
+        processes: what its processes use; None where that is not known.
+        slots: how many slots share each of its devices.
+        has_reported: whether it has reported yet.
+    """
+
+    at: float
+    devices: Mapping[str, DeviceUse]
+    processes: ProcessUse | None = None
+    slots: int = 1
+    has_reported: bool = True
+
+
+class UsageMeter:
+    """Makes figures of an attempt's samples; it has one size, whatever their number. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: When the last sample was taken, or the process started; None before that.
+        self._at: float | None = None
+        self._processes: ProcessUse | None = None
+        self._sampled_s = 0.0
+        #: Of each figure its sum over time, and the seconds for which it was known.
+        self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._most: dict[str, float] = {}
+        #: For how long each device has stood idle, and those of them of which a warning has told.
+        self._idle: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._number = 0
+        self._last = Sample(0.0, {})
+        self._cpus: float | None = None
+
+    def begin(self, at: float) -> None:
+        """Begin when the process has started; a second process of the same attempt changes nothing."""
+        with self._lock:
+            if self._at is None:
+                self._at = at
+
+    def take(self, sample: Sample) -> list[str]:
+        """Take a sample in, and return the devices that have stood idle for so long that it is time to warn; each once in a spell."""
+        with self._lock:
+            before = sample.at if self._at is None else self._at
+            for_s = min(sample.at - before, LONGEST_S)
+            self._at, self._last = sample.at, sample
+            self._sampled_s += for_s
+            self._take_devices(list(sample.devices.values()), for_s)
+            self._take_processes(sample.processes, sample.at - before, for_s)
+            if sample.slots > 1:
+                self._most["gpu_slots"] = sample.slots
+            return self._idle_since(sample, for_s)
+
+    def _take_devices(self, uses: Sequence[DeviceUse], for_s: float) -> None:
+        percents = [use.percent for use in uses if use.percent is not None]
+        if percents:
+            self._add("gpu_percent", sum(percents) / len(percents), for_s)
+            self._raise("gpu_percent_peak", max(percents))
+        if sizes := [use.memory_bytes for use in uses if use.memory_bytes is not None]:
+            self._raise("gpu_memory_bytes_peak", sum(sizes))
+        if watts := [use.power_w for use in uses if use.power_w is not None]:
+            self._add("gpu_power_w", sum(watts), for_s)
+
+    def _take_processes(self, use: ProcessUse | None, passed_s: float, for_s: float) -> None:
+        before, self._processes, self._cpus = self._processes, use, None
+        if use is None:
+            return
+        self._raise("memory_bytes_peak", use.memory_bytes)
+        if before is not None and passed_s > 0:
+            # Processes that nobody has waited for take their time along.
+            self._cpus = max(0.0, use.cpu_s - before.cpu_s) / passed_s
+            self._add("cpus", self._cpus, for_s)
+
+    def _idle_since(self, sample: Sample, for_s: float) -> list[str]:
+        bound_s = IDLE_S if sample.has_reported else IDLE_UNREPORTED_S
+        for device, (percent, *_) in sample.devices.items():
+            # What is not known ends no spell, and makes it no longer.
+            if percent is not None and percent >= IDLE_PERCENT:
+                self._idle.pop(device, None)
+                self._told.discard(device)
+            elif percent is not None:
+                self._idle[device] = self._idle.get(device, 0.0) + for_s
+        new = [device for device, idle_s in self._idle.items() if idle_s >= bound_s and device not in self._told]
+        self._told.update(new)
+        for device in self._told:
+            self._raise("gpu_idle_s", self._idle[device])
+        return new
+
+    def _add(self, name: str, value: float, for_s: float) -> None:
+        total = self._sums[name]
+        total[0] += value * for_s
+        total[1] += for_s
+
+    def _raise(self, name: str, value: float) -> None:
+        self._most[name] = max(value, self._most.get(name, 0.0))
+
+    def figures(self) -> Usage:
+        """Return the figures so far; empty before the first sample."""
+        with self._lock:
+            return self._figures()
+
+    def _figures(self) -> Usage:
+        if not self._sampled_s:
+            return {}
+        found = {name: total / for_s for name, (total, for_s) in self._sums.items() if for_s}
+        if "gpu_power_w" in found:
+            found["gpu_energy_j"] = self._sums["gpu_power_w"][0]
+        return {
+            name: round(value, _DIGITS) for name, value in {"sampled_s": self._sampled_s, **found, **self._most}.items()
+        }
+
+    def live(self, attempt: int) -> LiveUse:
+        """Return the last sample, and the figures so far."""
+        with self._lock:
+            memory_bytes = None if self._processes is None else self._processes.memory_bytes
+            idle = {device: round(self._idle[device], _DIGITS) for device in sorted(self._told)}
+            cpus = None if self._cpus is None else round(self._cpus, _DIGITS)
+            return LiveUse(attempt, self._last.devices, cpus, memory_bytes, idle, self._figures())
+
+
+class Sampled(Protocol):
+    """An attempt, as far as it is sampled."""
+
+    journal: Journal
+    claim: Claim
+    meter: UsageMeter
+    devices: tuple[str, ...]
+
+    @property
+    def process(self) -> int | None:
+        """The number of its process; None while there is none."""
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether it has sent a report."""
+
+
+class UseQuery(Protocol):
+    """Says how devices are used."""
+
+    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
+        """Return how each device is used, within seconds; it never raises, and may leave devices out."""
+
+    def close(self) -> None:
+        """End; later questions get no answer."""
+
+
+class UsageSampler:
+    """Samples the attempts that run, in a thread of its own: no report, and no end of an attempt, waits for it.
+
+    Args:
+        worker: the worker's name.
+        slots: the devices of each slot.
+        query: says how devices are used; one of its own, since a driver that is slow to say that must not delay trials.
+        running: returns the attempts that run.
+        board: where what they use is written.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        slots: Iterable[Sequence[str]],
+        query: UseQuery,
+        running: Callable[[], Iterable[Sampled]],
+        board: UsageBoard,
+    ) -> None:
+        self._worker = worker
+        self._slots_of = Counter(device for devices in slots for device in devices)
+        self._query = query
+        self._running = running
+        self._board = board
+        self._may_write = True
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mqtune-usage", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; it is not waited for, as a device's driver may hold it."""
+        self._closing.set()
+        self._query.close()
+
+    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
+        """Return how devices are used now, which may take seconds."""
+        return self._query.use(devices)
+
+    def _run(self) -> None:
+        while not self._closing.wait(SAMPLE_S):
+            try:
+                self.sample()
+            except Exception:
+                logger.exception("what trials use could not be sampled; the next look tries again")
+
+    def sample(self) -> None:
+        """Sample each attempt that has a process, and write what it uses."""
+        runs = [(run, pid) for run in self._running() if (pid := run.process) is not None]
+        devices = sorted({device for run, _ in runs for device in run.devices})
+        uses = self._query.use(devices) if devices else {}
+        board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
+        for run, pid in runs:
+            processes = use_of_process(pid)
+            if run.process != pid:
+                # It has ended meanwhile: the device is nobody's, or the next one's.
+                continue
+            self._warn(run, run.meter.take(self._sample_of(run, uses, processes)))
+            board[run.journal.experiment][run.claim.trial] = run.meter.live(run.claim.attempt)
+        self._write(board)
+
+    def _sample_of(self, run: Sampled, uses: Mapping[str, DeviceUse], processes: ProcessUse | None) -> Sample:
+        return Sample(
+            at=time.monotonic(),
+            devices={device: uses.get(device, DeviceUse()) for device in run.devices},
+            processes=processes,
+            slots=max((self._slots_of[device] for device in run.devices), default=1),
+            has_reported=run.has_reported,
+        )
+
+    def _warn(self, run: Sampled, idle: Sequence[str]) -> None:
+        for device in idle:
+            shared = f", as do the other trials there ({self._slots_of[device]} slots share it)"
+            logger.warning(
+                "experiment %s, trial %s attempt %d holds device %s and leaves it idle%s: it has computed for less than %.0f %% of the "
+                "time for %.0f minutes%s",
+                run.journal.experiment,
+                run.claim.trial,
+                run.claim.attempt,
+                device,
+                shared if self._slots_of[device] > 1 else "",
+                IDLE_PERCENT,
+                (IDLE_S if run.has_reported else IDLE_UNREPORTED_S) / 60,
+                "" if run.has_reported else ", and the trial has not reported yet",
+            )
+
+    def _write(self, board: Mapping[str, Mapping[str, LiveUse]]) -> None:
+        if not self._may_write:
+            return
+        with contextlib.suppress(AccessDenied):
+            for experiment, uses in board.items():
+                self._board.write((experiment, self._worker), uses)
+            return
+        self._may_write = False
+        logger.warning(
+            "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with "
+            "what `mqtune acl` of this version prints"
+        )

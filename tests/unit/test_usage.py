@@ -1,0 +1,120 @@
+"""What attempts use of their machines: as figures, as what stands in Redis, and as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtune.cli import usage as shown
+from mqtune.core.codec import VERSION, encode_value
+from mqtune.core.trial import Attempt, AttemptEnd
+from mqtune.core.usage import FIGURES, DeviceUse, LiveUse, decode_uses, encode_uses, sound_usage
+
+GB = 1e9
+#: A trial that computes on one device and does nothing on another, which is a part of a GPU.
+USE = LiveUse(
+    attempt=2,
+    devices={"0": DeviceUse(87.0, 31.2 * GB, 412.4), "MIG-7": DeviceUse(None, 5 * GB, None)},
+    cpus=3.75,
+    memory_bytes=12.4 * GB,
+    idle={},
+    usage={"sampled_s": 7380.0, "gpu_percent": 80.6, "gpu_percent_peak": 99.0, "gpu_memory_bytes_peak": 33 * GB},
+)
+IDLE = USE._replace(devices={"0": DeviceUse(1.0, 31.2 * GB, 71.0)}, idle={"0": 1390.0})
+RUNNING = Attempt(2, 1.0, started_at=2.0)
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=6,
+)
+keys = st.sampled_from([*LiveUse._fields, "other"])
+bodies = st.dictionaries(keys, values, max_size=7) | st.fixed_dictionaries({"attempt": st.just(1), "devices": values})
+
+
+def test_what_was_written_is_read() -> None:
+    assert decode_uses(encode_uses({"0001": USE, "0002": IDLE})) == {"0001": USE, "0002": IDLE}
+
+
+def test_what_one_trial_uses_is_read_whatever_stands_beside_it() -> None:
+    written = {"0001": USE._asdict(), "0002": {"attempt": "1"}, "0003": None, 4: USE._asdict()}
+
+    assert decode_uses(encode_value([VERSION, written])) == {"0001": USE}
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"x", encode_value([VERSION + 1, {}]), encode_value([VERSION, [1]])])
+def test_what_can_not_be_read_is_nothing(data: bytes) -> None:
+    assert decode_uses(data) == {}
+
+
+@given(found=st.dictionaries(st.text(max_size=5), bodies | values, max_size=3))
+def test_whatever_a_worker_writes_can_be_shown(found: dict[str, Any]) -> None:
+    for use in decode_uses(encode_value([VERSION, found])).values():
+        texts = [shown.use_text(use), shown.short_use_text(use), shown.usage_text(use.usage)]
+        texts += [shown.warning_of(RUNNING, use), shown.sharing_of(RUNNING, use), *shown.idle_warnings({"1": use})]
+        assert all(text.isprintable() for text in texts)
+        assert shown.described_use(use)
+
+
+def test_figures_are_numbers_of_known_names_and_all_else_is_left_out() -> None:
+    found = {"gpu_percent": 1, "cpus": math.nan, "gpu_power_w": -1.0, "sampled_s": "9", "gpu_slots": True, "mine": 1.0}
+
+    assert sound_usage(found) == {"gpu_percent": 1}
+    assert sound_usage([1]) == {}
+    assert {*USE.usage} <= {*FIGURES}
+
+
+def test_what_is_used_now_is_a_line_that_says_what_is_not_known() -> None:
+    assert shown.use_text(USE) == (
+        "device 0: 87 %, 31.2 GB, 412 W · device MIG-7: 5.0 GB (how busy a part of a GPU is, its driver does not say) · "
+        "3.8 CPUs, 12.4 GB of memory"
+    )
+    unknown = LiveUse(1, {"0": DeviceUse()}, None, None, {}, {})
+    assert shown.use_text(unknown) == "device 0: its driver says nothing of it"
+    assert shown.short_use_text(unknown) == ""
+    assert shown.short_use_text(None) == ""
+    assert shown.short_use_text(USE) == "87 %, 36.2 GB"
+    assert shown.short_use_text(USE._replace(devices={})) == "3.8 CPUs, 12.4 GB of memory"
+    assert shown.short_use_text(IDLE) == "idle for 23 min 10 s, 1 %, 31.2 GB"
+
+
+def test_figures_are_a_line_of_what_is_known() -> None:
+    whole = {
+        **USE.usage,
+        "gpu_power_w": 398.4,
+        "gpu_energy_j": 2_940_000.0,
+        "cpus": 3.2,
+        "memory_bytes_peak": 12.4 * GB,
+    }
+
+    assert shown.usage_text(whole) == (
+        "GPU 81 % (up to 99 %), up to 33.0 GB, 398 W (816.7 Wh) · 3.2 CPUs, up to 12.4 GB of memory · sampled for 2 h 03 min"
+    )
+    assert shown.usage_text({"gpu_memory_bytes_peak": 5 * GB}) == "GPU up to 5.0 GB"
+    assert shown.usage_text({"gpu_power_w": 400.0, "gpu_energy_j": 7_200_000.0}) == "GPU 400 W (2.0 kWh)"
+    assert shown.usage_text({}) == ""
+
+
+def test_a_trial_that_leaves_its_gpu_idle_is_warned_of_while_it_runs_and_afterwards() -> None:
+    ended = Attempt(1, 1.0, started_at=2.0, end=AttemptEnd.COMPLETED, usage={"gpu_idle_s": 1390.0})
+
+    assert shown.warning_of(RUNNING, IDLE) == "attempt 2 holds device 0 and leaves it idle for 23 min 10 s"
+    assert shown.warning_of(RUNNING, USE) == shown.warning_of(RUNNING, None) == ""
+    assert shown.warning_of(ended, None) == "attempt 1 has left a device idle for 23 min 10 s at a stretch"
+    # What is still in Redis of an attempt that has ended meanwhile.
+    assert shown.warning_of(ended, IDLE) == shown.warning_of(ended, None)
+    many = {f"{number:04}": IDLE._replace(idle={"0": 600.0 + number}) for number in range(12)}
+    lines = shown.idle_warnings({"1": USE, **many})
+    assert (lines[0], lines[-1], len(lines)) == ("trial 0011 leaves its GPU idle for 10 min 11 s", "… and 2 more", 11)
+
+
+def test_figures_of_a_shared_device_say_that_they_are_the_devices() -> None:
+    shared = USE._replace(usage={"gpu_slots": 2})
+
+    assert shown.sharing_of(RUNNING, shared) == (
+        "2 slots share each device: its figures are those of all that runs there"
+    )
+    assert shown.sharing_of(RUNNING, USE) == ""

@@ -1,0 +1,329 @@
+"""A worker samples what its attempts use: which figures come of it, when it warns, and that nobody waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+from mqtune.core.errors import AccessDenied
+from mqtune.core.trial import TrialId
+from mqtune.core.usage import DeviceUse, LiveUse
+from mqtune.journal.base import Claim
+from mqtune.worker import usage as module
+from mqtune.worker.usage import (
+    IDLE_S,
+    IDLE_UNREPORTED_S,
+    LONGEST_S,
+    ProcessUse,
+    Sample,
+    UsageMeter,
+    UsageSampler,
+    use_of_process,
+)
+
+GB = 10**9
+BUSY, IDLE, UNKNOWN = DeviceUse(90.0, 30 * GB, 400.0), DeviceUse(1.0, 30 * GB, 70.0), DeviceUse(None, 30 * GB, None)
+
+
+def metered(*samples: Sample) -> UsageMeter:
+    meter = UsageMeter()
+    meter.begin(0.0)
+    for sample in samples:
+        meter.take(sample)
+    return meter
+
+
+def warned_at(use: Callable[[float], DeviceUse], until_s: float, *, reports_at: float = 0.0) -> list[float]:
+    """When a meter warns of a device that is used so from one sample to the next."""
+    meter, found = UsageMeter(), []
+    meter.begin(0.0)
+    for at in range(10, int(until_s) + 1, 10):
+        found += [float(at) for _ in meter.take(Sample(at, {"0": use(at)}, has_reported=at >= reports_at))]
+    return found
+
+
+# Figures.
+
+
+def test_figures_are_means_over_time_and_peaks() -> None:
+    meter = metered(
+        Sample(10.0, {"0": BUSY, "1": DeviceUse(50.0, 10 * GB, 100.0)}, ProcessUse(5.0, 2 * GB)),
+        Sample(40.0, {"0": IDLE, "1": IDLE}, ProcessUse(65.0, GB)),
+    )
+
+    assert meter.figures() == {
+        "sampled_s": 40.0,
+        "gpu_percent": (70 * 10 + 1 * 30) / 40,
+        "gpu_power_w": (500 * 10 + 140 * 30) / 40,
+        "gpu_energy_j": 500 * 10 + 140 * 30,
+        "cpus": 2.0,
+        "gpu_percent_peak": 90.0,
+        "gpu_memory_bytes_peak": 60 * GB,
+        "memory_bytes_peak": 2 * GB,
+    }
+
+
+def test_what_a_device_does_not_say_is_no_figure_and_counts_for_nothing() -> None:
+    part = metered(Sample(10.0, {"MIG-1": UNKNOWN})).figures()
+    at_times = metered(Sample(10.0, {"0": BUSY}), Sample(20.0, {"0": DeviceUse()}), Sample(30.0, {"0": BUSY})).figures()
+
+    assert part == {"sampled_s": 10.0, "gpu_memory_bytes_peak": 30 * GB}
+    assert (at_times["gpu_percent"], at_times["gpu_energy_j"], at_times["sampled_s"]) == (90.0, 8_000.0, 30.0)
+
+
+def test_an_attempt_that_ended_before_the_first_sample_has_no_figures() -> None:
+    assert metered().figures() == UsageMeter().figures() == {}
+
+
+def test_the_time_for_which_a_worker_was_frozen_counts_for_one_sample() -> None:
+    meter = metered(Sample(10.0, {"0": BUSY}), Sample(10_000.0, {"0": IDLE}))
+
+    assert meter.figures()["sampled_s"] == 10.0 + LONGEST_S
+    assert meter.live(1).idle == {}
+
+
+def test_a_device_that_several_slots_share_is_told() -> None:
+    assert metered(Sample(10.0, {"0": BUSY}, slots=2)).figures()["gpu_slots"] == 2
+    assert "gpu_slots" not in metered(Sample(10.0, {"0": BUSY})).figures()
+
+
+def test_a_process_that_has_taken_its_time_along_makes_for_no_negative_figure() -> None:
+    meter = metered(Sample(10.0, {}, ProcessUse(50.0, GB)), Sample(20.0, {}, ProcessUse(1.0, GB)), Sample(30.0, {}))
+
+    assert meter.figures()["cpus"] == 0.0
+    assert meter.live(3) == LiveUse(3, {}, None, None, {}, meter.figures())
+
+
+# Warnings.
+
+
+def test_an_idle_device_is_warned_of_once_in_a_spell() -> None:
+    busy_at = {1_000.0, 1_010.0}
+
+    assert warned_at(lambda at: BUSY if at in busy_at else IDLE, 2_500) == [IDLE_S, 1_010 + IDLE_S]
+
+
+def test_a_device_that_computes_now_and_then_is_not_warned_of() -> None:
+    assert warned_at(lambda at: BUSY if at % (IDLE_S - 20) == 0 else IDLE, 10 * IDLE_S) == []
+
+
+def test_before_its_first_report_a_trial_may_prepare_for_longer() -> None:
+    assert warned_at(lambda _: IDLE, 2 * IDLE_UNREPORTED_S, reports_at=2 * IDLE_UNREPORTED_S) == [IDLE_UNREPORTED_S]
+    assert warned_at(lambda _: IDLE, IDLE_UNREPORTED_S, reports_at=1_200) == [1_200]
+
+
+def test_what_is_not_known_ends_no_spell_and_makes_it_no_longer() -> None:
+    assert warned_at(lambda _: UNKNOWN, 10 * IDLE_S) == []
+    assert warned_at(lambda at: UNKNOWN if 100 < at <= 200 else IDLE, 2 * IDLE_S) == [IDLE_S + 100]
+
+
+def test_only_the_devices_that_stand_idle_are_named_and_the_figure_stays() -> None:
+    meter = UsageMeter()
+    meter.begin(0.0)
+    found = [meter.take(Sample(float(at), {"0": BUSY, "1": IDLE})) for at in range(30, 631, 30)]
+
+    assert [each for each in found if each] == [["1"]]
+    assert meter.live(1).idle == {"1": 630.0}
+    meter.take(Sample(640.0, {"0": BUSY, "1": BUSY}))
+    assert meter.live(1).idle == {}
+    assert meter.figures()["gpu_idle_s"] == 630.0
+
+
+# Processes.
+
+
+def test_what_a_process_uses_is_that_of_its_descendants_too() -> None:
+    burning = (
+        "import time\nheld = b'x' * {size}\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ntime.sleep(600)"
+    )
+    parent = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {burning.format(size=50_000_000)!r}], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\nprint(flush=True)\nsys.stdin.read()\nchild.kill()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        use = use_of_process(process.pid)
+        process.communicate()
+    if not os.path.exists("/proc/self/stat"):
+        assert use is None
+        return
+    assert use is not None
+    assert use.cpu_s >= 0.3
+    assert use.memory_bytes > 50_000_000
+    assert use_of_process(process.pid) is None
+
+
+# The sampler.
+
+ONE = Claim(TrialId("0001"), 1, "token")
+
+
+@dataclass
+class Run:
+    """An attempt, as the sampler sees it."""
+
+    experiment: str = "mine"
+    claim: Claim = ONE
+    devices: tuple[str, ...] = ("0",)
+    process: int | None = field(default_factory=os.getpid)
+    has_reported: bool = True
+    meter: UsageMeter = field(default_factory=UsageMeter)
+
+    @property
+    def journal(self) -> Any:
+        return SimpleNamespace(experiment=self.experiment)
+
+
+class Board:
+    """What was written, and by whom it was refused."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[tuple[str, str], dict[str, LiveUse]]] = []
+        self.tries = 0
+        self.refuses = False
+
+    def write(self, whose: tuple[str, str], uses: dict[str, LiveUse]) -> None:
+        self.tries += 1
+        if self.refuses:
+            raise AccessDenied("NOPERM")
+        self.written.append((whose, uses))
+
+
+class Devices:
+    """Devices that are used as a test says."""
+
+    def __init__(self, **uses: DeviceUse) -> None:
+        self.uses = {name.removeprefix("d"): use for name, use in uses.items()}
+        self.asked: list[list[str]] = []
+        self.on_use: Callable[[], None] = lambda: None
+
+    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
+        self.asked.append([*devices])
+        self.on_use()
+        return {device: self.uses[device] for device in devices if device in self.uses}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def sampler(
+    runs: list[Run], devices: Devices, board: Board, slots: Sequence[Sequence[str]] = (("0",),)
+) -> UsageSampler:
+    return UsageSampler("w@h", slots, devices, lambda: runs, board)  # type: ignore[arg-type]
+
+
+def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() -> None:
+    board, devices = Board(), Devices(d0=BUSY, d1=IDLE)
+    runs = [Run(), Run(claim=Claim(TrialId("0002"), 3, "t"), devices=("0", "1")), Run("other", devices=())]
+    for run in runs:
+        run.meter.begin(0.0)
+    sampler(runs, devices, board, (("0",), ("0", "1"), ())).sample()
+
+    assert devices.asked == [["0", "1"]]
+    (mine, used), (other, alone) = board.written
+    assert (mine, other) == (("mine", "w@h"), ("other", "w@h"))
+    assert {trial: (use.attempt, {**use.devices}) for trial, use in used.items()} == {
+        "0001": (1, {"0": BUSY}),
+        "0002": (3, {"0": BUSY, "1": IDLE}),
+    }
+    assert (alone["0001"].devices, used["0001"].usage.get("gpu_slots")) == ({}, 2)
+
+
+def test_a_worker_with_nothing_to_do_asks_nobody() -> None:
+    board, devices = Board(), Devices(d0=BUSY)
+    sampler([Run(process=None)], devices, board).sample()
+    sampler([], devices, board).sample()
+
+    assert (devices.asked, board.written) == ([], [])
+
+
+def test_an_attempt_that_ends_while_the_driver_is_asked_does_not_get_the_next_ones_figures() -> None:
+    board, devices, run = Board(), Devices(d0=BUSY), Run()
+    devices.on_use = lambda: setattr(run, "process", None)
+    sampler([run], devices, board).sample()
+
+    assert run.meter.figures() == {}
+    assert board.written == []
+
+
+def test_the_worker_warns_of_an_idle_device_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(0, 100_000, 20))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    quiet, without = (
+        Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
+        Run("other", devices=()),
+    )
+    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)))
+    for _ in range(40):
+        looks.sample()
+
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        (
+            "experiment mine, trial 0001 attempt 1 holds device 0 and leaves it idle, as do the other trials there (2 slots share it): "
+            "it has computed for less than 5 % of the time for 10 minutes"
+        )
+    ]
+    for _ in range(60):
+        looks.sample()
+    assert caplog.records[-1].getMessage() == (
+        "experiment mine, trial 0002 attempt 1 holds device 1 and leaves it idle: it has computed for less than 5 % of the time for 30 "
+        "minutes, and the trial has not reported yet"
+    )
+
+
+def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    board, run = Board(), Run()
+    board.refuses = True
+    looks = sampler([run], Devices(d0=BUSY), board)
+    for _ in range(3):
+        looks.sample()
+
+    assert board.tries == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with what "
+            "`mqtune acl` of this version prints"
+        )
+    ]
+    assert run.meter.figures()["gpu_percent_peak"] == 90.0
+
+
+def test_a_fault_costs_one_sample_and_a_driver_that_hangs_holds_up_no_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SAMPLE_S", 0.01)
+    board, devices = Board(), Devices(d0=BUSY)
+    faults = iter([OSError("no such thing")])
+
+    def fails_once() -> None:
+        for error in faults:
+            raise error
+
+    devices.on_use = fails_once
+    looks = sampler([Run()], devices, board)
+    looks.start()
+    try:
+        eventually(lambda: board.written)
+    finally:
+        looks.close()
+    eventually(lambda: not looks._thread.is_alive())
+
+    assert "what trials use could not be sampled" in caplog.text
+    with contextlib.suppress(StopIteration):
+        next(faults)
+        pytest.fail("it was not raised")
