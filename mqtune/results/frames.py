@@ -85,6 +85,7 @@ def _attempt_row(trial: Trial, attempt: Attempt) -> Row:
         "signal": attempt.signal,
         "error_type": attempt.error_type,
         "error": attempt.error,
+        **_named("usage", attempt.usage),
         **_named("config", attempt.config),
     }
 

@@ -23,8 +23,9 @@ SPACE: Final = {"number": mqtune.randint(0, 1000)}
 
 
 def held(config: dict[str, Any]) -> None:
-    """Report the first device, and end when there is a file with this trial's number."""
-    loss = float(os.environ.get("CUDA_VISIBLE_DEVICES") or -1)
+    """Report the number of its device, and end when there is a file with this trial's number."""
+    device = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    loss = float(device) if device.isdecimal() else -1.0
     mqtune.report({"loss": loss})
     gate = Path(os.environ[FOLDER], f"end-{config['number']}")
     while not gate.exists():

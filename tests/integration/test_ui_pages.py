@@ -22,7 +22,7 @@ from book import ASHA, Book
 from click.testing import CliRunner
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
-from test_client import AnsweringDriver
+from test_client import NAME, AnsweringDriver
 
 from mqtune.cli import group
 from mqtune.cli.place import Place
@@ -30,13 +30,15 @@ from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
-from mqtune.core.events import Labelled, busy_as
+from mqtune.core.events import AttemptEnded, AttemptStarted, Labelled, busy_as
 from mqtune.core.keys import QUOTAS
 from mqtune.core.shares import Demand
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.driver.bundling import BundleFolder
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.demands import Demands
+from mqtune.journal.usage import UsageBoard
 from mqtune.testing import waiting
 from mqtune.trainable.bundle import Bundle, File
 
@@ -468,6 +470,41 @@ def test_the_fleet_says_who_has_how_much_and_what_others_have_written_there_is_t
         with serving(driver, Places([], redis_server.url, broker_alone=True)) as page:
             page.go("#/fleet")
             page.shows("Shares", "steered", "another experiment", "2.5", "Quotas", "0 of 12", MARKUP)
+            check_text_alone(page)
+            assert page.complaints() == []
+    finally:
+        drives.end()
+
+
+def test_what_a_trial_uses_is_on_its_page_and_on_the_fleets_and_what_its_worker_writes_is_text(
+    driver: Any, redis_server: Any, redis_client: Any
+):
+    drives = AnsweringDriver(redis_client)
+    begun = {"worker": "w@h", "host": "h", "devices": [MARKUP], "at": 3.0}
+    for trial in ("0001", "0002"):
+        drives.journal.record(AttemptStarted(trial=TrialId(trial), attempt=1, **begun).encode())
+    over = {"gpu_percent": 81.0, "gpu_percent_peak": 99.0, "gpu_idle_s": 1390.0, "gpu_slots": 2, MARKUP: 1.0}
+    ended = AttemptEnded(trial=TrialId("0002"), attempt=1, end=AttemptEnd.COMPLETED, at=4.0, usage=over)
+    drives.journal.record(ended.encode())
+    use = LiveUse(1, {MARKUP: DeviceUse(1.0, 31.2e9, 71.0)}, 3.75, 2e9, {MARKUP: 754.0}, {"sampled_s": 900.0})
+    UsageBoard(redis_client).write((NAME, "w@h"), {"0001": use, "0002": use})
+    try:
+        with serving(driver, Places([], redis_server.url, broker_alone=True)) as page:
+            page.go(f"#/e/{NAME}/0001")
+            page.shows(
+                "Usage", f"attempt 1 holds device {MARKUP} and leaves it idle for 12 min 34 s", "sampled for 15 min"
+            )
+            page.shows(f"device {MARKUP}: 1 %, 31.2 GB, 71 W · 3.8 CPUs, 2.0 GB of memory")
+            check_text_alone(page)
+            page.go(f"#/e/{NAME}/0002")
+            page.shows(
+                "attempt 1 has left a device idle for 23 min 10 s at a stretch",
+                "GPU 81 % (up to 99 %)",
+                "2 slots share",
+            )
+            assert "now device" not in page.text
+            page.go("#/fleet")
+            page.shows("What runs where", "idle for 12 min 34 s, 1 %, 31.2 GB")
             check_text_alone(page)
             assert page.complaints() == []
     finally:
