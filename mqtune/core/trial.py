@@ -463,7 +463,7 @@ class Attempt:
     log_mark: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
-    usage: dict[str, float] = field(default_factory=dict)
+    usage: Body = field(default_factory=dict)
     reports: int = 0
 
     @property
