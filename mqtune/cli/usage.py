@@ -16,6 +16,7 @@ from mqtune.results.experiments import duration
 #: How long a server may take to answer: all else is known without it.
 _CONNECT_S: Final = 1.0
 _BYTES_PER_GB: Final = 1e9
+_BYTES_PER_MB: Final = 1e6
 _J_PER_WH: Final = 3_600.0
 _WH_PER_KWH: Final = 1_000.0
 #: The most trials that are named as those that leave a device idle.
@@ -97,14 +98,14 @@ def short_use_text(use: LiveUse | None) -> str:
     percents = [f"{device.percent:.0f} %" for device in devices if device.percent is not None]
     sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
     idle = f"idle for {duration(max(use.idle.values()))}" if use.idle else ""
-    gpu = ", ".join(filter(None, [idle, " / ".join(percents), _gb(sum(sizes)) if sizes else ""]))
+    gpu = ", ".join(filter(None, [idle, " / ".join(percents), _size(sum(sizes)) if sizes else ""]))
     return gpu or _processes_text(use)
 
 
 def _device_text(name: str, use: DeviceUse) -> str:
     parts = [
         f"{use.percent:.0f} %" if use.percent is not None else "",
-        _gb(use.memory_bytes) if use.memory_bytes is not None else "",
+        _size(use.memory_bytes) if use.memory_bytes is not None else "",
         f"{use.power_w:.0f} W" if use.power_w is not None else "",
     ]
     known = ", ".join(filter(None, parts))
@@ -115,7 +116,9 @@ def _device_text(name: str, use: DeviceUse) -> str:
 
 def _processes_text(use: LiveUse) -> str:
     cpus = f"{use.cpus:.1f} CPUs" if use.cpus is not None else ""
-    return ", ".join(filter(None, [cpus, f"{_gb(use.memory_bytes)} of memory" if use.memory_bytes is not None else ""]))
+    return ", ".join(
+        filter(None, [cpus, f"{_size(use.memory_bytes)} of memory" if use.memory_bytes is not None else ""])
+    )
 
 
 def usage_text(usage: Mapping[str, float]) -> str:
@@ -128,7 +131,7 @@ def _gpu_parts(usage: Mapping[str, float]) -> list[str]:
     if "gpu_percent" in usage:
         found.append(f"{usage['gpu_percent']:.0f} % (up to {usage.get('gpu_percent_peak', 0):.0f} %)")
     if "gpu_memory_bytes_peak" in usage:
-        found.append(f"up to {_gb(usage['gpu_memory_bytes_peak'])}")
+        found.append(f"up to {_size(usage['gpu_memory_bytes_peak'])}")
     if "gpu_power_w" in usage:
         found.append(f"{usage['gpu_power_w']:.0f} W ({_energy(usage.get('gpu_energy_j', 0))})")
     return [f"GPU {found[0]}", *found[1:]] if found else []
@@ -138,7 +141,7 @@ def _process_parts(usage: Mapping[str, float]) -> Iterator[str]:
     if "cpus" in usage:
         yield f"{usage['cpus']:.1f} CPUs"
     if "memory_bytes_peak" in usage:
-        yield f"up to {_gb(usage['memory_bytes_peak'])} of memory"
+        yield f"up to {_size(usage['memory_bytes_peak'])} of memory"
 
 
 def _span(usage: Mapping[str, float]) -> Iterator[str]:
@@ -146,8 +149,8 @@ def _span(usage: Mapping[str, float]) -> Iterator[str]:
         yield f"sampled for {duration(usage['sampled_s'])}"
 
 
-def _gb(size: float) -> str:
-    return f"{size / _BYTES_PER_GB:.1f} GB"
+def _size(count: float) -> str:
+    return f"{count / _BYTES_PER_GB:.1f} GB" if count >= _BYTES_PER_GB else f"{count / _BYTES_PER_MB:.0f} MB"
 
 
 def _energy(joules: float) -> str:

@@ -97,6 +97,7 @@ def test_figures_are_a_line_of_what_is_known() -> None:
         "GPU 81 % (up to 99 %), up to 33.0 GB, 398 W (816.7 Wh) · 3.2 CPUs, up to 12.4 GB of memory · sampled for 2 h 03 min"
     )
     assert shown.usage_text({"gpu_memory_bytes_peak": 5 * GB}) == "GPU up to 5.0 GB"
+    assert shown.usage_text({"memory_bytes_peak": 13_520_896}) == "up to 14 MB of memory"
     assert shown.usage_text({"gpu_power_w": 400.0, "gpu_energy_j": 7_200_000.0}) == "GPU 400 W (2.0 kWh)"
     assert shown.usage_text({}) == ""
 
