@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import trainables
 import trainables_saving as saving
 from click.testing import CliRunner
-from running import running_worker
+from running import HERE, running_worker
+from started import started
 from waiting import eventually
 
 import mqtune
@@ -18,8 +21,10 @@ from mqtune.cli import group
 from mqtune.cli.fleet import open_fleet, shares_on
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import busy_as
+from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
 from mqtune.journal import demands
+from mqtune.journal.connection import connect
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)
@@ -108,6 +113,47 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
     eventually(lambda: running(first)[0] > 4, 60)
 
 
+def test_a_driver_that_is_killed_has_its_share_until_its_demand_runs_out_and_another_has_the_slots_then(
+    make: Make, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(demands, "DEMAND_S", 3.0)
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
+    second = make()
+    eventually(lambda: running(second)[0] > 4, 60)
+
+    name, log = f"{second.name}-killed", tmp_path / "driver.log"
+    command = [sys.executable, str(HERE / "sharing_driver.py"), fleet, name, str(SLOT.cpus), "5.0"]
+    with contextlib.closing(connect(fleet)) as client, started(command, {}, log) as first:
+        others = set(client.hkeys(DEMANDS))
+
+        def both_run() -> bool:
+            assert first.poll() is None, log.read_text()
+            journaled = client.xlen(ExperimentKeys(name).journal)
+            return running(second) == [2] and journaled > 2
+
+        eventually(both_run, 60)
+        first.kill()
+        first.wait()
+
+        # It says nothing any more, and what it has said holds on for a while.
+        (demand,) = set(client.hkeys(DEMANDS)) - others
+        holds_until_ms = int(client.hget(DEMANDS, demand).split()[0])
+        eventually(lambda: running(second)[0] > 2, 60)
+        seconds, microseconds = client.time()
+        assert seconds * 1000 + microseconds / 1000 > holds_until_ms
+        eventually(lambda: running(second)[0] > 4, 60)
+        assert not client.hexists(DEMANDS, demand)
+
+
+@pytest.fixture
+def no_quota_is_left(fleet: str) -> Iterator[None]:
+    """A test that fails holds no other back."""
+    yield
+    with contextlib.closing(connect(fleet)) as client:
+        client.delete(QUOTAS)
+
+
+@pytest.mark.usefixtures("no_quota_is_left")
 def test_a_quota_holds_while_trials_run_and_is_said(make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
     monkeypatch.setenv("MQTUNE_BROKER", fleet)
