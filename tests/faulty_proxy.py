@@ -25,9 +25,11 @@ class FaultyProxy:
 
     Args:
         upstream: URL of the Redis, ``redis://…`` or ``unix://…``; it need not be up yet, and may be restarted.
+        hears: what becomes of that which the Redis says, piece by piece.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, *, hears: Callable[[bytes], bytes] = bytes) -> None:
+        self._hears = hears
         parts = urlsplit(upstream)
         self._path = unquote(parts.path) if parts.scheme == "unix" else None
         self._host, self._port = parts.hostname or "localhost", parts.port or 6379
@@ -51,8 +53,9 @@ class FaultyProxy:
             self._address = free.getsockname()
         self.accept()
         login = f"{parts.username or ''}:{quote(unquote(parts.password or ''), safe='')}@" if parts.password else ""
+        self.port: int = self._address[1]
         #: The Redis as it is seen through here.
-        self.url = f"redis://{login}127.0.0.1:{self._address[1]}/0"
+        self.url = f"redis://{login}127.0.0.1:{self.port}/0"
 
     def cut(self) -> None:
         """Reset all connections that there are; new ones can be made."""
@@ -157,7 +160,10 @@ class FaultyProxy:
             writer.transport.abort()
             return
         self._pairs[writer] = to_them
-        pumps = [asyncio.create_task(self._pump(reader, to_them)), asyncio.create_task(self._pump(theirs, writer))]
+        pumps = [
+            asyncio.create_task(self._pump(reader, to_them, bytes)),
+            asyncio.create_task(self._pump(theirs, writer, self._hears)),
+        ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -169,7 +175,9 @@ class FaultyProxy:
             for end in (writer, to_them):
                 end.transport.abort()
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, passed_on: Callable[[bytes], bytes]
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(_READ_BYTES):
                 if self.delay_s:
@@ -178,7 +186,7 @@ class FaultyProxy:
                 if self._loses:
                     self._torn.add(target)
                     continue
-                target.write(data)
+                target.write(passed_on(data))
                 await target.drain()
             # The end of a connection is held, and lost, like all that comes over it.
             await self._flowing.wait()

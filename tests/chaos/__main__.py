@@ -137,6 +137,8 @@ def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds with violations": [outcome["seed"] for outcome in broken],
         "reports": sum(outcome.get("reports", 0) for outcome in outcomes),
         "attempts lost": sum(outcome.get("lost", 0) for outcome in outcomes),
+        "attempts paused for others": sum(outcome.get("preempted", 0) for outcome in outcomes),
+        "claims under a quota": sum(outcome.get("under_quota", 0) for outcome in outcomes),
         "requests": dict(sum((Counter(outcome.get("requests", {})) for outcome in outcomes), Counter())),
         "drivers": sum(outcome.get("drivers", 0) for outcome in outcomes),
         "workers": sum(outcome.get("workers", 0) for outcome in outcomes),

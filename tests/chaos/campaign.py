@@ -17,10 +17,12 @@ from typing import Any, Final
 import counting
 import msgpack
 import times as run_times
-from checker import check
+from checker import FENCED_S, check
 from counting import MISCHIEF
 from faults import FAULTS
-from observed import Isolation, Observed, Violation, lines, rows
+from looks import Looks
+from observed import SET_BACK_S, Isolation, Observed, Violation, decoded, lines, rows
+from quota_check import check_quotas, check_starved
 from stalls import Stalls
 from world import Driver, Experiment, Worker, World, described
 
@@ -30,21 +32,28 @@ STORM_S: Final = 6.0
 LOSS_GRACE_S: Final = 1.0
 #: Not faults at all: requests.
 _REQUESTS: Final = ("request made", "request doubled", "answer lost", "task revoked", "operator oversteps")
-#: How many of them a run has at most, if nothing else is asked for.
+#: What an operator changes in how experiments share the fleet, and how often in a run at most.
+_SHARING: Final = ("quota changed", "standing changed")
+_MOST_SHARING: Final = 3
+#: The share of runs with a Redis that fails over, of those in which workers and trials are not left alone.
+_FAILING_OVER: Final = 0.4
+#: How many requests a run has at most, if nothing else is asked for.
 REQUESTS: Final = 4
 #: After how long one is made that found no experiment under way, in seconds.
 _ASK_AGAIN_S: Final = 0.5
 #: What may have an experiment that was over go on, in part: more trials are wanted, or it had been ended before all had begun.
 _GROWING: Final = frozenset({"add", "set", "end"})
 #: Faults that only drivers feel.
-_DRIVERS: Final = ("driver", "second", "nobody", *_REQUESTS)
+_DRIVERS: Final = ("driver", "second", "nobody", *_REQUESTS, *_SHARING)
 #: Faults after which a driver may have been silent for longer than that.
-_SILENCING: Final = ("driver", "second", "nobody", "redis", "clients", "memory")
+_SILENCING: Final = ("driver", "second", "nobody", "redis", "clients", "memory", "failover")
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
 DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
 _MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
 _POLL_S: Final = 0.02
+#: With what the reason begins for which a trial is paused for other experiments.
+_PAUSED: Final = "paused, and goes on later"
 #: How many characters of a log's end a violation shows: an error's message, and where it was raised.
 _TAIL: Final = 600
 #: A run in which so much is broken before its end goes nowhere.
@@ -71,6 +80,9 @@ class Outcome:
     lost: int = 0
     #: How many requests of each action were carried out, and how many refused.
     requests: dict[str, int] = field(default_factory=dict)
+    #: How many attempts were paused for others, and how many claims fell under a quota.
+    preempted: int = 0
+    under_quota: int = 0
     #: From the death of a worker to the next report of each trial that it ran.
     recoveries_s: list[float] = field(default_factory=list)
     #: How late a thread woke up at worst.
@@ -121,15 +133,34 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
         "sync": random.choice(["stream", "stream", "stream", "lockstep"]),
         "on_driver_loss": on_loss,
         "driver_loss_grace_s": LOSS_GRACE_S,
+        "standing": {
+            "priority": random.choice(["high", "normal", "normal", "low"]),
+            "share": random.choice([0.5, 1.0, 1.0, 3.0]),
+            "preemptible": random.choice([True, False]),
+        },
+        # Quotas are not kept by good will.
+        "ignores_quotas": random.choice([True, False]),
     }
 
 
 def kinds_of(random: Random, number: int, requests: int = REQUESTS) -> list[str]:
-    """Return the kinds of a run's faults, in each third run such as touch neither workers nor trials; and 1 to *requests* requests."""
+    """Return the kinds of a run's faults, in each third run such as touch neither workers nor trials.
+
+    To them come 1 to *requests* requests, and changes to how the fleet is shared.
+    """
     calm = random.random() < 1 / 3
-    kinds = [name for name, fault in FAULTS.items() if not (calm and fault.may_lose)]
+    fails_over = not calm and random.random() < _FAILING_OVER
+    redis = "fails over" if fails_over else "lone"
+    kinds = [
+        name
+        for name, fault in FAULTS.items()
+        if not (calm and fault.may_lose) and fault.on in ("", redis) and name not in _SHARING
+    ]
     chosen = random.choices(kinds, [FAULTS[name].weight for name in kinds], k=number)
-    return chosen + random.choices(_REQUESTS, k=random.randint(max(1, requests // 4), requests))
+    if fails_over:
+        chosen[0] = "failover"
+    chosen += random.choices(_REQUESTS, k=random.randint(max(1, requests // 4), requests))
+    return chosen + random.choices(_SHARING, k=random.randint(0, _MOST_SHARING))
 
 
 @dataclass
@@ -171,9 +202,10 @@ class Campaign:
         self.lease_s, self.lock_s = run_times.lease_s(self.times), run_times.lock_s(self.times)
         self.undriven_after_s = self.lock_s + LOSS_GRACE_S
         plans = plans_of(self.random, seed)
-        self.world = World(folder, plans, self.times)
-        self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
         self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6), requests)
+        self.world = World(folder, plans, self.times, fails_over="failover" in self._kinds)
+        self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
+        self._looks = Looks(self.world.server, {each.name: each.keys.leases for each in self.world.experiments})
         self._driving = [_Driving(experiment) for experiment in self.world.experiments]
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -217,7 +249,7 @@ class Campaign:
         began = time.monotonic()
         stalls = Stalls()
         try:
-            with stalls:
+            with stalls, self._looks:
                 self.world.start()
                 self._began = time.monotonic()
                 for kind in self._kinds:
@@ -247,7 +279,7 @@ class Campaign:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
             if kind in ("worker killed", "machine killed"):
                 self._killed_workers.append((what, at))
-        elif kind in _REQUESTS:
+        elif kind in (*_REQUESTS, *_SHARING):
             # There is nothing yet that anything could be asked for.
             self.later(_ASK_AGAIN_S, lambda: self._strike(kind))
 
@@ -347,6 +379,18 @@ class Campaign:
         for observed in seen:
             self.outcome.violations += check(observed)
             self._count(observed)
+        self._check_quotas(seen)
+
+    def _check_quotas(self, seen: list[Observed]) -> None:
+        # What can't be read was found before.
+        journals = {
+            each.experiment.name: decoded(observed.entries, [])
+            for each, observed in zip(self._driving, seen, strict=True)
+        }
+        clock = seen[0].clock
+        forgot = [(begin - SET_BACK_S + clock, end + 2 * FENCED_S + clock) for begin, end in self._forgot]
+        found, self.outcome.under_quota = check_quotas(journals, self._looks.taken, self.lease_s, forgot)
+        self.outcome.violations += [*found, *check_starved(journals, self._looks.taken)]
 
     def _read_again(self, driving: _Driving, stalls: Stalls) -> Observed:
         """Have another driver read a finished experiment, which must find the same; return what was seen of it."""
@@ -411,6 +455,10 @@ class Campaign:
         ]
         outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
         outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
+        outcome.preempted += sum(
+            kind == "decided" and body["intent"] == "hand_back" and body.get("reason", "").startswith(_PAUSED)
+            for _, kind, body in events
+        )
         asked = {body["id"]: body["action"] for _, kind, body in events if kind == "requested"}
         for _, kind, body in events:
             if kind == "answered":

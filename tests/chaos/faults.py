@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import process_faults
 import request_faults
 import server_faults
+import sharing_faults
 from befalling import Run
 
 
 class Fault(NamedTuple):
     """A kind of fault: what it does, which returns what it did, or empty if there was nothing to do it to.
 
-    ``may_lose``: whether attempts may be lost, handed back or fail by a signal for it.
+    ``may_lose``: whether attempts may be lost, handed back or fail by a signal for it. ``on``: the Redis that it can happen to, where
+    that is not any: a "lone" one, or one that "fails over".
     """
 
     act: Callable[[Run], str]
     may_lose: bool = False
     weight: int = 2
+    on: Literal["", "lone", "fails over"] = ""
 
 
 FAULTS: Final[dict[str, Fault]] = {
@@ -46,20 +49,23 @@ FAULTS: Final[dict[str, Fault]] = {
     "worker held": Fault(server_faults.worker_held, may_lose=True),
     "worker lost bytes": Fault(server_faults.worker_lost_bytes, may_lose=True),
     "worker slow": Fault(server_faults.worker_slow),
-    "redis killed": Fault(server_faults.redis_killed, weight=4),
-    "redis frozen": Fault(server_faults.redis_frozen),
+    "redis killed": Fault(server_faults.redis_killed, weight=4, on="lone"),
+    "redis frozen": Fault(server_faults.redis_frozen, on="lone"),
     "clients killed": Fault(server_faults.clients_killed),
     "subscribers killed": Fault(server_faults.subscribers_killed, weight=1),
-    "clients paused": Fault(server_faults.clients_paused, weight=1),
+    "clients paused": Fault(server_faults.clients_paused, weight=1, on="lone"),
     "memory full": Fault(server_faults.memory_full),
     "queue lost": Fault(server_faults.queue_lost),
     "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
     "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),
-    "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1),
+    "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1, on="lone"),
     "request made": Fault(request_faults.request_made, weight=1),
     "request doubled": Fault(request_faults.request_doubled, weight=1),
     "answer lost": Fault(request_faults.answer_lost, weight=1),
     "task revoked": Fault(request_faults.task_revoked, weight=1),
     "operator oversteps": Fault(request_faults.operator_oversteps, weight=1),
-    "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1),
+    "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1, on="lone"),
+    "failover": Fault(server_faults.failover, may_lose=True, weight=4, on="fails over"),
+    "quota changed": Fault(sharing_faults.quota_changed, weight=1),
+    "standing changed": Fault(sharing_faults.standing_changed, weight=1),
 }

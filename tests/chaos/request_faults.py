@@ -13,8 +13,9 @@ import celery
 import kombu.exceptions
 import redis
 from befalling import Run
+from lone import OPERATOR
 from observed import lines
-from world import OPERATOR, Experiment
+from world import Experiment
 
 from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME, drain_key
 
@@ -51,7 +52,7 @@ def answer_lost(run: Run) -> str:
 
 
 def _ask(run: Run, how: str) -> str:
-    if (experiment := _experiment(run)) is None:
+    if (experiment := experiment_under_way(run)) is None:
         return ""
     action, arguments = run.random.choice(_requests(run, experiment))
     # There may be no such trial yet.
@@ -75,7 +76,7 @@ def _ask(run: Run, how: str) -> str:
     return " ".join(filter(None, [f"{experiment.name}:", action, trial, str(arguments or ""), how, by]))
 
 
-def _experiment(run: Run) -> Experiment | None:
+def experiment_under_way(run: Run) -> Experiment | None:
     """Return an experiment that is under way: a trial has run, and not all have ended."""
     under_way = [each for each in run.world.experiments if run.world.has_begun(each) and not each.results.exists()]
     return run.random.choice(under_way) if under_way else None
@@ -128,11 +129,11 @@ def _is_over(answer: dict[str, Any]) -> bool:
 
 def task_revoked(run: Run) -> str:
     """Celery's revoke of an attempt's task, waiting or running, which a worker that joins later has not heard."""
-    world, experiment = run.world, _experiment(run)
+    world, experiment = run.world, experiment_under_way(run)
     if experiment is None:
         return ""
     keys = experiment.keys
-    with contextlib.suppress(redis.RedisError), _client(run) as client:
+    with contextlib.suppress(redis.RedisError), client_of(run) as client:
         trials = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
         if not trials:
             return ""
@@ -162,7 +163,7 @@ def _tell_workers(run: Run, task_id: str) -> bool:
     return False
 
 
-def _client(run: Run, user: str = "default") -> Any:
+def client_of(run: Run, user: str = "default") -> Any:
     server = run.world.server
     password = server.operator_password if user == OPERATOR else server.password
     return redis.Redis(port=server.port, username=user, password=password, socket_timeout=_PATIENCE_S, protocol=2)
@@ -195,7 +196,7 @@ def operator_oversteps(run: Run) -> str:
     ]
     run.random.shuffle(commands)
     refused = 0
-    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), _client(run, OPERATOR) as client:
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run, OPERATOR) as client:
         for command in commands:
             refused += is_refused(run, lambda command=command: client.execute_command(*command), str(command))
     if workers:

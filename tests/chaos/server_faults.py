@@ -7,15 +7,23 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import celery
 import kombu.exceptions
 import redis
 from befalling import Run
+from lone import Server
 from observed import SET_BACK_S
+from replicated import Replicated
 
 from mqtune.core.keys import TASK_NAME
+
+#: Of that, what may pass between the moment that a replica is cut off and the death of its master, in seconds.
+_LAGS_S: Final = SET_BACK_S - 0.3
+#: How long after the failover the server is back that was the master, in seconds.
+_BACK_S: Final = (0.0, 1.0, 4.0)
+_LOOK_S: Final = 0.1
 
 
 def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
@@ -93,7 +101,7 @@ def driver_lost_bytes(run: Run) -> str:
 
 def redis_killed(run: Run) -> str:
     server = run.world.server
-    if not server.is_up:
+    if not isinstance(server, Server) or not server.is_up:
         return ""
     server.kill()
     for_s = run.random.choice([0.0, 0.5, 2.0])
@@ -103,7 +111,7 @@ def redis_killed(run: Run) -> str:
 
 def redis_frozen(run: Run) -> str:
     server = run.world.server
-    if server.process is None or not server.is_up:
+    if not isinstance(server, Server) or server.process is None or not server.is_up:
         return ""
     process = server.process
     process.send_signal(signal.SIGSTOP)
@@ -158,38 +166,68 @@ def memory_full(run: Run) -> str:
     return f"for {for_s:.1f} s"
 
 
-def _lose_data(run: Run, lose: Callable[[], None]) -> None:
+def _lose_data(run: Run, server: Server, lose: Callable[[], None]) -> None:
     """Have the server back with other data, of which no worker can have heard before."""
     begin = time.monotonic()
     workers = list(run.world.workers)
-    run.world.server.kill()
+    server.kill()
     lose()
-    run.world.server.start()
+    server.start()
     run.isolated(workers, begin)
     run.forgot(begin)
 
 
 def redis_emptied(run: Run) -> str:
     server = run.world.server
-    if not server.is_up:
+    if not isinstance(server, Server) or not server.is_up:
         return ""
-    _lose_data(run, server.forget)
+    _lose_data(run, server, server.forget)
     return "all"
 
 
 def redis_set_back(run: Run) -> str:
     server = run.world.server
-    if not server.is_up:
+    if not isinstance(server, Server) or not server.is_up:
         return ""
     copy = server.keep_copy()
     by_s = run.random.uniform(0.1, SET_BACK_S)
 
     def set_back() -> None:
         if server.is_up:
-            _lose_data(run, partial(server.set_back, copy))
+            _lose_data(run, server, partial(server.set_back, copy))
 
     run.later(by_s, set_back)
     return f"by {by_s:.1f} s"
+
+
+def failover(run: Run) -> str:
+    """The master is killed, and the replica takes its place, perhaps without what the master took last; the other comes back as a replica."""
+    server = run.world.server
+    if not isinstance(server, Replicated) or not server.begin_failover():
+        return ""
+    lags_s = run.random.choice([0.0, run.random.uniform(0.2, _LAGS_S)])
+    back_s = run.random.choice(_BACK_S)
+    if lags_s:
+        server.cut_off_replica()
+    run.later(lags_s, lambda: _kill_master(run, server, back_s))
+    return f"without the last {lags_s:.1f} s, and the other is back {back_s:.0f} s later"
+
+
+def _kill_master(run: Run, server: Replicated, back_s: float) -> None:
+    begin = time.monotonic()
+    workers = list(run.world.workers)
+    server.kill_master()
+
+    def look() -> None:
+        if not server.has_failed_over():
+            run.later(_LOOK_S, look)
+            return
+        # Replication is asynchronous: also a replica that was not cut off may lack the last writes.
+        run.isolated(workers, begin)
+        run.forgot(begin)
+        run.later(back_s, server.bring_back)
+
+    look()
 
 
 def queue_lost(run: Run) -> str:

@@ -20,6 +20,15 @@ RUNS = {
     106: ["driver lost bytes", "worker lost bytes", "zygote killed", "driver cut", "redis set back", "driver frozen"],
     121: ["nobody drives", "driver killed", "zygote frozen", "key lost", "foreign traffic"],
     131: ["request made", "request doubled", "driver killed", "answer lost", "operator oversteps", "task revoked"],
+    141: ["failover", "driver killed", "worker frozen", "driver held", "quota changed", "worker killed"],
+    182: [
+        "standing changed",
+        "standing changed",
+        "quota changed",
+        "standing changed",
+        "driver killed",
+        "quota changed",
+    ],
 }
 #: A run has a deadline of its own.
 STUCK_S = 280
@@ -30,7 +39,7 @@ def test_each_kind_of_fault_has_a_run() -> None:
 
 
 @pytest.mark.timeout(STUCK_S + 10)
-@pytest.mark.parametrize("seeds", [(101, 103, 121, 131), (104, 105, 106)], ids=str)
+@pytest.mark.parametrize("seeds", [(101, 103, 121, 131, 182), (104, 105, 106, 141)], ids=str)
 @pytest.mark.usefixtures("server_binary")
 def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
     # They wait more than they compute.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,12 @@ from random import Random
 import pytest
 import times
 from campaign import plan_of
+from faulty_proxy import FaultyProxy
 from waiting import eventually
 from world import World
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.journal.connection import connect
 
 #: A worker's start, or an experiment of a few trials, on a busy machine.
 SOON_S = 50.0
@@ -29,6 +34,17 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
     finally:
         world.close()
+
+
+def test_whoever_asks_sentinels_by_a_way_is_led_to_servers_by_it(redis_server: EmbeddedServer) -> None:
+    answer = b"\r\n40001\r\n"
+
+    with (
+        FaultyProxy(redis_server.url, hears=lambda said: said.replace(answer, b"\r\n40002\r\n")) as proxy,
+        contextlib.closing(connect(proxy.url)) as client,
+    ):
+        assert client.echo("40001") == b"40002"
+        assert client.echo("4000") == b"4000"
 
 
 @pytest.mark.usefixtures("server_binary")

@@ -11,11 +11,14 @@ from typing import Any, Final
 #: In the environment of drivers and workers: the times that they go by, as JSON; empty for mqtune's own.
 TIMES: Final = "MQTUNE_CHAOS_TIMES"
 
-#: Where each time is kept, and what it is in a short run, in seconds: each is a third of mqtune's own, as is its margin.
+#: Where each time is kept, and what it is in a short run, in seconds: each is a third of mqtune's own, as is its margin. Those of
+#: sharing are much shorter, so that trials are paused for others at all in a run.
 SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
     "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
     "mqtune.driver.timers": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
+    "mqtune.journal.demands": {"DEMAND_S": 6.0},
+    "mqtune.driver.sharing": {"LOOK_S": 0.3, "RECKON_S": 1.5, "MEMORY_S": 20.0, "GRACE_S": 1.0, "TURN_S": 4.0},
     "mqtune.journal.connection": {"COMMAND_TIMEOUT_S": 4.0, "BLOCKING_READ_MAX_S": 1.5},
 }
 OWN: Final[dict[str, dict[str, float]]] = {}

@@ -1,4 +1,4 @@
-"""What a run consists of: a Redis, workers and drivers, each a process that can be killed, frozen and started again."""
+"""What a run consists of: a Redis, workers and drivers, each a process that can be killed, frozen and started again; see lone, replicated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,15 +19,13 @@ from typing import Any, Final
 
 import counting
 import psutil
-import redis
 import times as run_times
 from driver_main import ATTACH, FINISHED, REFUSED, TO_GO_ON
-from faulty_proxy import FaultyProxy
+from lone import OPERATOR, UP_S, Server
+from replicated import Replicated
 
-from mqtune.backends.local.server import find_binary
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources, queue_name
-from mqtune.journal.acl import account, password_hash, rules_of
 from mqtune.journal.fleet import Fleet
 
 HERE: Final = Path(__file__).parent
@@ -36,116 +33,9 @@ HERE: Final = Path(__file__).parent
 MARK: Final = "MQTUNE_CHAOS_RUN"
 #: A shape of slot that no other worker on the machine has.
 CPUS: Final = 7
-#: How long a server, a worker or a driver may take to be up on a machine that does much else.
-UP_S: Final = 60.0
 #: How long a worker that is told to end may take: the stop ladder, the kill and the threads, and a loaded machine.
 LEAVE_S: Final = 60.0
 _POLL_S: Final = 0.02
-#: The account of those who may only look at experiments and make requests.
-OPERATOR: Final = "mqtune-operator"
-#: Where a server keeps its data, and an earlier state of it.
-_DATA: Final = "appendonlydir"
-_COPY: Final = "copy"
-_ACCOUNTS: Final = "users.acl"
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-class Server:
-    """A Redis with its append-only file on, on a port of its own, which it keeps when it is started again.
-
-    It has an operator's account besides the one that may do everything; accounts stay whatever becomes of the data.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-        self.port = _free_port()
-        self.password = secrets.token_hex(8)
-        self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
-        self.operator_password = secrets.token_hex(8)
-        accounts = [
-            f"user default on #{password_hash(self.password)} ~* &* +@all",
-            account(OPERATOR, password_hash(self.operator_password), rules_of("operator"), aclfile=True),
-        ]
-        (folder / _ACCOUNTS).write_text("\n".join(accounts) + "\n")
-        self.process: subprocess.Popen[bytes] | None = None
-        self._client: redis.Redis | None = None
-        self._copies = 0
-
-    @property
-    def is_up(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def client(self) -> redis.Redis:
-        """A connection around all proxies."""
-        if self._client is None:
-            self._client = redis.Redis(
-                port=self.port, password=self.password, socket_timeout=UP_S, protocol=2, client_name="chaos"
-            )
-        return self._client
-
-    def start(self) -> None:
-        options = {
-            "port": str(self.port),
-            "bind": "127.0.0.1",
-            "aclfile": str(self.folder / _ACCOUNTS),
-            "dir": str(self.folder),
-            "appendonly": "yes",
-            # What was answered is in the file. With "everysec", a kill may cost what a slow disk has not taken yet.
-            "appendfsync": "always",
-            "save": "",
-            "maxmemory-policy": "noeviction",
-        }
-        arguments = [word for key, value in options.items() for word in (f"--{key}", value)]
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [str(find_binary().path), *arguments],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.wait_up()
-
-    def wait_up(self) -> None:
-        deadline = time.monotonic() + UP_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(redis.RedisError, OSError):
-                self.client.ping()
-                return
-            time.sleep(_POLL_S)
-        raise RuntimeError(f"the server did not come up: {(self.folder / 'server.log').read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def keep_copy(self) -> Path:
-        """Copy what is in its file now, to be set back to later; return the copy."""
-        self._copies += 1
-        return shutil.copytree(self.folder / _DATA, self.folder / f"{_COPY}-{self._copies}")
-
-    def forget(self) -> None:
-        """Lose all data; it must not run."""
-        shutil.rmtree(self.folder / _DATA)
-
-    def set_back(self, copy: Path) -> None:
-        """Have the data of a copy again, which is gone then; it must not run."""
-        self.forget()
-        copy.rename(self.folder / _DATA)
-
-    def stop(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self.kill()
 
 
 @dataclass(slots=True)
@@ -219,6 +109,7 @@ class World:
         times: what drivers and workers go by, or nothing for mqtune's own.
         seats: how many workers there are.
         slots: how many slots each has.
+        fails_over: whether the Redis has a replica and Sentinels, by which drivers and workers come to it.
     """
 
     folder: Path
@@ -226,6 +117,7 @@ class World:
     times: dict[str, dict[str, float]]
     seats: int = 3
     slots: int = 2
+    fails_over: bool = False
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     workers: list[Worker] = field(default_factory=list)
     drivers: list[Driver] = field(default_factory=list)
@@ -233,14 +125,16 @@ class World:
     commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
     #: Those of them that their account may not give.
     forbidden: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    #: The patterns whose quotas somebody changes.
+    quotas: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("beats", "home", "logs", "store"):
             (self.folder / name).mkdir()
-        self.server = Server(self.folder / "redis")
-        self.proxies = [FaultyProxy(self.server.url) for _ in range(self.seats)]
-        self.driver_proxy = FaultyProxy(self.server.url)
+        self.server = (Replicated if self.fails_over else Server)(self.folder / "redis")
+        self.proxies = [self.server.way() for _ in range(self.seats)]
+        self.driver_proxy = self.server.way()
         self.queue = queue_name(Resources(cpus=CPUS))
         self._generations = [0] * self.seats
         #: As the operator sees the Redis.
@@ -310,10 +204,16 @@ class World:
 
     def drain(self, worker: Worker, *, as_operator: bool = False) -> None:
         """Tell a worker to end, by the command line; the operator's account may not."""
+        command = self.command("drain", worker.name, as_operator=as_operator)
+        if as_operator:
+            self.forbidden.append(command)
+
+    def command(self, *words: str, as_operator: bool = False) -> subprocess.Popen[bytes]:
+        """Give a command of ``mqtune``, and don't wait for it."""
         broker = self.operators_broker if as_operator else self.driver_proxy.url
         with (self.folder / "logs" / "commands.log").open("ab") as output:
             command = subprocess.Popen(
-                [sys.executable, "-m", "mqtune", "drain", worker.name, "--broker", broker],
+                [sys.executable, "-m", "mqtune", *words, "--broker", broker],
                 env=self._environment(),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -322,8 +222,7 @@ class World:
                 start_new_session=True,
             )
         self.commands.append(command)
-        if as_operator:
-            self.forbidden.append(command)
+        return command
 
     def has_begun(self, experiment: Experiment) -> bool:
         """Whether a trial of the experiment has run."""

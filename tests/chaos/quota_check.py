@@ -1,0 +1,136 @@
+"""Holds what was claimed in a run against the quotas that an operator had set: from the journals, and from looks at leases."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from looks import Look
+from observed import Entry, Violation, written_at
+
+#: How long after a quota is gone something that it held back has started, in seconds: faults are over by then, and what waits
+#: for another worker, another driver or a publication has had its turn.
+STARVED_S: Final = 60.0
+#: By how much an entry may be younger than its id says, in seconds.
+_ROUNDED_S: Final = 0.002
+
+_Trial = tuple[str, str]
+
+
+class Span(NamedTuple):
+    """An attempt, from its claim to its journaled end, by the server's clock; ``end`` is infinite for one without."""
+
+    trial: _Trial
+    begin: float
+    end: float
+
+
+def check_quotas(
+    journals: Mapping[str, Sequence[Entry]],
+    looks: Sequence[Look],
+    lease_s: float,
+    forgot: Sequence[tuple[float, float]],
+) -> tuple[list[Violation], int]:
+    """Return each claim that went beyond a quota, and how many claims fell under one.
+
+    An attempt counts while its lease holds, from its claim on if there was a quota then, or else from the first heartbeat after that
+    was set. What can't be told for the time between two looks counts for the claim.
+
+    Args:
+        journals: the entries of each experiment.
+        looks: at the server, in their order.
+        lease_s: for how long a claim or a heartbeat has the lease.
+        forgot: when claims may count for nothing, as the server was set back, by its own clock.
+    """
+    found: list[Violation] = []
+    spans = list(_spans(journals))
+    times = [look.at for look in looks]
+    since = _since(looks)
+    under = 0
+    for claim in sorted(spans, key=lambda span: span.begin):
+        before, behind = bisect_right(times, claim.begin) - 1, bisect_right(times, claim.begin + _ROUNDED_S)
+        if before < 0 or behind == len(looks) or any(begin <= claim.begin <= end for begin, end in forgot):
+            continue
+        there = [look.quotas for look in looks[before : behind + 1]]
+        for pattern in set(there[0]).intersection(*there):
+            if not fnmatchcase(claim.trial[0], pattern):
+                continue
+            under += 1
+            most = max(quotas[pattern] for quotas in there)
+            counted = [
+                span.trial
+                for span in spans
+                if span.begin <= claim.begin < span.end
+                and fnmatchcase(span.trial[0], pattern)
+                and _counts(span, claim.begin, looks[before], since[before][pattern], lease_s)
+            ]
+            if len(counted) > most:
+                found.append(
+                    Violation(
+                        "quota",
+                        f"{'/'.join(claim.trial)} was claimed at {claim.begin:.3f} as one of {len(counted)} under "
+                        f"{pattern!r}, which allowed {most}: {sorted(counted)}",
+                    )
+                )
+    return found, under
+
+
+def _counts(span: Span, at: float, look: Look, quota_since: float, lease_s: float) -> bool:
+    """Whether an attempt surely counted under a quota: its lease held, and was taken or renewed when the quota was there."""
+    until = max(span.begin + lease_s, look.leases.get(span.trial, 0.0))
+    return until > at and until - lease_s >= quota_since
+
+
+def _since(looks: Sequence[Look]) -> list[dict[str, float]]:
+    """Return for each look since when each quota was surely there without a break."""
+    found: list[dict[str, float]] = []
+    before: dict[str, float] = {}
+    for look in looks:
+        before = {pattern: before.get(pattern, look.at) for pattern in look.quotas}
+        found.append(before)
+    return found
+
+
+def _spans(journals: Mapping[str, Sequence[Entry]]) -> Iterator[Span]:
+    for experiment, entries in journals.items():
+        begun: dict[tuple[str, int], float] = {}
+        for entry in entries:
+            if entry.kind in ("started", "ended"):
+                attempt = entry.body["trial"], entry.body["attempt"]
+                if entry.kind == "started":
+                    begun[attempt] = written_at(entry)
+                elif attempt in begun:
+                    yield Span((experiment, attempt[0]), begun.pop(attempt), written_at(entry))
+        for (trial, _), begin in begun.items():
+            yield Span((experiment, trial), begin, float("inf"))
+
+
+def check_starved(journals: Mapping[str, Sequence[Entry]], looks: Sequence[Look]) -> list[Violation]:
+    """Return each quota after whose end nothing that it had held back went on for long."""
+    found = []
+    for before, look in itertools.pairwise(looks):
+        for pattern in before.quotas.keys() - look.quotas.keys():
+            deadline = look.at + STARVED_S
+            held = [entries for name, entries in journals.items() if fnmatchcase(name, pattern)]
+            went_on = any(
+                look.at < written_at(entry) <= deadline and entry.kind in ("started", "ended", "closed")
+                for entries in held
+                for entry in entries
+            )
+            # Nothing is left to go on with where all had ended before.
+            were_over = all(_is_over(entries, look.at) for entries in held)
+            if not went_on and not were_over and looks[-1].at > deadline:
+                found.append(
+                    Violation(
+                        "quota", f"{STARVED_S:g} s after {pattern!r} was lifted at {look.at:.3f} nothing has started"
+                    )
+                )
+    return found
+
+
+def _is_over(entries: Sequence[Entry], at: float) -> bool:
+    closed = [entry for entry in entries if entry.kind == "closed" and written_at(entry) <= at]
+    return bool(closed) and closed[-1].body["outcome"] == "finished"

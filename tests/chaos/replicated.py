@@ -1,0 +1,159 @@
+"""A Redis that fails over: a master, its replica and three Sentinels, in the place of a run's one server."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Final
+
+import redis
+from faulty_proxy import FaultyProxy
+from lone import write_accounts
+from sentinels import Node, Watched
+
+#: When Sentinels take a master for gone that was killed, in milliseconds; and one that nobody has killed: never, however busy the machine.
+_DOWN_MS: Final = 500
+_NEVER_MS: Final = 3_600_000
+
+
+class Ways:
+    """The network from one client to all servers and Sentinels: what befalls it befalls all of it.
+
+    Sentinels that are asked through it name servers by their addresses in it.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        to_servers = [FaultyProxy(_address(node)) for node in watched.nodes]
+        addresses = [
+            (_in_answers(node.port), _in_answers(way.port)) for node, way in zip(watched.nodes, to_servers, strict=True)
+        ]
+
+        def rename(answer: bytes) -> bytes:
+            for theirs, ours in addresses:
+                answer = answer.replace(theirs, ours)
+            return answer
+
+        to_sentinels = [FaultyProxy(_address(sentinel), hears=rename) for sentinel in watched.sentinels]
+        self._proxies = [*to_servers, *to_sentinels]
+        self.url = watched.url_by([way.port for way in to_sentinels])
+
+    @property
+    def delay_s(self) -> float:
+        return self._proxies[0].delay_s
+
+    @delay_s.setter
+    def delay_s(self, delay_s: float) -> None:
+        for proxy in self._proxies:
+            proxy.delay_s = delay_s
+
+    def cut(self) -> None:
+        for proxy in self._proxies:
+            proxy.cut()
+
+    def hold(self) -> None:
+        for proxy in self._proxies:
+            proxy.hold()
+
+    def drop(self) -> None:
+        for proxy in self._proxies:
+            proxy.drop()
+
+    def release(self) -> None:
+        for proxy in self._proxies:
+            proxy.release()
+
+    def close(self) -> None:
+        for proxy in self._proxies:
+            proxy.close()
+
+
+def _address(node: Node) -> str:
+    return f"redis://127.0.0.1:{node.port}/0"
+
+
+def _in_answers(port: int) -> bytes:
+    """Return a port as it stands in what a Sentinel says; two of as many digits can take one another's place."""
+    return f"\r\n{port}\r\n".encode()
+
+
+class Replicated:
+    """A master, its replica and three Sentinels; all are up from the start."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.password, self.operator_password = secrets.token_hex(8), secrets.token_hex(8)
+        accounts = write_accounts(folder, self.password, self.operator_password)
+        self._watched = Watched(
+            folder, password=self.password, options=[f'aclfile "{accounts}"'], down_ms=_NEVER_MS, failover_ms=2000
+        )
+        self._master = self._watched.master
+        #: The one that was killed, until it is back.
+        self._killed: Node | None = None
+        self._is_failing_over = False
+
+    def start(self) -> None:
+        """It is up."""
+
+    def way(self) -> Ways:
+        """Return another way to it."""
+        return Ways(self._watched)
+
+    @property
+    def is_up(self) -> bool:
+        return self._killed is None
+
+    @property
+    def port(self) -> int:
+        """That of the master."""
+        return self._master.port
+
+    @property
+    def url(self) -> str:
+        """The master, around all Sentinels."""
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+    @property
+    def client(self) -> redis.Redis:
+        """A connection to the master, around all proxies."""
+        client: redis.Redis = self._master.client
+        return client
+
+    def begin_failover(self) -> bool:
+        """Take one failover for begun; return whether that may be: the replica has all that the master has, and the Sentinels know both."""
+        if not self._is_failing_over:
+            with contextlib.suppress(redis.RedisError, OSError):
+                self._is_failing_over = self._watched.is_whole()
+                return self._is_failing_over
+        return False
+
+    def cut_off_replica(self) -> None:
+        """Have the replica get nothing more of what the master takes."""
+        self._watched.cut_off_replica()
+
+    def kill_master(self) -> None:
+        """Kill the master, and have the Sentinels see it soon."""
+        self._killed = self._master
+        self._master.kill()
+        self._watched.expect(down_ms=_DOWN_MS)
+
+    def has_failed_over(self) -> bool:
+        """Whether the replica is the master; from then on it is what is looked at."""
+        assert self._killed is not None
+        replica = next(node for node in self._watched.nodes if node is not self._killed)
+        if not self._watched.is_master(replica):
+            return False
+        self._watched.expect(down_ms=_NEVER_MS)
+        self._watched.allow_replica(replica)
+        self._master = replica
+        return True
+
+    def bring_back(self) -> None:
+        """Start the server again that was killed; the Sentinels make it a replica."""
+        assert self._killed is not None
+        self._killed.start()
+        self._killed = None
+        self._is_failing_over = False
+
+    def stop(self) -> None:
+        self._watched.close()

@@ -1,0 +1,92 @@
+"""An operator who changes what experiments get of the fleet while they run: quotas, priorities, shares."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from typing import Any, Final
+
+import redis
+from befalling import Run
+from looks import QUOTAS
+from request_faults import client_of, experiment_under_way
+
+#: How many trials may run at once; none, fewer than the slots, and more.
+_SLOTS: Final = (0, 0, 1, 2, 3, 5, 8)
+#: How many times a quota is changed at most until it is lifted, and how long each holds, in seconds.
+_CHANGES: Final = 3
+_HOLDS_S: Final = (0.5, 5.0)
+#: After how long it is looked again whether a command has ended, or a quota is really gone, in seconds.
+_LOOK_S: Final = 0.2
+_AGAIN_S: Final = 1.0
+#: The share of commands that are given with the operator's account.
+_BY_OPERATOR: Final = 0.5
+
+
+def quota_changed(run: Run) -> str:
+    """``mqtune quota``: up, down, to nothing, and away again."""
+    names = [experiment.name for experiment in run.world.experiments]
+    family = f"{names[0].rpartition('-')[0]}-*"
+    pattern = run.random.choice([*names, family, family, "*"])
+    steps = run.random.choices(_SLOTS, k=run.random.randint(1, _CHANGES))
+    holds = [run.random.uniform(*_HOLDS_S) for _ in steps]
+    as_operator = run.random.random() < _BY_OPERATOR
+    if pattern in run.world.quotas:
+        return ""
+    run.world.quotas.add(pattern)
+
+    def change(left: list[tuple[int, float]]) -> None:
+        if not left:
+            _lift(run, pattern, None, as_operator=as_operator)
+            return
+        slots, for_s = left[0]
+        command = run.world.command("quota", pattern, str(slots), as_operator=as_operator)
+        run.later(_LOOK_S, lambda: _then(run, command, for_s, lambda: change(left[1:])))
+
+    change(list(zip(steps, holds, strict=True)))
+    return f"{pattern}: {', '.join(map(str, steps))}, none"
+
+
+def _then(run: Run, command: subprocess.Popen[bytes], for_s: float, action: Any) -> None:
+    """Do something some seconds after a command has ended, however: a Redis that is away refuses it."""
+    if command.poll() is None:
+        run.later(_LOOK_S, lambda: _then(run, command, for_s, action))
+    else:
+        run.later(for_s, action)
+
+
+def _lift(run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as_operator: bool) -> None:
+    """Drop a quota until it is gone, and again where a Redis that was set back has it once more."""
+    if all(experiment.results.exists() for experiment in run.world.experiments):
+        return
+    again_s = _LOOK_S
+    if command is None or command.poll() is not None:
+        command, again_s = None, _AGAIN_S
+        if _has_quota(run, pattern):
+            command = run.world.command("quota", pattern, "--drop", as_operator=as_operator)
+        else:
+            run.world.quotas.discard(pattern)
+    run.later(again_s, lambda: _lift(run, pattern, command, as_operator=as_operator))
+
+
+def _has_quota(run: Run, pattern: str) -> bool:
+    """Whether there is such a quota, or the Redis does not say."""
+    with contextlib.suppress(redis.RedisError, OSError), client_of(run) as client:
+        return bool(client.hexists(QUOTAS, pattern))
+    return True
+
+
+def standing_changed(run: Run) -> str:
+    """``mqtune set``: another priority or share, or whether trials may be paused for others."""
+    if (experiment := experiment_under_way(run)) is None:
+        return ""
+    values = {
+        "priority": run.random.choice(["high", "normal", "low"]),
+        "share": run.random.choice(["0.5", "1", "3"]),
+        "preemptible": run.random.choice(["true", "true", "false"]),
+    }
+    names = run.random.sample(sorted(values), run.random.randint(1, len(values)))
+    changes = [f"{name}={values[name]}" for name in names]
+    as_operator = run.random.random() < _BY_OPERATOR
+    run.world.command("set", experiment.name, *changes, as_operator=as_operator)
+    return f"{experiment.name}: {' '.join(changes)}"
