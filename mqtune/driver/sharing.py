@@ -273,7 +273,7 @@ class Sharing:
         for trial in reversed(list(self._experiment.trials.values())):
             if surplus > 0 and _waits(trial):
                 surplus -= 1
-                yield Requeue(trial, keeper.why)
+                yield self._taken_back(trial, keeper.why)
 
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
@@ -287,7 +287,12 @@ class Sharing:
             if trial.attempt.is_open and trial.checkpoint and (not where or trial.attempt.queue in where)
         ]
         for trial in sorted(could, key=self._promise)[: max(0, keeper.to_pause - leaving)]:
-            yield Requeue(trial, f"paused, and goes on later: {keeper.why}", Intent.GIVE_WAY)
+            yield self._taken_back(trial, f"paused, and goes on later: {keeper.why}", Intent.GIVE_WAY)
+
+    def _taken_back(self, trial: Trial, reason: str, intent: Intent = Intent.HAND_BACK) -> Requeue:
+        # It is to run again, and nobody asks what is to be started while there is no room.
+        self.is_sated = False
+        return Requeue(trial, reason, intent)
 
     def _promise(self, trial: Trial) -> tuple[bool, float, str]:
         """Return a sort key that puts trials first that have reported least, then those with the worst value."""

@@ -186,8 +186,7 @@ def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
     eventually(lambda: low.step(0.05) or sum(bool(trial.checkpoint) for trial in low.get_trials()) == 4, 60)
 
     high = make(priority="high")
-    # Once all of its trials wait the first wants nothing, and the other has attempts waiting besides those that run.
-    eventually(lambda: (now := running(low, high))[0] == 0 and now[1] >= 4, 60)
+    eventually(lambda: running(low, high) == [0, 4], 60)
     paused = [trial.reports for trial in low.get_trials()]
     end(high)
     eventually(lambda: low.step(0.05) or low.is_finished, 60)

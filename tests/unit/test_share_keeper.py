@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.shares import Demand, Pool, Priority
 from mqtune.core.shares import Table as Shared
-from mqtune.driver.sharing import GRACE_S, RECKON_S, TURN_S, Held, SharedFleet, ShareKeeper, Standing
+from mqtune.core.trial import TrialStatus
+from mqtune.driver.sharing import GRACE_S, RECKON_S, TURN_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
 
 QUEUE = ["q"]
 
@@ -249,3 +251,29 @@ def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
 
 def test_a_standing_changes_only_in_what_is_given():
     assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)
+
+
+def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_started():
+    table = Table(q=2)
+    trials = {id_: running_trial(id_) for id_ in ("0001", "0002")}
+    experiment = SimpleNamespace(trials=trials, counts=Counter({TrialStatus.RUNNING: 2}), live=2, mode="min")
+    sharing = Sharing(experiment, Seat(table, "a", QUEUE), Standing(preemptible=True))  # type: ignore[arg-type]
+    other = table.keeper("b")
+    sharing.is_sated = True
+    list(sharing.look(None))
+    look(other, hungry(0), priority="high")
+    list(sharing.look(None))
+    table.now += GRACE_S
+
+    assert [action.trial.id for action in sharing.look(None)] == ["0001", "0002"]
+    experiment.counts[TrialStatus.RUNNING] = experiment.live = 0
+    list(sharing.look(None))
+    assert table.demands["a"].wanted == 2
+    assert look(other, hungry(2), priority="high") == 2
+
+
+def running_trial(id_: str) -> SimpleNamespace:
+    attempt = SimpleNamespace(end=None, is_open=True, queue="q")
+    return SimpleNamespace(
+        id=id_, status=TrialStatus.RUNNING, attempt=attempt, checkpoint="c", best_value=math.nan, reports=3
+    )
