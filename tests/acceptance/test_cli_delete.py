@@ -36,9 +36,11 @@ def run(*arguments: str, code: int = 0, answer: str | None = None) -> str:
 
 
 def keys_of(broker: str, name: str) -> list[str]:
+    """Its keys, without what its workers may just have said of its trials' use of their machines, which expires by itself."""
     with contextlib.closing(connect(broker)) as client:
         keys = [key.decode() for key in client.keys(f"mqtune:x:{{{name}}}:*")]  # type: ignore[union-attr]
         names = client.zrange("mqtune:experiments", 0, -1)
+    keys = [key for key in keys if ":usage:" not in key]
     return [*keys, *(each.decode() for each in names if each.decode() == name)]  # type: ignore[union-attr]
 
 
@@ -167,7 +169,7 @@ def test_an_archived_experiment_is_in_its_folder_and_no_longer_on_its_broker(tun
 
 
 def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):
-    with contextlib.closing(tune("steady", name="half", max_trials=2)) as tuner:
+    with contextlib.closing(tune("slow", name="half", max_trials=2)) as tuner:
         eventually(lambda: tuner.step(0.1) or tuner.get_trials(mqtune.TrialStatus.RUNNING), 60)
         driven = archived("half", code=1)
     undriven = archived("half", code=1)

@@ -108,4 +108,4 @@ def test_what_was_changed_is_journaled_with_its_place(bench: Bench) -> None:
     first, second = bench.of(DriverStarted)
     assert first.changes == {}
     assert second.changes.keys() == {"stop"}
-    assert second.cursor == bench.driver._cursor
+    assert second.cursor == bench.driver.cursor

@@ -499,7 +499,7 @@ def state_of(driver: Driver) -> dict[str, Any]:
     state = {name: repr(value) for name, value in known.items()}
     state |= {trial.id: repr(trial) for trial in experiment.trials.values()}
     state["best"] = repr(experiment.best and experiment.best.id)
-    state["cursor"] = repr(driver._cursor)
+    state["cursor"] = repr(driver.cursor)
     state["suggested"] = repr(driver._slots._suggested)
     if isinstance(scheduler, WatchedASHA):
         state["rungs"] = repr(scheduler.rung_sizes)

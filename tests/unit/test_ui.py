@@ -593,8 +593,8 @@ def test_reports_that_can_not_be_read_are_counted(feed: tuple[Book, JournalFile,
     book._write(Reports([], 0) and book.entries[-1].data[:-1])
     file.append(book.entries[before:])
 
-    eventually(lambda: live.last == book.entries[-1].id)
-    assert live.experiment.unreadable == 1
+    eventually(lambda: live.experiment.unreadable == 1)
+    assert live.last == book.entries[-1].id
 
 
 # The command.
