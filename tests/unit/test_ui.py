@@ -39,6 +39,9 @@ from mqtune.results.plots.plots import Plots
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import Bundle, File
 
+#: How long an answer may take: the first picture of a kind imports what draws it, on a machine that runs other tests.
+ANSWER_S = 60
+
 
 class Served:
     """A page's server in a thread of this process, and requests to it."""
@@ -60,7 +63,7 @@ class Served:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, sent)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
                 return answer.status, answer.headers, _plain(answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -355,7 +358,7 @@ def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
 def listening(served: Served, query: str, last: str = "") -> Iterator[Iterator[tuple[str, Any]]]:
     headers = {"Cookie": served.cookie, **({"Last-Event-ID": last} if last else {})}
     request = urllib.request.Request(f"http://127.0.0.1:{served.port}/api/events?{query}", None, headers)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
 
         def messages() -> Iterator[tuple[str, Any]]:
             id_ = ""
