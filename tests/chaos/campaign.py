@@ -28,6 +28,9 @@ from world import Driver, Experiment, Worker, World, described
 
 #: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
 STORM_S: Final = 6.0
+#: The share of faults that come while drivers start; and how often it is looked whether a trial runs, in seconds.
+_EARLY: Final = 1 / 3
+_BEGUN_S: Final = 0.1
 #: How long nobody may drive, beyond a driver's lock; a minute by mqtune's own times.
 LOSS_GRACE_S: Final = 1.0
 #: Not faults at all: requests.
@@ -252,8 +255,7 @@ class Campaign:
             with stalls, self._looks:
                 self.world.start()
                 self._began = time.monotonic()
-                for kind in self._kinds:
-                    self.later(self.random.uniform(0.2, STORM_S), lambda kind=kind: self._strike(kind))
+                self._brew()
                 for experiment in self.world.experiments:
                     self.world.start_driver(experiment)
                 if self._reach_end():
@@ -265,6 +267,25 @@ class Campaign:
         self.outcome.took_s = round(time.monotonic() - began, 2)
         self.outcome.stall_s = round(stalls.worst_s, 2)
         return self.outcome
+
+    def _brew(self) -> None:
+        """Have one fault in three come while drivers start, and the others once a trial runs, however long that takes."""
+        late = []
+        for kind in self._kinds:
+            is_early, at_s = self.random.random() < _EARLY, self.random.uniform(0.2, STORM_S)
+            if is_early:
+                self.later(at_s, lambda kind=kind: self._strike(kind))
+            else:
+                late.append((at_s, kind))
+
+        def begin() -> None:
+            if not self._is_over and not any(map(self.world.has_begun, self.world.experiments)):
+                self.later(_BEGUN_S, begin)
+                return
+            for at_s, kind in late:
+                self.later(at_s, lambda kind=kind: self._strike(kind))
+
+        begin()
 
     @property
     def _is_over(self) -> bool:
