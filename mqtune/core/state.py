@@ -82,6 +82,7 @@ def _unless_none(convert: _Convert) -> _Convert:
 
 def _decision(values: list[object]) -> Decision:
     action, *rest = values
+    # They are what the same version has taken out of one.
     return Decision(Action(action), *rest)  # type: ignore[arg-type]
 
 

@@ -202,6 +202,19 @@ def test_that_of_another_journal_is_not_used(tmp_path: Path) -> None:
         assert opened(folder) == expected
 
 
+def test_that_of_a_journal_of_the_same_length_is_not_used_either(tmp_path: Path) -> None:
+    one, other = Book(tmp_path / "x"), Book(tmp_path / "x")
+    for book, shift in ((one, 0.0), (other, 0.5)):
+        for number in range(1, 7):
+            book.run(f"{number:04d}", *(shift + step / 8 for step in range(1, 9)))
+    fold_copy(one.save())
+    size = (tmp_path / "x" / JOURNAL_FILE).stat().st_size
+    write(tmp_path / "x", other.entries)
+
+    assert (tmp_path / "x" / JOURNAL_FILE).stat().st_size == size
+    assert opened(tmp_path / "x") == whole(tmp_path / "x")
+
+
 def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None:
     folder = book_of(tmp_path / "x").save()
     fold_copy(folder)
@@ -211,7 +224,11 @@ def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None
     assert opened(folder) == whole(folder)
 
 
-def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(tmp_path: Path, reports: list[Report]) -> None:
+@pytest.mark.parametrize("lag_bytes", [0, 200])
+def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
+    tmp_path: Path, reports: list[Report], monkeypatch: pytest.MonkeyPatch, lag_bytes: int
+) -> None:
+    monkeypatch.setattr(kept_state, "LAG_BYTES", lag_bytes)
     book = book_of(tmp_path / "x", trials=3)
     book.stage("0009", {"lr": 0.5})
     cursors = []

@@ -150,6 +150,7 @@ class _Turns:
     def pass_on(self) -> None:
         """Wait, if the moment is over."""
         if (took_s := time.monotonic() - self._since) >= _SLICE_S:
+            # Threads that answer a reader would otherwise wait for the interpreter's lock at each step.
             time.sleep(took_s)
             self._since = time.monotonic()
 
