@@ -162,8 +162,11 @@ def _samples(file: BinaryIO, end: int) -> int:
 
 
 def _entries_between(file: BinaryIO, start: int, end: int) -> Iterator[Entry]:
+    if start >= end:
+        # Another part of the same file may be half read.
+        return
     file.seek(start)
-    for entry, its_end in entries_of(file) if start < end else ():
+    for entry, its_end in entries_of(file):
         yield entry
         if its_end >= end:
             return

@@ -128,6 +128,24 @@ def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path, monkeypatch: pyt
             assert opened(folder) == whole(folder)
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_entries_that_are_larger_than_what_is_read_at_once_come_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    if not is_kept:
+        monkeypatch.setattr(kept_state, "WORTH_BYTES", 2**40)
+        # No state is kept behind any entry, so that all of the copy comes in one part.
+        monkeypatch.setattr(kept_state, "LAG_BYTES", 2**40)
+    book = Book(tmp_path / "x")
+    for number in range(1, 4):
+        book.run(f"{number:04d}", 0.3, 0.2, config={"text": str(number) * 2**21})
+    folder = book.save()
+
+    assert opened(folder) == whole(folder)
+    assert opened(folder) == whole(folder)
+    assert (folder / STATE_FILE).exists() == is_kept
+
+
 def test_a_short_copy_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_state, "WORTH_BYTES", 2**20)
     folder = book_of(tmp_path / "x").save()
