@@ -13,7 +13,7 @@ import click
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.place import Place, opened
-from mqtune.core.errors import MqtuneError
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.trial import NO_LABELS, Labels
@@ -23,7 +23,7 @@ from mqtune.results.experiments import saved_experiments, state_in_words, state_
 from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
-    from mqtune.client import ExperimentState
+    from mqtune.client import ExperimentHandle, ExperimentState
 
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]
@@ -95,15 +95,29 @@ def _described_on(url: str, tags: tuple[str, ...], notes: str) -> list[dict[str,
     found: list[dict[str, object]] = []
     with Client(url) as there:
         for experiment in there.experiments():
-            if (state := experiment.state()) is None:
-                continue
-            if not tags and not notes:
-                found.append(described_there(state, url, there.place))
-                continue
-            with opened(Place(experiment.name, None, url)) as view:
-                if view.results.experiment.labels.match(tags, notes):
-                    found.append(described_experiment(view))
+            try:
+                described = _described_there(experiment, url, there.place, tags, notes)
+            except (BrokerUnavailable, AccessDenied):
+                raise
+            except MqtuneError as error:
+                # Others can write to a broker too, or have a later version; that must not hide the rest.
+                labelled = bool(tags or notes)
+                described = None if labelled else {"name": experiment.name, "place": there.place, "error": str(error)}
+            if described is not None:
+                found.append(described)
     return found
+
+
+def _described_there(
+    experiment: ExperimentHandle, url: str, place: str, tags: tuple[str, ...], notes: str
+) -> dict[str, object] | None:
+    """Return what is known of an experiment on a broker; None if it has not begun, or has other labels."""
+    if (state := experiment.state()) is None:
+        return None
+    if not tags and not notes:
+        return described_there(state, url, place)
+    with opened(Place(experiment.name, None, url)) as view:
+        return described_experiment(view) if view.results.experiment.labels.match(tags, notes) else None
 
 
 def described_there(state: ExperimentState, url: str, place: str) -> dict[str, object]:
@@ -131,15 +145,16 @@ def _time(at: float) -> str:
 
 
 def _row(folder: Path) -> list[str]:
-    name = printable(folder.name)
     try:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
-        return [name, "", f"can't be read: {printable(str(error))}", "", "", ""]
+        return _cells({"name": folder.name, "error": str(error)})
     return _cells({**summary, "name": folder.name, "state": state_of_folder(folder, summary["outcome"])})
 
 
 def _cells(summary: _Summary) -> list[str]:
+    if "error" in summary:
+        return [printable(summary["name"]), "", f"can't be read: {printable(summary['error'])}", "", "", ""]
     best, metric = summary.get("best"), printable(str(summary["metric"]))
     value = f"{metric}={short_value(best['value'])}" if best else "" if "best" in summary else metric
     if front := summary.get("pareto_front"):

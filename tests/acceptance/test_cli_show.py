@@ -19,7 +19,9 @@ from waiting import eventually
 
 import mqtune
 from mqtune.cli import COMMANDS
+from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.core.trial import TrialStatus
+from mqtune.journal.connection import connect
 from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]
@@ -298,6 +300,27 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
         "trial 0001 of done-there · COMPLETED"
     )
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_experiment_on_a_broker_that_can_not_be_read_is_listed_with_the_reason_and_hides_no_other(
+    tune: Tune, broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    tune("steady", name="sound-there", max_trials=1).run()
+    elsewhere(monkeypatch, tmp_path, broker)
+    with contextlib.closing(connect(broker)) as client:
+        client.xadd(ExperimentKeys("spoiled-there").journal, {"e": b"this is no event"})
+        client.zadd(EXPERIMENTS, {"spoiled-there": 1})
+        try:
+            rows = {line.split()[0]: line for line in run("list").splitlines() if "-there " in line}
+            described = {each["name"]: each for each in json.loads(run("list", "--json"))}
+        finally:
+            client.delete(ExperimentKeys("spoiled-there").journal)
+            client.zrem(EXPERIMENTS, "spoiled-there")
+
+    assert "can't be read: the journal holds b'this is no event'" in rows["spoiled-there"]
+    assert "finished" in rows["sound-there"]
+    assert "which is not an event" in described["spoiled-there"]["error"]
+    assert described["sound-there"]["outcome"] == "finished"
 
 
 def test_a_name_that_a_broker_does_not_have_is_an_error_with_those_that_it_has(
