@@ -32,7 +32,8 @@ WAITING_BEGUN_AT: Final = 0.8
 GOODBYE_S: Final = 5.0
 
 # A busy machine is no reason to fail. What a change is judged by must not depend on chance; everywhere else it looks further.
-settings.register_profile("mqtune", deadline=None, derandomize=bool(os.environ.get("CI")))
+# The examples of one run are few, as the suite has to be quick; people's runs draw others each time.
+settings.register_profile("mqtune", deadline=None, max_examples=60, derandomize=bool(os.environ.get("CI")))
 # What a person asks for: pytest --hypothesis-profile=thorough --timeout=0 tests/property
 settings.register_profile("thorough", deadline=None, max_examples=5_000)
 settings.load_profile("mqtune")
