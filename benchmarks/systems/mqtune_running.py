@@ -52,34 +52,32 @@ class Observed:
 def observing(
     inner: Scheduler, observed: Observed, *, stop_at: int | None = None, on_end: Callable[[], None] | None = None
 ) -> Scheduler:
-    """Return a scheduler that decides as *inner* and notes when; with *stop_at* it stops at that many reports."""
+    """Return *inner*, which from now on notes when it decides; with *stop_at* it stops at that many reports.
+
+    It stays the scheduler that a user would give: the driver asks it more than its decisions, such as whether attempts may be staged
+    ahead of free slots.
+    """
     from mqtune.core.trial import Action, Decision, Report, Trial
-    from mqtune.schedulers.base import Scheduler
 
-    class Observing(Scheduler):
-        def bind(self, metric: str, mode: str) -> None:
-            super().bind(metric, mode)
-            inner.bind(metric, mode)
+    decide, end = inner.on_report, inner.on_trial_end
 
-        def on_report(self, trial: Trial, report: Report) -> Decision:
-            now = time.monotonic()
-            observed.shown.append(now)
-            if report.sequence == stop_at:
-                observed.decisions[f"stop-{trial.config['index']}"] = now
-                return Decision(Action.STOP, f"{stop_at} reports")
-            return inner.on_report(trial, report)
+    def on_report(trial: Trial, report: Report) -> Decision:
+        now = time.monotonic()
+        observed.shown.append(now)
+        if report.sequence == stop_at:
+            observed.decisions[f"stop-{trial.config['index']}"] = now
+            return Decision(Action.STOP, f"{stop_at} reports")
+        return decide(trial, report)
 
-        def on_trial_end(self, trial: Trial) -> None:
-            inner.on_trial_end(trial)
-            observed.last_end_at = time.time()
-            observed.ended += 1
-            if on_end is not None:
-                on_end()
+    def on_trial_end(trial: Trial) -> None:
+        end(trial)
+        observed.last_end_at = time.time()
+        observed.ended += 1
+        if on_end is not None:
+            on_end()
 
-        def describe(self) -> dict[str, Any]:
-            return inner.describe()
-
-    return Observing()
+    vars(inner).update(on_report=on_report, on_trial_end=on_trial_end)
+    return inner
 
 
 def run(
