@@ -164,7 +164,9 @@ class Claims:
         if by_worker:
             # The end of what Redis has forgotten is no word of its worker, whose process lives until it hears of it.
             if body.get("error_type") != "forgotten":
-                self.ended_at[trial, number] = written_at(entry)
+                # What nobody had read when Redis was set back has come back with ids that follow the last one read.
+                was_set_back = self._observed.forgot and "at" in body
+                self.ended_at[trial, number] = max(written_at(entry), body["at"] if was_set_back else 0.0)
             # What Redis has lost ends as lost, whether it was claimed or not.
             was_forgotten = end == "lost" and self._observed.forgot
             if not attempt.worker and not was_forgotten:

@@ -201,6 +201,16 @@ def test_what_a_redis_starts_that_was_or_will_be_set_back_counts_for_nothing(run
     assert run.violations() == []
 
 
+def test_an_end_that_was_put_back_with_an_earlier_id_has_the_time_that_it_names(run: Run) -> None:
+    alive(("0001", 2, 103), 16.1, 20.5)(run)
+    change(20, at=20.6)(run)
+    assert [each.promise for each in run.violations()] == ["4"]
+
+    run.observed.forgot = [(0.0, 0.1)]
+
+    assert run.violations() == []
+
+
 @pytest.mark.parametrize("said", [{"error": NOBODY_DRIVES}, {"error": "no luck", "error_type": "ValueError"}], ids=str)
 def test_an_attempt_may_be_handed_back_when_nobody_drives_and_that_is_the_policy(
     run: Run, said: dict[str, str]
