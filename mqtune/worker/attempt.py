@@ -115,6 +115,8 @@ SILENT_S: Final = 10.0
 GONE_S: Final = 60.0
 #: How long a process may take to disappear after SIGKILL.
 _GO_S: Final = 1.0
+#: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the folder of its output.
+_FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended"})
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
@@ -217,6 +219,9 @@ class AttemptRun:
         #: Whether this worker has claimed it, and not ended it yet.
         self.is_running = False
         self._noise = ""
+        #: The files of its output, and those of them that ``prepare`` has made.
+        self._output = services.logs.files(journal.experiment, claim)
+        self._made: list[Path] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -350,6 +355,11 @@ class AttemptRun:
         if slot is not None:
             self._worker.slots.offer(slot)
 
+    def prepare(self) -> None:
+        """Do what needs no slot, before there is one: the files of its output. Doing it again changes nothing."""
+        if self._made is None:
+            self._made = self._worker.logs.make(*self._output)
+
     def run(self, slot: Slot) -> RunResult:
         """Claim the attempt, run it and journal its end; returns when nothing of it is left.
 
@@ -376,7 +386,7 @@ class AttemptRun:
             return RunResult(None, "not run: the worker is shutting down")
         if not turn.take(stays=self._reuses):
             return RunResult(None, "not run: a device of its slot is quarantined")
-        stdout, stderr = self._worker.logs.files(self.journal.experiment, self.claim)
+        stdout, stderr = self._output
         started = AttemptStarted(
             trial=self.claim.trial,
             attempt=self.claim.attempt,
@@ -393,6 +403,8 @@ class AttemptRun:
         )
         grant = self.journal.claim(self.claim, self._worker.name, self._worker.lease_s, started.encode())
         if isinstance(grant, str):
+            if grant in _FOR_GOOD:
+                self._worker.logs.unmake(self._made or ())
             return RunResult(None, f"not run: {grant}")
         self.assignment = grant.assignment
         self.is_running = True

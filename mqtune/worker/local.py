@@ -9,6 +9,7 @@ other end the driver holds; when that is closed, this process ends at once, and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -25,7 +27,7 @@ from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue, Task
-from mqtune.worker.attempt import stop_s
+from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.privileges import conceal
 from mqtune.worker.runtime import LEASE_S, Ahead, WorkerRuntime, take_process
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
@@ -101,32 +103,30 @@ class LocalWorker:
             while True:
                 with self._taking:
                     # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this queue.
-                    if (task := self._queue.take(self._runtime.queue)) is None:
+                    if (task := self._queue.take(self._runtime.queue)) is None or (run := self._prepared(task)) is None:
                         continue
                     self._wait_for_slot()
                     self._busy.add(me)
-                self._run(task)
+                with _logging(task):
+                    self._runtime.run(run)
                 self._busy.discard(me)
                 self._free.set()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.put(error)
 
+    def _prepared(self, task: Task) -> AttemptRun | None:
+        """Return the run of an attempt, which only needs a slot; None, and a line in the log, if it can't be run."""
+        experiment, trial, attempt, digest = task
+        with _logging(task):
+            run = self._runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, digest)
+            run.prepare()
+            return run
+        return None
+
     def _wait_for_slot(self) -> None:
         while len(self._busy) >= self._runtime.capacity:
             self._free.wait(_LOOK_S)
             self._free.clear()
-
-    def _run(self, task: Task) -> None:
-        experiment, trial, attempt, digest = task
-        try:
-            self._runtime.run(self._runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, digest))
-        except BrokerUnavailable as error:
-            # Raised only when the worker is shutting down: until then the journal tries again.
-            logger.warning("the end of trial %s could not be journaled: %s", trial, error)
-        except MqtuneError as error:
-            logger.warning("trial %s is not run: %s", trial, error)
-        except Exception:
-            logger.exception("trial %s could not be run", trial)
 
     def _requeue(self) -> None:
         self._runtime.requeue_all("its worker was shut down")
@@ -148,6 +148,21 @@ class LocalWorker:
             logging.shutdown()
             # Nothing is left to do, and a thread waits for an attempt that does not come.
             os._exit(code)
+
+
+@contextlib.contextmanager
+def _logging(task: Task) -> Iterator[None]:
+    """Log an error of one attempt, which costs no other."""
+    trial = task[1]
+    try:
+        yield
+    except BrokerUnavailable as error:
+        # Raised only when the worker is shutting down: until then the journal tries again.
+        logger.warning("the end of trial %s could not be journaled: %s", trial, error)
+    except MqtuneError as error:
+        logger.warning("trial %s is not run: %s", trial, error)
+    except Exception:
+        logger.exception("trial %s could not be run", trial)
 
 
 def main(owner_fd: int) -> None:

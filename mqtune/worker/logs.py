@@ -72,6 +72,30 @@ class Logs:
         folder = self._root / experiment / claim.trial
         return folder / f"{claim.attempt}.stdout", folder / f"{claim.attempt}.stderr"
 
+    def make(self, *paths: Path) -> list[Path]:
+        """Make these files, with their folder, and return those that were not there.
+
+        Where a disk makes files slowly, this is most of what an attempt waits for. Nothing is raised: what can't be made, ``begin``
+        tries again.
+        """
+        made = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+                made.append(path)
+        return made
+
+    def unmake(self, paths: Iterable[Path]) -> None:
+        """Delete files that ``make`` has made and nobody will write, unless somebody has, and their folders unless these have other content."""
+        for path in paths:
+            with contextlib.suppress(OSError):
+                # Another worker that shares the folder may have run the attempt meanwhile.
+                if path.stat().st_size == 0:
+                    path.unlink()
+                path.parent.rmdir()
+                path.parent.parent.rmdir()
+
     def begin(self, *paths: Path) -> None:
         """Create the folder of these files and watch them; if that fails, the trial runs without them."""
         for folder in dict.fromkeys(path.parent for path in paths):

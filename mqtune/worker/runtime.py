@@ -284,6 +284,8 @@ class WorkerRuntime:
 
     def _run(self, run: AttemptRun) -> RunResult:
         slot = None
+        if not self.draining:
+            run.prepare()
         while not self.draining and (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
             if not self._slots.usable:
                 break

@@ -46,6 +46,25 @@ if __name__ == "__main__":
     print("celery" in sys.modules, "kombu" in sys.modules)
 """
 
+#: Trials of which the first waits for the files of the second, at most as long as tests wait.
+WAITING = """
+import os, time
+from pathlib import Path
+import mqtune
+
+def train(config):
+    output = Path(os.environ["MQTUNE_HOME"], "ahead", "0002", "1.stderr")
+    until = time.monotonic() + (30 if config["x"] == 1 else 0)
+    while not output.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    mqtune.report({"seen": int(output.exists())})
+
+if __name__ == "__main__":
+    space = {"x": mqtune.grid_search([1, 2])}
+    results = mqtune.Tuner(train, space, metric="seen", mode="max", backend=mqtune.Local(slots=1), name="ahead").run()
+    print([trial.last_metrics["seen"] for trial in results.experiment.trials.values()])
+"""
+
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[PrivateWorker]:
@@ -114,6 +133,15 @@ def test_a_run_on_this_machine_alone_needs_no_celery(tmp_path: Path, mqtune_home
     said = subprocess.run([sys.executable, "alone.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert said.stdout.splitlines()[-2:] == ["1 False False", "False False"], said
+
+
+@pytest.mark.usefixtures("mqtune_home")
+def test_an_attempt_that_waits_for_a_slot_has_the_files_of_its_output(tmp_path: Path) -> None:
+    (tmp_path / "ahead.py").write_text(WAITING)
+
+    said = subprocess.run([sys.executable, "ahead.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert said.stdout.splitlines()[-1] == "[1, 1]", said
 
 
 def test_an_idle_worker_that_is_told_to_end_leaves_the_fleet_and_no_process(

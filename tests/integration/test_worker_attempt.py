@@ -385,6 +385,26 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_wait
     assert machine.attempt(1).ended_unclaimed() == "not run: ended"
 
 
+@pytest.mark.parametrize(("number", "why"), [(1, "superseded"), (2, "ended"), (3, "unknown")])
+def test_an_attempt_that_nobody_can_claim_leaves_no_files_of_output(machine: Machine, number: int, why: str) -> None:
+    if why != "unknown":
+        machine.stage()
+        machine.stage()
+        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 2)
+    definition = {"trainable": {"name": "steady", "module": "worker_code", "kind": "function"}}
+    claim = Claim(TrialId("0001"), number, "token")
+    folder = machine.services.logs.files("e", claim)[0].parent
+
+    with contextlib.closing(AttemptRun(machine.services, MemoryJournal(machine.server, "e"), claim, definition)) as run:
+        run.prepare()
+        run.prepare()
+        assert {path.name for path in folder.iterdir()} == {f"{number}.stdout", f"{number}.stderr"}
+        result = run.run(machine.slot)
+
+    assert result.note == f"not run: {why}"
+    assert not folder.exists()
+
+
 def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(machine: Machine) -> None:
     one = machine.start("endless").has_reported(1)
     for trial in ("0001", "0002"):

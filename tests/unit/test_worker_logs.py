@@ -63,6 +63,30 @@ def test_an_attempt_that_never_printed_has_no_last_words(logs: Logs) -> None:
     assert logs.end(stdout, 10) == ""
 
 
+def test_files_are_made_once_and_those_that_nobody_has_written_can_be_deleted(logs: Logs, tmp_path: Path) -> None:
+    stdout, stderr = logs.files("exp", CLAIM)
+
+    made = logs.make(stdout, stderr)
+    assert (made, logs.make(stdout, stderr)) == ([stdout, stderr], [])
+    assert not logs.has_begun(stdout), "it can't be read before the attempt is claimed"
+    stdout.write_text("of another worker")
+    logs.unmake(made)
+    assert [path.exists() for path in made] == [True, False]
+
+    stdout.write_text("")
+    logs.unmake(made)
+    assert not (tmp_path / "logs/exp").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said_when_the_attempt_begins(logs: Logs, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    stdout, stderr = logs.files("exp", CLAIM)
+
+    assert logs.make(stdout, stderr) == []
+    logs.begin(stdout, stderr)
+    assert "was not kept" in logs.end(stdout, 10)
+
+
 @pytest.mark.usefixtures("short")
 def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_missing(logs: Logs) -> None:
     stdout, _ = begin(logs)
