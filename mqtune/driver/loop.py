@@ -257,6 +257,8 @@ class Driver:
         elif entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
             self._ahead.come_to(entries if self._hands_out else ())
             yield from self._take_each(entries)
+        # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
+        self._carry_out_requests()
         for decision in self._deciders.late():
             self.carry_out(decision)
         for drop in self._checkpoints.settled(self._journal):
@@ -355,8 +357,6 @@ class Driver:
             self._entry, self._number = entry, 0
         self._apply(event)
         self._catch_up()
-        if isinstance(event, Requested) and not self._is_replaying:
-            self._carry_out_requests()
 
     def _take_reports(self, entry: str, reports: Reports) -> Iterator[Report | None]:
         """Dispatch a batch of reports one by one, and carry out each verdict before the next report.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,14 @@ def request(bench: Bench, action: str, trial: str = "", id: str = "", **argument
 def answer(bench: Bench, id: str) -> RequestAnswered:
     (found,) = [event for event in bench.of(RequestAnswered) if event.id == id]
     return found  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def away(bench: Bench) -> Iterator[None]:
+    """Have the driver hear of nothing meanwhile, as one whose process is frozen."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bench, "step", lambda: bench)
+        yield
 
 
 def answered(bench: Bench) -> list[str]:
@@ -358,6 +368,19 @@ def test_an_invalid_request_is_refused_for_a_reason_and_nothing_is_done(
     assert reason in found.reason
     # The request and its answer.
     assert len(bench.events()) == before + 2
+
+
+def test_a_request_that_a_driver_finds_late_does_not_undo_what_its_trial_has_reported_since(bench: Bench) -> None:
+    asked = ask(bench, "pause", ONE)
+    with away(bench):
+        bench.report(ONE, 0.5)
+        bench.end(ONE)
+
+    bench.step()
+
+    assert not answer(bench, asked).done
+    assert "trial 0001 is COMPLETED" in answer(bench, asked).reason
+    assert (bench.trial(ONE).status, bench.trial(ONE).best_value) == (TrialStatus.COMPLETED, 0.5)
 
 
 def test_of_two_requests_for_one_trial_the_first_counts(bench: Bench) -> None:
