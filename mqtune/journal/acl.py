@@ -160,7 +160,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         *_requests(kept),
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
         # How many attempts may run, and which do.
-        Rule("hgetall", (f"%R~{QUOTAS}",)),
+        Rule("hgetall hlen", (f"%R~{QUOTAS}",)),
         Rule("zadd zrem zcard zremrangebyscore expire", (quota_key("*"),)),
         Rule("hget hmget hset", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
@@ -174,8 +174,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         Rule("set", (f"%W~{kept.usage('*')}",)),
         # Its own place in the fleet. It only listens to what drivers say.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
-        Rule("get mget set del", (worker_key("*"),)),
-        Rule("get set del pttl", (name_key("*"),)),
+        Rule("get mget set del pexpire", (worker_key("*"),)),
+        Rule("get getex set del pttl", (name_key("*"),)),
         Rule("evalsha eval", (WORKERS, worker_key("*"), name_key("*"), drain_key("*"))),
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),

@@ -11,6 +11,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
+from mqtune.journal.again import Again
 
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
@@ -351,6 +352,14 @@ class Journal(ABC):
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         """Renew leases, also those that expired and were not reaped yet; the answers also say that the driver is lost."""
+
+    def again(self, claims: Sequence[Claim]) -> Again | None:
+        """Return what renews these leases as the last renewal did; None where that takes ``renew``.
+
+        Its commands may be sent along with others. ``renew`` is called afterwards in any case, for the answers, and does what they did
+        not.
+        """
+        return None
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes) -> bool:

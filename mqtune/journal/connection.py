@@ -9,10 +9,10 @@ import queue
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import redis
@@ -23,6 +23,8 @@ from redis.retry import Retry
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
 from mqtune.journal import sentinel
 from mqtune.journal.sentinel import Options, Sentinels, check_is_master, shown_host
+
+T = TypeVar("T")
 
 #: A connection that was used this recently, in seconds, is not checked; the pool checks older ones.
 _FRESH_S: Final = 1.0
@@ -86,11 +88,32 @@ class RedisClient(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command and return its answer, as redis-py does."""
+
+        def ask(connection: Any) -> object:
+            connection.send_command(*args)
+            # redis-py has no types for it.
+            return self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
+
+        return self._in_turn(ask)
+
+    def execute_together(self, commands: Sequence[tuple[object, ...]]) -> list[Any]:
+        """Send commands in one message, and return their answers, or errors, as the server gives them.
+
+        Those of other clients may come between. The server wakes up once for all of them.
+        """
+
+        def ask(connection: Any) -> list[Any]:
+            connection.send_packed_command(connection.pack_commands(commands))
+            return [_answer_or_error(connection) for _ in commands]
+
+        return self._in_turn(ask)
+
+    def _in_turn(self, ask: Callable[[Any], T]) -> T:
         if self._turns is None:
-            return self._execute(*args, **options)
+            return self._execute(ask)
         self._turns.get()
         try:
-            return self._execute(*args, **options)
+            return self._execute(ask)
         finally:
             self._turns.put(None)
 
@@ -101,12 +124,10 @@ class RedisClient(redis.Redis):
                 self.connection_pool.release(self._kept.popleft()[0])
         self.connection_pool.disconnect(inuse_connections=False)
 
-    def _execute(self, *args: object, **options: object) -> object:
+    def _execute(self, ask: Callable[[Any], T]) -> T:
         connection = self._take()
         try:
-            connection.send_command(*args)
-            # redis-py has no types for it.
-            answer = self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
+            answer = ask(connection)
         except redis.exceptions.ReadOnlyError:
             # The server was demoted, and keeps its clients where another one decides that (a managed Redis): the name leads to
             # the new master.
@@ -145,6 +166,13 @@ class RedisClient(redis.Redis):
                 if closed:
                     connection.disconnect()
                 self.connection_pool.release(connection)
+
+
+def _answer_or_error(connection: Any) -> object:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
 
 
 class OneClient:

@@ -31,6 +31,7 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, Jo
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
+from mqtune.journal.again import Again, Command, all_known
 from mqtune.journal.base import (
     Answer,
     Assignment,
@@ -236,6 +237,8 @@ class RedisJournal(Journal):
         #: The worker that claimed last, and the last renewal.
         self._worker = ""
         self._renewed: _Renewed | None = None
+        #: The last renewal, where its leases were renewed again and ``renew`` does not know yet.
+        self._renewed_again: _Renewed | None = None
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
@@ -558,8 +561,11 @@ class RedisJournal(Journal):
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         keys, args = [self._keys.meta, self._keys.leases, QUOTAS], [round(lease_s * 1000), self.experiment]
-        last = self._renewed
+        last, again = self._renewed, self._renewed_again
+        self._renewed_again = None
         if last is not None and last.claims == tuple(claims):
+            if again is last:
+                return list(last.answers)
             same = [last.worker, last.mark, *(claim.trial for claim in claims)]
             if self._run("renew_again", keys, [*args, *same]):
                 return list(last.answers)
@@ -568,6 +574,31 @@ class RedisJournal(Journal):
         found = self._run("renew", [*keys, *(self._keys.trial(claim.trial) for claim in claims)], args)
         self._renewed = _Renewed(tuple(claims), worker, mark, [answer.decode() for answer in found])
         return list(self._renewed.answers)
+
+    def again(self, claims: Sequence[Claim]) -> Again | None:
+        last, self._renewed_again = self._renewed, None
+        if last is None or last.claims != tuple(claims) or not last.worker:
+            return None
+
+        def commands(until_ms: int) -> list[Command]:
+            # What was removed meanwhile must not come back, and what another worker has claimed must not end sooner.
+            leases = itertools.chain.from_iterable((until_ms, claim.trial) for claim in last.claims)
+            return [
+                ("HMGET", self._keys.meta, f"renewed:{last.worker}", "relooks", "on_loss"),
+                ("HLEN", QUOTAS),
+                ("ZADD", self._keys.leases, "XX", "GT", "CH", *leases),
+            ]
+
+        def take(answers: list[Any]) -> None:
+            if not all_known(answers):
+                return
+            (mark, relooks, on_loss), quotas, renewed = answers
+            is_same = mark == last.mark.encode() + b" " + (relooks or b"0")
+            # Whether attempts end because nobody drives them, and which quotas they are under, is the script's to say.
+            if is_same and on_loss != b"stop" and not quotas and renewed == len(last.claims):
+                self._renewed_again = last
+
+        return Again(commands, take)
 
     def end(self, claim: Claim, event: bytes) -> bool:
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
