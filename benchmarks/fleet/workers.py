@@ -1,15 +1,17 @@
 """Many workers in one process: mqtune's own register, claims, heartbeats and reports over real connections, without trials.
 
 ``python -m benchmarks.fleet.workers URL WORKERS SLOTS`` prints a JSON line when all have joined, and one when all slots have a trial. A line
-``report RATE`` on its input has all trials together report so often in a second; ``state`` prints how late reports were made since the last line, for how
-long each waited here until it was handed to Redis, and the time of the oldest of the newest heartbeats.
+``report RATE`` on its input has all trials together report so often in a second; ``state`` prints how late reports were made since the last line, and
+the time of the oldest of the newest heartbeats; ``waited`` prints also for how long each report since the last such line has waited here until it was handed to Redis.
 
-Each worker has a connection that asks for tasks as kombu does (BRPOP of a second, while a slot is free), one for its control channel, and those of
-its client. Calls that wait for an answer are made by a few threads.
+Each worker has a connection that asks for tasks as kombu does (BRPOP, while a slot is free), one for its control channel, one for reports, and those of
+its client. Claims and heartbeats wait for their answers in a few threads. Reports are many more, and would wait for these: one thread makes and sends them, as the
+journal's own commands, and reads the answers when they come.
 """
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
 import json
@@ -21,11 +23,12 @@ import time
 import uuid
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+import hiredis
 import redis
 
 from mqtune.core.codec import pack_metrics, segment_bytes
@@ -37,9 +40,9 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Grant, Segment
 from mqtune.journal.connection import open_client
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal, script
 from mqtune.worker.app import MOST_COMMANDS
-from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S
+from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S, SWITCH_INTERVAL_S
 
 __all__ = ["main"]
 
@@ -70,6 +73,108 @@ class Made(NamedTuple):
     at: float
 
 
+class Recorder:
+    """A client that sends nothing: it keeps the commands of journals that have it."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[Any, ...]] = []
+
+    def evalsha(self, *args: Any) -> tuple[()]:
+        self.commands.append(("EVALSHA", *args))
+        return ()
+
+
+class Uplink:
+    """A worker's connection for reports: one write is under way at once, and what is reported meanwhile goes with the next.
+
+    One thread uses it.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._pool = client.connection_pool
+        self._recorder: Any = Recorder()
+        self._journals: dict[str, RedisJournal] = {}
+        self._connection: Any = None
+        self._reader = hiredis.Reader()
+        self._made: list[Made] = []
+        #: What is to be sent, the first of which is under way.
+        self._commands: deque[tuple[Any, ...]] = deque()
+        self.sock: Any = None
+        #: How long reports have waited here until they were handed to Redis.
+        self.waited_s = array("d")
+        #: Until the next try to connect.
+        self.wait_s = RETRY_MIN_S
+
+    def connect(self) -> None:
+        """Connect, and send again what was under way."""
+        if self._connection is None:
+            self._connection = self._pool.get_connection()
+        self._connection.connect()
+        self._reader = hiredis.Reader()
+        self.sock, self.wait_s = self._connection._sock, RETRY_MIN_S
+        self._send()
+
+    def disconnect(self) -> None:
+        """Close the connection; what is under way stays."""
+        self.sock = None
+        if self._connection is not None:
+            self._connection.disconnect()
+
+    def report(self, made: Made) -> None:
+        """Send a report, now or after those that are under way."""
+        self._made.append(made)
+        if self.sock is not None and not self._commands:
+            self._write()
+
+    def read(self) -> None:
+        """Read what has come, and send what waits for it."""
+        data = self.sock.recv(65_536)
+        if not data:
+            raise redis.ConnectionError("closed by the server")
+        self._reader.feed(data)
+        while (answer := self._reader.gets()) is not False:
+            if isinstance(answer, Exception):
+                self._on_error(str(answer))
+                return
+            self._commands.popleft()
+            if self._commands:
+                self._send()
+            else:
+                self._write()
+
+    def _on_error(self, error: str) -> None:
+        if error.startswith("LOADING"):
+            raise redis.ConnectionError(error)
+        name, _, *rest = self._commands[0]
+        if not error.startswith("NOSCRIPT") or name != "EVALSHA":
+            raise RuntimeError(error)
+        self._commands[0] = ("EVAL", script("report").text, *rest)
+        self._send()
+
+    def _write(self) -> None:
+        """Send what was made, one command for each experiment."""
+        made, self._made = self._made, []
+        by_run: dict[Run, list[float]] = defaultdict(list)
+        for run, at in made:
+            by_run[run].append(at)
+        segments: dict[str, list[Segment]] = defaultdict(list)
+        for run, times in by_run.items():
+            segments[run.journal.experiment].append(_segment(run, times))
+        for experiment, some in segments.items():
+            if experiment not in self._journals:
+                self._journals[experiment] = RedisJournal(self._recorder, experiment)
+            self._journals[experiment].report(some)
+        self._commands.extend(self._recorder.commands)
+        self._recorder.commands.clear()
+        now = time.time()
+        self.waited_s.extend(now - each.at for each in made)
+        self._send()
+
+    def _send(self) -> None:
+        if self._commands:
+            self.sock.sendall(b"".join(self._connection.pack_command(*self._commands[0])))
+
+
 class Worker:
     """One worker of the fleet; the threads of ``Load`` call its methods, never two of them the same one at once."""
 
@@ -95,10 +200,7 @@ class Worker:
         #: Slots without a trial or a claim under way.
         self.free = slots
         self.journals: dict[str, RedisJournal] = {}
-        self.made: list[Made] = []
-        self.is_writing = False
-        #: How long reports have waited here until they were handed to Redis.
-        self.waited_s = array("d")
+        self.uplink = Uplink(self.client)
         self.lock = threading.Lock()
         #: The connection for tasks, the subscription to hints, and their sockets.
         self.tasks: Any = None
@@ -159,31 +261,6 @@ class Worker:
         run = Run(journal, claim)
         self.runs.append(run)
         return run
-
-    def write(self) -> None:
-        """Write the reports that were made, and those that are made meanwhile, as a worker's uplink does."""
-        while True:
-            with self.lock:
-                made, self.made = self.made, []
-                if not made:
-                    self.is_writing = False
-                    return
-                now = time.time()
-                self.waited_s.extend(now - each.at for each in made)
-            by_run: dict[Run, list[float]] = defaultdict(list)
-            for run, at in made:
-                by_run[run].append(at)
-            segments: dict[RedisJournal, list[Segment]] = defaultdict(list)
-            for run, times in by_run.items():
-                segments[run.journal].append(_segment(run, times))
-            for journal, some in segments.items():
-                journal.report(some)
-
-    def take_waited(self) -> Sequence[float]:
-        """Return how long each report has waited since the last call."""
-        with self.lock:
-            found, self.waited_s = self.waited_s, array("d")
-            return found
 
 
 def _segment(run: Run, times: list[float]) -> Segment:
@@ -269,6 +346,30 @@ class Load:
 
         return read_or_reconnect
 
+    def _connect_uplink(self, worker: Worker) -> None:
+        """Open a worker's connection for reports; while Redis is away it is tried again, as often as a worker tries."""
+        uplink = worker.uplink
+        try:
+            uplink.connect()
+        except AWAY:
+            uplink.disconnect()
+            wait_s = self._random.uniform(uplink.wait_s / 2, uplink.wait_s)
+            uplink.wait_s = min(2 * uplink.wait_s, RETRY_MAX_S)
+            self._at(time.monotonic() + wait_s, lambda _: self._connect_uplink(worker))
+            return
+        self._selector.register(uplink.sock, selectors.EVENT_READ, lambda: self._using_uplink(worker, uplink.read))
+
+    def _using_uplink(self, worker: Worker, use: Callable[[], None]) -> None:
+        sock = worker.uplink.sock
+        try:
+            use()
+        except AWAY:
+            self._selector.unregister(sock)
+            worker.uplink.disconnect()
+            self._connect_uplink(worker)
+        except RuntimeError as error:
+            _say(event="error", error=repr(error))
+
     def _reconnect(self, worker: Worker) -> None:
         for sock in worker.sockets:
             self._selector.unregister(sock)
@@ -313,11 +414,23 @@ class Load:
             self._report(float(rest[0]))
         else:
             beat_at = min(worker.beat_at for worker in self._workers)
-            waited_s = [each for worker in self._workers for each in worker.take_waited()]
-            _say(event="state", late_s=self._late_s, cpu_s=time.process_time(), beat_at=beat_at, waited_s=waited_s)
+            more = {"waited_s": self._take_waited()} if word == "waited" else {}
+            _say(event="state", late_s=self._late_s, cpu_s=time.process_time(), beat_at=beat_at, **more)
         self._late_s = 0.0
 
+    def _take_waited(self) -> list[float]:
+        """Return how long each report has waited since the last call."""
+        found = [each for worker in self._workers for each in worker.uplink.waited_s]
+        for worker in self._workers:
+            worker.uplink.waited_s = array("d")
+        return found
+
     def _report(self, rate: float) -> None:
+        for worker in dict.fromkeys(worker for worker, _ in self._runs):
+            self._connect_uplink(worker)
+        # What is here stays: to look through it time and again would hold up reports.
+        gc.collect()
+        gc.freeze()
         interval_s, now = len(self._runs) / rate, time.monotonic()
         for worker, run in self._runs:
             self._at(now + self._random.uniform(0, interval_s), self._reporting(worker, run, interval_s))
@@ -325,11 +438,8 @@ class Load:
     def _reporting(self, worker: Worker, run: Run, interval_s: float) -> Callable[[float], None]:
         def report(due: float) -> None:
             self._late_s = max(self._late_s, time.monotonic() - due)
-            with worker.lock:
-                worker.made.append(Made(run, time.time()))
-                begins, worker.is_writing = not worker.is_writing, True
-            if begins:
-                self._threads.submit(self._safely, worker.write)
+            made = Made(run, time.time())
+            self._using_uplink(worker, lambda: worker.uplink.report(made))
             self._at(due + interval_s, report)
 
         return report
@@ -348,6 +458,7 @@ def _say(**what: object) -> None:
 
 def main() -> None:
     url, workers, slots = sys.argv[1:]
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     Load(url, int(workers), int(slots)).run()
 
 

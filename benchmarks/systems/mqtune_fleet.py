@@ -139,14 +139,14 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
         held = _used(client, context.sizes["seconds"])
         load.tell(f"report {rate}")
         time.sleep(SETTLE_S)
-        load.tell("state")
+        load.tell("waited")
         before = load.next()
         for driver in crew:
             driver.tell("begin")
         busy = _used(client, context.sizes["seconds"])
         for driver in crew:
             driver.tell("end")
-        load.tell("state")
+        load.tell("waited")
         results, after = [driver.next() for driver in crew], load.next()
         back_s = _restart(server, load)
         for driver in crew:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
+from mqtune.journal.again import Again
 from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
@@ -110,13 +111,13 @@ def test_a_worker_that_leaves_in_the_middle_of_a_heartbeat_is_gone_from_the_flee
     is_beating = threading.Event()
     keep = runtime._fleet.keep
 
-    def keep_slowly(info: WorkerInfo, hold_s: float) -> bool:
+    def keep_slowly(info: WorkerInfo, hold_s: float, along: Sequence[Again] = ()) -> bool:
         if threading.current_thread() is runtime._heart:
             is_beating.set()
             runtime.closing.wait(10)
             # Longer than it takes to leave.
             time.sleep(0.2)
-        return keep(info, hold_s)
+        return keep(info, hold_s, along)
 
     monkeypatch.setattr(runtime._fleet, "keep", keep_slowly)
     assert is_beating.wait(10)
