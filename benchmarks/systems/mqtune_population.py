@@ -16,49 +16,97 @@ __all__ = ["measure"]
 _EPOCHS: Final = 10**9
 
 
+#: Seconds of the thread's processor time for each report, those elsewhere and those at milestones.
+_PerReport = tuple[list[float], list[float]]
+
+
 def measure(context: Context) -> Figures:
-    """Measure the median of the thread's processor time, by population and by whether the report is at a milestone."""
+    """Measure processor time, by population and by whether the report is at a milestone; of the driver the mean, with all drops."""
     figures: Figures = {}
     for population in POPULATIONS:
-        for name, costs in _costs(context, population).items():
-            figures[f"{name}_{population}_us"] = sorted(costs)[len(costs) // 2] * 1e6
+        # One after the other: a look at the clock takes longer than the scheduler does.
+        scheduler = _of_scheduler(context, population)
+        driver, drops_s = _of_driver(context, population)
+        figures[f"drops_{population}_us"] = drops_us = drops_s / sum(map(len, driver)) * 1e6
+        for kind, times, with_all in zip(("", "_milestone"), scheduler, driver, strict=True):
+            figures[f"scheduler{kind}_{population}_us"] = sorted(times)[len(times) // 2] * 1e6
+            figures[f"driver{kind}_{population}_us"] = sum(with_all) / len(with_all) * 1e6 + drops_us
     return figures
 
 
-def _costs(context: Context, population: int) -> dict[str, list[float]]:
-    from mqtune.core.events import Reports, decode_event
-    from mqtune.schedulers.pbt import PBT
-    from mqtune.search.domains import uniform
-
-    scheduler = PBT(INTERVAL, {"lr": uniform(0, 1)})
-    costs: dict[str, list[float]] = {"scheduler": [], "scheduler_milestone": [], "driver": [], "driver_milestone": []}
-
-    def note(what: str, step: int, seconds: float) -> None:
-        costs[what if step % INTERVAL else f"{what}_milestone"].append(seconds)
-
-    decide = scheduler.on_report
+def _of_scheduler(context: Context, population: int) -> _PerReport:
+    costs: _PerReport = ([], [])
 
     def decided(trial: Any, report: Any) -> Any:
         decision, seconds = _timed(lambda: decide(trial, report))
-        note("scheduler", report.metrics["training_iteration"], seconds)
+        costs[_is_milestone(report)].append(seconds)
         return decision
 
-    scheduler.on_report = decided  # type: ignore[method-assign]
-    driver = simulated_driver(context, population, scheduler, _EPOCHS, checkpoints=True)
-    take_each = driver._take_each
+    scheduler = _pbt()
+    decide, scheduler.on_report = scheduler.on_report, decided
+    _run(context, simulated_driver(context, population, scheduler, _EPOCHS, checkpoints=True), population)
+    return costs
+
+
+def _of_driver(context: Context, population: int) -> tuple[_PerReport, float]:
+    """Return what the driver does for each report, and all that it does for checkpoints that it drops afterwards.
+
+    The latter is to find and to drop them once a round is over, to copy these events when they are read, and to take them in.
+    """
+    from mqtune.core.events import CheckpointsDropped, Reports, decode_event
+
+    costs: _PerReport = ([], [])
+    drops_s = 0.0
+    driver: Any = simulated_driver(context, population, _pbt(), _EPOCHS, checkpoints=True)
+    take_each, keep, settle = driver._take_each, driver._reader.keep, driver._checkpoints.settled
 
     def taken(entries: Any) -> Iterator[Any]:
-        taken, seconds = _timed(lambda: list(take_each(entries)))
-        events = [decode_event(entry.data) for entry in entries]
-        if len(events) == 1 and isinstance(events[0], Reports):
-            (report,) = events[0]
-            note("driver", report.metrics["training_iteration"], seconds)
-        return iter(taken)
+        nonlocal drops_s
+        handed_out: list[Any] = []
+        for entry in entries:
+            found, seconds = _timed(lambda entry=entry: list(take_each([entry])))
+            handed_out += found
+            event = decode_event(entry.data)
+            if isinstance(event, Reports):
+                (report,) = event
+                costs[_is_milestone(report)].append(seconds)
+            elif isinstance(event, CheckpointsDropped):
+                drops_s += seconds
+        return iter(handed_out)
 
-    driver._take_each = taken  # type: ignore[method-assign]
+    def kept(entries: Any) -> None:
+        nonlocal drops_s
+        _, seconds = _timed(lambda: keep(entries))
+        drops = sum(isinstance(decode_event(entry.data), CheckpointsDropped) for entry in entries)
+        drops_s += seconds * drops / len(entries)
+
+    def settled(*arguments: Any) -> tuple[()]:
+        nonlocal drops_s
+        if drops := settle(*arguments):
+            _, seconds = _timed(lambda: [driver.carry_out(drop) for drop in drops])
+            drops_s += seconds
+        return ()
+
+    driver._take_each, driver._reader.keep = taken, kept
+    driver._checkpoints.settled = settled
+    _run(context, driver, population)
+    return costs, drops_s
+
+
+def _pbt() -> Any:
+    from mqtune.schedulers.pbt import PBT
+    from mqtune.search.domains import uniform
+
+    return PBT(INTERVAL, {"lr": uniform(0, 1)})
+
+
+def _run(context: Context, driver: Any, population: int) -> None:
     run(driver, max(context.sizes["reports"], 2 * INTERVAL * population))
     driver.close()
-    return costs
+
+
+def _is_milestone(report: Any) -> bool:
+    return report.metrics["training_iteration"] % INTERVAL == 0
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

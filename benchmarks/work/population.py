@@ -21,10 +21,12 @@ def _figures(population: int) -> dict[str, Figure]:
         ("driver", "the driver: a report with a checkpoint", "that is no milestone", 20.0),
         ("driver_milestone", "the driver: a report with a checkpoint", "at a milestone", 200.0),
     )
-    return {
+    figures = {
         f"{kind}_{population}_us": Figure(unit="µs", higher_is_better=False, title=f"{what} {where}, {who}", bar=bar)
         for kind, what, where, bar in kinds
     }
+    title = f"of that: dropping checkpoints after the round, {who}"
+    return {**figures, f"drops_{population}_us": Figure(unit="µs", higher_is_better=False, title=title)}
 
 
 WORKLOAD: Final = Workload(

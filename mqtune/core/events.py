@@ -472,7 +472,7 @@ class Reports:
                 if len(report) == _PLAIN:
                     yield new(kind, (trial, attempt, sequence, report[0], report[1], no_checkpoint))
                 else:
-                    yield Report(trial, attempt, sequence, *report)
+                    yield new(kind, (trial, attempt, sequence, *report))
 
 
 Event = (

@@ -476,8 +476,7 @@ class Experiment:
         self._answered.append(event.id)
 
     def _drop(self, checkpoints: Sequence[str]) -> None:
-        for name in checkpoints:
-            checkpoint = CheckpointId(name)
+        for checkpoint in map(CheckpointId, checkpoints):
             trial = self.trials.get(trial_of(checkpoint))
             if trial is not None:
                 trial.checkpoints.pop(checkpoint, None)

@@ -388,12 +388,12 @@ class Report(NamedTuple):
 
 #: The defaults of a report's fields, in order, of which a message may leave out the last ones.
 REPORT_DEFAULTS: Final = tuple(Report._field_defaults.values())
+_DEFAULT_TYPES: Final = [*map(type, REPORT_DEFAULTS)]
 
 
 def are_report_fields(values: Sequence[object]) -> bool:
     """Return whether a report's fields that have defaults, or the first of them, may have these values."""
-    defaults = REPORT_DEFAULTS[: len(values)]
-    return len(defaults) == len(values) and list(map(type, values)) == list(map(type, defaults))
+    return list(map(type, values)) == _DEFAULT_TYPES[: len(values)]
 
 
 class SavedCheckpoint(NamedTuple):

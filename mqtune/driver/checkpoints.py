@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
 from queue import SimpleQueue
@@ -29,6 +30,12 @@ logger = logging.getLogger(__name__)
 
 #: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
 _CLOSE_S: Final = 10.0
+#: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one event, which costs
+#: a report little when so many share it; that many dicts of the largest size are 32 MB in Redis.
+MOST_GATHERED: Final = 32
+#: How long such looks are apart, in seconds, where fewer come: short beside the time in which trials fill a disk, and long enough
+#: that a driver at leisure is not woken for each. Where none was for that long, a checkpoint waits for none.
+LOOK_APART_S: Final = 10.0
 #: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not complete;
 #: completed ones too; and even the best one. The best one's stay in all cases but the last.
 Deletes = bool | Literal["stopped", "all"]
@@ -45,7 +52,9 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
 class CheckpointGC:
     """Collects checkpoints that nothing needs any more.
 
-    It returns what is to be dropped, and deletes folders once their drop is journaled, in a thread of its own.
+    It returns what is to be dropped, and deletes folders once their drop is journaled, in a thread of its own. What checkpoints with
+    reports replace gathers, to be dropped together: at the latest with the ``MOST_GATHERED``-th, or when ``due_s`` has come. What is
+    needed is seen when it is dropped.
 
     A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an attempt
     under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was asked for, is
@@ -74,6 +83,9 @@ class CheckpointGC:
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
+        #: For each checkpoint that came with a report since the last look its trial, and what nothing names any more because of it.
+        self._gathered: list[tuple[Trial, CheckpointId]] = []
+        self._next_look_s = -math.inf
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -95,11 +107,40 @@ class CheckpointGC:
         freed = self._note(trial)
         return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
-    def settled(self, journal: Journal) -> Iterable[Drop]:
-        """Look at trials that are the best no more, once a batch of events is taken in; see ``look_through``."""
-        return self._settle(journal) if self._may_be_lost or self._spared else ()
+    def saved(self, trial: Trial, checkpoint: CheckpointId, *, at_once: bool) -> list[Drop]:
+        """Note a checkpoint that came with a report of *trial*; return what nothing needs any more, *at_once* or if much has gathered."""
+        if checkpoint != trial.checkpoint:
+            # It came too late to be the trial's.
+            return []
+        # Of what a trial may need, a report changes only this.
+        self._gathered.append((trial, self._references.hold((trial.id, "state"), checkpoint)))
+        return self.gathered() if at_once or len(self._gathered) >= MOST_GATHERED else []
 
-    def _settle(self, journal: Journal) -> Iterator[Drop]:
+    def gathered(self) -> list[Drop]:
+        """Return what nothing needs any more of all that has gathered."""
+        gathered, self._gathered = self._gathered, []
+        found: dict[CheckpointId, None] = {}
+        trials: dict[TrialId, None] = {}
+        for trial, freed in gathered:
+            if not (freed in trial.checkpoints and is_in_memory(freed) and is_in_memory(trial.checkpoint)):
+                trials.update(dict.fromkeys([trial.id, trial_of(freed)]))
+            elif freed not in self._references and freed != next(reversed(trial.checkpoints)):
+                # Retention keeps no such dict; so a trial that saves nothing else need not be looked at.
+                found[freed] = None
+        found.update(dict.fromkeys(self._found(trials)))
+        return _drops(list(found))
+
+    @property
+    def due_s(self) -> float:
+        """When ``settled`` is to be called, by the clock of its calls; infinite for not before there is news."""
+        return self._next_look_s if self._gathered else math.inf
+
+    def settled(self, journal: Journal, now_s: float) -> Iterable[Drop]:
+        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``."""
+        is_due = self._gathered and now_s >= self._next_look_s
+        return self._settle(journal, now_s) if is_due or self._may_be_lost or self._spared else ()
+
+    def _settle(self, journal: Journal, now_s: float) -> Iterator[Drop]:
         if self._may_be_lost:
             yield from self.lost(journal)
             self._may_be_lost = False
@@ -107,6 +148,9 @@ class CheckpointGC:
         for id_ in over:
             del self._spared[id_]
         yield from self._unneeded(over)
+        if self.due_s <= now_s:
+            self._next_look_s = now_s + LOOK_APART_S
+            yield from self.gathered()
 
     def lost(self, journal: Journal) -> list[Drop]:
         """Return the checkpoints in memory that Redis has lost: now, and again once the batch under way is taken in."""
@@ -167,18 +211,22 @@ class CheckpointGC:
 
     def _unneeded(self, trials: Iterable[TrialId]) -> list[Drop]:
         """Return what nothing needs of these trials."""
-        found: list[CheckpointId] = []
+        return _drops(list(self._found(trials)))
+
+    def _found(self, trials: Iterable[TrialId]) -> Iterator[CheckpointId]:
         for id_ in trials:
             trial = self._experiment.trials.get(id_)
             if trial is not None and trial.checkpoints:
-                found += self._unneeded_of(trial)
-        return _drops(found)
+                yield from self._unneeded_of(trial)
 
     def _unneeded_of(self, trial: Trial) -> list[CheckpointId]:
-        over = set(self._retention.to_delete(trial.checkpoints, self._references))
-        if trial.status.is_terminal and trial.id in self._experiment.ahead and self._spares_best:
+        unneeded = self._retention.to_delete(trial.checkpoints, self._references)
+        if not trial.status.is_terminal:
+            return unneeded
+        over = set(unneeded)
+        if trial.id in self._experiment.ahead and self._spares_best:
             self._spared[trial.id] = None
-        elif trial.status.is_terminal:
+        else:
             loses_all = trial.status in self._lose_all
             # A dict in Redis is there to go on from, not to be archived.
             keeps = self._keeps_dicts and trial.status in _HAVE_DONE

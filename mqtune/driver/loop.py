@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, JournalGone, MqtuneError
 from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, Requested, decode_event
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
     Answer,
     Begin,
@@ -191,8 +192,7 @@ class Driver:
         if not self.is_finished:
             self._say_begun()
         self._lockstep.release_again(self.experiment)
-        for drop in self._checkpoints.look_through(self._journal):
-            self.carry_out(drop)
+        self._carry_out_all(self._checkpoints.look_through(self._journal))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
         self._timers.publish_lost(older_than_s=0)
@@ -249,6 +249,9 @@ class Driver:
         if self.is_finished and not self._draining and self.failure is None:
             raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
         self._say_begun()
+        if self._hands_out:
+            # Later it could only be done at a report in hand, which would then count as acted on.
+            self._drop_gathered()
         self._fill_slots()
         self._check_that_something_happens()
         held, self._held = self._held, None
@@ -259,14 +262,11 @@ class Driver:
             yield from self._take_each(entries)
         # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
         self._carry_out_requests()
-        for decision in self._deciders.late():
-            self.carry_out(decision)
-        for drop in self._checkpoints.settled(self._journal):
-            self.carry_out(drop)
+        self._carry_out_all(self._deciders.late())
+        self._carry_out_all(self._checkpoints.settled(self._journal, self._clock.monotonic()))
         self._lockstep.release()
         self._timers.look_at_fleet_if_changed()
-        for action in self._timers.run_due():
-            self.carry_out(action)
+        self._carry_out_all(self._timers.run_due())
         self._repair()
         self._end_if_over()
         self._fill_slots()
@@ -276,7 +276,7 @@ class Driver:
     def _wait_s(self, block_s: float) -> float:
         """Return how long to wait for news: until something else is due, and *block_s* seconds at most."""
         now = self._clock.monotonic()
-        until = min(now + block_s, self._timers.due)
+        until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
         if self._slots.is_suggestion_due or self._deciders.are_late:
             until = min(until, now + _MODEL_LOOK_S)
         if self._callbacks.interval_s is not None:
@@ -329,14 +329,8 @@ class Driver:
         self._is_replaying = False
         self._deciders.rule_decides = True
         self._deciders.go_live()
-        self._listeners = (
-            self._backend_listener,
-            self._deciders,
-            self._requests,
-            self._checkpoints,
-            self._failures,
-            self._callback_listener,
-        )
+        new: Sequence[Listener] = (self._checkpoints, self._failures, self._callback_listener)
+        self._listeners = (self._backend_listener, self._deciders, self._requests, *new)
         if self._callbacks.hears("on_report"):
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
         self._repair()
@@ -396,7 +390,10 @@ class Driver:
             elif verdict is not None:
                 self._obey(report, verdict)
             if report.checkpoint and not self._is_replaying:
-                self._saved(report.trial, report.checkpoint)
+                self._callback_listener.saved(report.trial, report.checkpoint)
+                saved = self.experiment.trials[report.trial]
+                if drops := self._checkpoints.saved(saved, report.checkpoint, at_once=self._hands_out):
+                    self._carry_out_all(drops)
             if is_awaited:
                 self._catch_up()
 
@@ -412,12 +409,6 @@ class Driver:
             return
         action, reason = decision.action, decision.reason
         self.carry_out(Decide(trial=trial, action=action, by=verdict.by, reason=reason, sequence=report.sequence))
-
-    def _saved(self, trial: TrialId, checkpoint: CheckpointId) -> None:
-        """Tell of a checkpoint that came with a report."""
-        self._callback_listener.saved(trial, checkpoint)
-        for drop in self._checkpoints.changed(self.experiment.trials[trial]):
-            self.carry_out(drop)
 
     def _catch_up(self) -> None:
         """Apply what an earlier driver wrote when it had come this far."""
@@ -448,6 +439,10 @@ class Driver:
         """
         self._perform(action)
         self._repair()
+
+    def _carry_out_all(self, actions: Iterable[DriverAction]) -> None:
+        for action in actions:
+            self.carry_out(action)
 
     def _perform(self, action: DriverAction) -> None:
         events = self._write(action)
@@ -573,20 +568,17 @@ class Driver:
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's; its checkpoint is kept until then."""
         self._slots.add(addition)
-        for drop in self._checkpoints.hold(addition, addition.checkpoint):
-            self.carry_out(drop)
+        self._carry_out_all(self._checkpoints.hold(addition, addition.checkpoint))
 
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
         self._draining = True
-        for requeue in requeues(self.experiment, reason):
-            self.carry_out(requeue)
+        self._carry_out_all(requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
         """Start nothing more, and stop whatever waits, is paused, or runs, unless that may go on to its end."""
         self._draining, self.over = True, reason
-        for stop in stops(self.experiment, by=by, reason=reason, spare_running=spare_running):
-            self.carry_out(stop)
+        self._carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
     def forfeit_leases(self, *, error_type: str = "") -> None:
         """End all running attempts as lost, behind what they have reported: no worker can be left. UNDRIVEN: it was none's fault."""
@@ -597,12 +589,12 @@ class Driver:
             self._held = chain(self._held, losses)
 
     def _carry_out_each(self, actions: Iterable[DriverAction]) -> Iterator[Report | None]:
-        for action in actions:
-            self.carry_out(action)
+        self._carry_out_all(actions)
         yield from ()
 
     def end(self, outcome: str, reason: str) -> None:
         """Journal that this driver is done, and have all of the journal on the server and in the copy."""
+        self._drop_gathered()
         self.carry_out(Finish(outcome, reason))
         self._restorer.look()
         self._restorer.finish()
@@ -612,6 +604,11 @@ class Driver:
         self.carry_out(Label(trial, labels))
         if self.is_finished:
             self._restorer.finish()
+
+    def _drop_gathered(self) -> None:
+        """Drop what waits for it; where deciders have failed, the next driver does, once it has come past what they failed at."""
+        if not self._deciders.is_broken:
+            self._carry_out_all(self._checkpoints.gathered())
 
     def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
         """Delete all checkpoints of a trial that nothing may still go on from, and return them."""
@@ -685,6 +682,8 @@ class Driver:
     def close(self) -> None:
         """Close the copy and release the lock, so that another driver may go on at once."""
         self._is_closed = True
+        with contextlib.suppress(MqtuneError):  # from who has lost the lock, or the server
+            self._drop_gathered()
         self._slots.sharing.close()
         self._checkpoints.close()
         self._reader.close()

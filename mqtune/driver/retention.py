@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -71,10 +70,12 @@ class Retention:
             ConfigurationError: the rule keeps the best and has no metric: ``of`` was not called.
         """
         ids = list(checkpoints)
+        if len(ids) == 1:
+            return []
         folders = [id_ for id_ in ids if not is_in_memory(id_)]
         kept = {*ids[-1:], *(folders if self.keep_last is None else folders[-self.keep_last :])}
         # Often all checkpoints are kept, and no score is needed.
-        if self.keep_best and self.keep_last is not None and len(kept) < len(ids):
+        if self.keep_best and self.keep_last is not None and folders and len(kept) < len(ids):
             kept.update(self._best(folders, checkpoints))
         return [id_ for id_ in ids if id_ not in kept and id_ not in pinned]
 
@@ -112,7 +113,7 @@ class References:
     def __init__(self) -> None:
         self._held: dict[Hashable, CheckpointId] = {}
         #: The number of holders of each checkpoint.
-        self._holders: Counter[CheckpointId] = Counter()
+        self._holders: dict[CheckpointId, int] = {}
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> CheckpointId:
         """Let *holder* hold *checkpoint* instead of what it held before; an empty id releases that.
@@ -120,19 +121,19 @@ class References:
         Returns:
             the checkpoint that nothing holds any more because of that, or empty.
         """
-        if self._held.get(holder, "") == checkpoint:
-            # Most calls: each report with a checkpoint changes one of all that its trial may need.
+        held, holders = self._held, self._holders
+        before = held.get(holder, CheckpointId(""))
+        if before == checkpoint:
             return CheckpointId("")
-        before = self._held.pop(holder, CheckpointId(""))
         if checkpoint:
-            self._held[holder] = checkpoint
-            self._holders[checkpoint] += 1
-        if not before:
-            return before
-        self._holders[before] -= 1
-        if self._holders[before]:
+            held[holder] = checkpoint
+            holders[checkpoint] = holders.get(checkpoint, 0) + 1
+        else:
+            del held[holder]
+        if before and holders[before] > 1:
+            holders[before] -= 1
             return CheckpointId("")
-        del self._holders[before]
+        holders.pop(before, None)
         return before
 
     def __contains__(self, checkpoint: object) -> bool:
