@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from bench import Bench, Obedient
+from simulation import simulate
 from waiting import eventually
 
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.core.errors import ConfigurationError, StoreUnavailable
-from mqtune.core.events import CheckpointsDropped
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, TrialId, TrialStatus
+from mqtune.core.errors import ConfigurationError, StoreUnavailable, UserCodeFailed
+from mqtune.core.events import AttemptStarted, CheckpointsDropped
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.driver.checkpoints import LOOK_APART_S, MOST_GATHERED
 from mqtune.driver.retention import Retention
 from mqtune.schedulers.base import Resume
 
@@ -40,8 +42,11 @@ def begin(tmp_path: Path, store: DirectoryStore) -> Callable[..., Bench]:
     return begin
 
 
-def save(bench: Bench, store: DirectoryStore, trial: str, loss: float, **others: float) -> CheckpointId:
-    """Report a loss, and other metrics, with a folder as the checkpoint."""
+def save(
+    bench: Bench, store: DirectoryStore, trial: str, loss: float, *, after_s: float = LOOK_APART_S, **others: float
+) -> CheckpointId:
+    """Report a loss, and other metrics, with a folder as the checkpoint; usually when it is time to look what it replaces."""
+    bench.clock.now += after_s
     name = bench.new_checkpoint(trial, in_memory=False)
     folder = store.staging()
     (folder / "weights").write_text(name)
@@ -50,7 +55,8 @@ def save(bench: Bench, store: DirectoryStore, trial: str, loss: float, **others:
     return name
 
 
-def save_dict(bench: Bench, trial: str, loss: float) -> CheckpointId:
+def save_dict(bench: Bench, trial: str, loss: float, *, after_s: float = LOOK_APART_S) -> CheckpointId:
+    bench.clock.now += after_s
     name = bench.new_checkpoint(trial)
     bench.worker.put_checkpoint(bench.claims[trial], name, b"state")
     bench.report(trial, loss, checkpoint=name)
@@ -221,6 +227,203 @@ def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
     ]
     assert tuple(store.exists(names[trial]) for trial in (ONE, TWO, THREE)) == kept
     assert tuple(bool(bench.trial(trial).checkpoints) for trial in (ONE, TWO, THREE)) == kept
+
+
+# What reports replace.
+
+
+def save_dicts(bench: Bench, trial: str, count: int) -> list[CheckpointId]:
+    """Report so many dicts; the first when it is time to look what it replaces, the others at once."""
+    first = save_dict(bench, trial, 3.0)
+    return [first, *(save_dict(bench, trial, 3.0, after_s=0.0) for _ in range(count - 1))]
+
+
+def dropped_together(bench: Bench) -> list[list[str]]:
+    return [event.checkpoints for event in bench.of(CheckpointsDropped)]
+
+
+def test_what_reports_of_several_trials_replace_is_dropped_in_one_event_a_little_later(
+    begin: Callable[..., Bench],
+) -> None:
+    bench = begin()
+    ones, twos = save_dicts(bench, ONE, 3), save_dicts(bench, TWO, 3)
+    assert dropped(bench) == [*ones[:2]], "the second trial began when it was time"
+
+    bench.clock.now += LOOK_APART_S / 2
+    assert dropped(bench.step()) == ones[:2]
+    bench.clock.now += LOOK_APART_S / 2
+    bench.step()
+
+    assert dropped_together(bench) == [ones[:2], twos[:2]]
+    assert bench.worker.checkpoints() == {ones[2], twos[2]}
+
+
+def test_a_report_replaces_a_checkpoint_at_once_where_none_did_for_long(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+
+    names = [save_dict(bench, ONE, 3.0) for _ in range(3)]
+
+    assert dropped_together(bench) == [[names[0]], [names[1]]]
+
+
+def test_however_fast_dicts_come_few_more_are_in_redis_than_are_needed(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+    held = []
+
+    for _ in range(3 * MOST_GATHERED):
+        save_dict(bench, ONE, 3.0, after_s=0.0)
+        held.append(len(bench.worker.checkpoints()))
+
+    assert max(held) == MOST_GATHERED
+    assert list(map(len, dropped_together(bench))) == [MOST_GATHERED] * 2
+
+
+def test_dicts_of_one_batch_of_reports_are_dropped_before_it_is_over(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+    step, bench.step = bench.step, lambda times=1: bench  # type: ignore[method-assign]
+    names = [save_dict(bench, ONE, 3.0, after_s=0.0) for _ in range(2 * MOST_GATHERED)]
+    looks: list[int] = []
+    bench.driver.listen_to_reports(lambda trial, _: looks.append(len(trial.checkpoints)))
+
+    step()
+
+    assert max(looks) == MOST_GATHERED + 1
+    assert bench.worker.checkpoints() == {names[-1]}
+
+
+def test_what_is_named_before_it_is_dropped_stays(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+    one, two, three, newest = save_dicts(bench, ONE, 4)
+    fork = bench.hand.add({}, checkpoint=two)
+
+    bench.clock.now += LOOK_APART_S
+    bench.step()
+
+    assert dropped(bench) == [one, three]
+    assert list(bench.trial(ONE).checkpoints) == [two, newest]
+    assert fork.attempt.checkpoint == two
+    assert bench.worker.checkpoint(two) == b"state"
+
+
+def test_a_scheduler_may_exploit_what_the_same_batch_replaces(begin: Callable[..., Bench]) -> None:
+    def copying() -> Obedient:
+        scheduler = Obedient()
+        scheduler.decisions[TWO, 1] = Decision(Action.PAUSE, "copies 0001", TrialId(ONE))
+        return scheduler
+
+    bench = begin(scheduler=copying)
+    step, bench.step = bench.step, lambda times=1: bench  # type: ignore[method-assign]
+    one, named = save_dicts(bench, ONE, 2)
+    bench.report(TWO, 9.0)
+    newest = save_dicts(bench, ONE, MOST_GATHERED)[-1]
+
+    step()
+
+    assert list(bench.trial(ONE).checkpoints) == [named, newest]
+    assert one in dropped(bench)
+
+
+def test_a_folder_that_a_dict_replaces_goes_with_the_rest(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+    first = save(bench, store, ONE, 3.0)
+    in_redis = save_dict(bench, ONE, 3.0, after_s=0.0)
+    second = save(bench, store, ONE, 3.0, after_s=0.0)
+    assert dropped(bench) == []
+
+    bench.clock.now += LOOK_APART_S
+    bench.step()
+
+    assert sorted(dropped(bench)) == sorted([first, in_redis])
+    assert list(bench.trial(ONE).checkpoints) == [second]
+
+
+@pytest.mark.parametrize("how", ["end", "close"])
+def test_a_driver_that_ends_drops_what_has_gathered(begin: Callable[..., Bench], how: str) -> None:
+    bench = begin()
+    *old, newest = save_dicts(bench, ONE, 4)
+
+    if how == "end":
+        bench.driver.end("interrupted", "Ctrl-C")
+    else:
+        bench.driver.close()
+
+    assert dropped_together(bench) == [old]
+    assert bench.worker.checkpoints() == {newest}
+
+
+def test_what_a_killed_driver_had_gathered_the_next_one_drops(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+    *old, newest = save_dicts(bench, ONE, 4)
+    assert dropped(bench) == []
+
+    bench.begin()
+
+    assert dropped_together(bench) == [old]
+    assert bench.worker.checkpoints() == {newest}
+
+
+def test_by_hand_what_has_gathered_is_deleted_too_and_only_once(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+    *old, newest = save_dicts(bench, ONE, 4)
+
+    assert bench.hand.trial(ONE).delete_checkpoints(even_best=True) == old
+
+    bench.driver.close()
+    assert dropped_together(bench) == [old]
+    assert bench.worker.checkpoints() == {newest}
+
+
+def test_a_driver_whose_scheduler_has_failed_drops_nothing_that_the_next_one_decides_on(
+    begin: Callable[..., Bench],
+) -> None:
+    class Failing(Obedient):
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            if report.metrics["loss"] > 5:
+                raise ValueError("too much")
+            return super().on_report(trial, report)
+
+    bench = begin(scheduler=Failing)
+    names = save_dicts(bench, ONE, 3)
+    with pytest.raises(UserCodeFailed, match="too much"):
+        save_dict(bench, ONE, 9.0, after_s=0.0)
+
+    bench.driver.end("failed", "an error")
+    bench.driver.close()
+
+    assert dropped(bench) == []
+    assert list(bench.trial(ONE).checkpoints)[:3] == names
+
+
+def test_no_drop_stands_at_a_report_that_is_in_hand(begin: Callable[..., Bench]) -> None:
+    """It would count as acted on, and not be handed out again."""
+    bench = begin()
+    *old, newest = save_dicts(bench, ONE, 3)
+    step, bench.step = bench.step, lambda times=1: bench  # type: ignore[method-assign]
+    save_dict(bench, ONE, 2.0)
+
+    in_hand = bench.driver.next_report(0)
+
+    assert in_hand is not None
+    assert dropped_together(bench) == [old], "before it was handed out"
+    bench.driver.close()
+    assert dropped_together(bench) == [old]
+    bench.begin()
+    assert dropped_together(bench)[1:] == [[newest]]
+    assert step().trial(ONE).reports == 4
+
+
+def test_while_nothing_comes_what_has_gathered_goes_all_the_same() -> None:
+    """The wait for news ends for it."""
+
+    def reports(config: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
+        return [(seconds, {"loss": 1.0}) for seconds in (1.0, 1.0, 1.0, 1.0, 3_600.0)]
+
+    simulation = simulate(reports, trials=1, slots=1, checkpoints=True)
+
+    drops = [event for event in simulation.events() if isinstance(event, CheckpointsDropped)]
+    began = next(event.at for event in simulation.events() if isinstance(event, AttemptStarted))
+    assert [len(event.checkpoints) for event in drops[:-1]] == [3]
+    assert drops[0].at - began == pytest.approx(1.0 + LOOK_APART_S)
 
 
 # By hand.
