@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import queue
 import signal
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 #: How often it is looked whether attempts may be taken again, when no slot has become free.
 _LOOK_S: Final = 1.0
+#: How long after an attempt was taken it is prepared, unless it has a slot by then: it is taken as soon as the one before it gets a slot,
+#: and should not compete with that one's start for the cores.
+_CALM_S: Final = 0.004
 #: How often it is looked, at the end, whether all attempts have ended.
 _END_LOOK_S: Final = 0.01
 
@@ -103,9 +107,11 @@ class LocalWorker:
             while True:
                 with self._taking:
                     # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this queue.
-                    if (task := self._queue.take(self._runtime.queue)) is None or (run := self._prepared(task)) is None:
+                    if (task := self._queue.take(self._runtime.queue)) is None or (run := self._run_of(task)) is None:
                         continue
-                    self._wait_for_slot()
+                    if not self._wait_for_slot(_CALM_S):
+                        run.prepare()
+                        self._wait_for_slot()
                     self._busy.add(me)
                 with _logging(task):
                     self._runtime.run(run)
@@ -114,19 +120,22 @@ class LocalWorker:
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.put(error)
 
-    def _prepared(self, task: Task) -> AttemptRun | None:
-        """Return the run of an attempt, which only needs a slot; None, and a line in the log, if it can't be run."""
+    def _run_of(self, task: Task) -> AttemptRun | None:
+        """Return the run of an attempt; None, and a line in the log, if it can't be run."""
         experiment, trial, attempt, digest = task
         with _logging(task):
-            run = self._runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, digest)
-            run.prepare()
-            return run
+            return self._runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, digest)
         return None
 
-    def _wait_for_slot(self) -> None:
+    def _wait_for_slot(self, timeout_s: float = math.inf) -> bool:
+        """Wait until a slot takes another attempt; return whether one does."""
+        until = time.monotonic() + timeout_s
         while len(self._busy) >= self._runtime.capacity:
-            self._free.wait(_LOOK_S)
+            if (left_s := until - time.monotonic()) <= 0:
+                return False
+            self._free.wait(min(left_s, _LOOK_S))
             self._free.clear()
+        return True
 
     def _requeue(self) -> None:
         self._runtime.requeue_all("its worker was shut down")
