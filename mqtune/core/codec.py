@@ -151,6 +151,34 @@ def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[b
     return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
 
 
+class ReportEncoder:
+    """Encodes the reports of one attempt that come one by one, each as ``segment_bytes`` would; only one thread may use it.
+
+    Args:
+        trial: the attempt's trial.
+        attempt: its number.
+        packer: one of ``report_packer``, which several encoders may share.
+    """
+
+    def __init__(self, trial: str, attempt: int, packer: msgpack.Packer) -> None:
+        self._head = b"\x94" + packer.pack(trial) + packer.pack(attempt)
+        self._packer = packer
+
+    def segment(self, sequence: int, timestamp: float, metrics: Mapping[str, object], checkpoint: str) -> bytes:
+        """Return a segment of one report.
+
+        Raises:
+            as ``pack_metrics``.
+        """
+        packer = self._packer
+        packed = pack_metrics(timestamp, metrics, checkpoint, packer)
+        return b"".join((self._head, packer.pack(sequence), _ONE, packed))
+
+
+#: The head of a list of one, as ``segment_bytes`` writes it.
+_ONE: Final = b"\xdd\x00\x00\x00\x01"
+
+
 #: What stands before the list of segments in a ``reports`` event; the report script appends the list.
 REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
 

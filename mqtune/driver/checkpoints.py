@@ -104,6 +104,9 @@ class CheckpointGC:
 
     def changed(self, trial: Trial) -> list[Drop]:
         """Return what nothing needs any more of *trial*, which was changed, or of those that it named."""
+        if not (trial.checkpoints or self._references or trial.checkpoint or trial.restart or trial.pause_point):
+            # Nobody has named a checkpoint, and it neither has nor needs one.
+            return []
         freed = self._note(trial)
         return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
@@ -135,10 +138,15 @@ class CheckpointGC:
         """When ``settled`` is to be called, by the clock of its calls; infinite for not before there is news."""
         return self._next_look_s if self._gathered else math.inf
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether there may be trials that are the best no more, or checkpoints that are lost."""
+        return bool(self._may_be_lost or self._spared)
+
     def settled(self, journal: Journal, now_s: float) -> Iterable[Drop]:
         """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``."""
         is_due = self._gathered and now_s >= self._next_look_s
-        return self._settle(journal, now_s) if is_due or self._may_be_lost or self._spared else ()
+        return self._settle(journal, now_s) if is_due or self.is_unsettled else ()
 
     def _settle(self, journal: Journal, now_s: float) -> Iterator[Drop]:
         if self._may_be_lost:

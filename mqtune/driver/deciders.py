@@ -278,8 +278,14 @@ class Deciders:
             raise failure from error
 
     def _tell(self, decider: Scheduler | Searcher | StopRule, method: str, trial: Trial) -> None:
-        with self.asking(decider, method, f"trial {trial.id}, attempt {trial.attempt.number}"):
+        # Without ``asking``, whose context takes longer than most of these calls.
+        try:
             getattr(decider, method)(trial)
+        except Exception as error:
+            place = f"trial {trial.id}, attempt {trial.attempt.number}"
+            if (failure := self._failed(decider, method, place, error)) is error:
+                raise
+            raise failure from error
 
     def _failed(self, decider: object, method: str, place: str, error: Exception) -> MqtuneError:
         """Note that a decider has raised an error, and return the one that ends the run."""

@@ -14,7 +14,7 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, JournalGone, MqtuneError
-from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, Requested, decode_event
+from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, Requested, decode_event, is_of_driver
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
@@ -39,6 +39,7 @@ from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, Listener
+from mqtune.driver.pace import Pace
 from mqtune.driver.past import Past
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
@@ -57,8 +58,6 @@ from mqtune.search.space import Space
 _LOOK_EVERY: Final = 64
 #: How often a driver that only looks on reads the journal.
 _LOOK_S: Final = 1.0
-#: How often it is looked whether a model has answered that a slot, or a trial, waits for: they lose no more, a driver hardly works.
-_MODEL_LOOK_S: Final = 0.01
 _NO_CHECKPOINT: Final = CheckpointId("")
 
 
@@ -129,6 +128,9 @@ class Driver:
         self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
+        self._pace = Pace(
+            journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -257,9 +259,15 @@ class Driver:
         held, self._held = self._held, None
         if held is not None:
             yield from held
-        elif entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
-            self._ahead.come_to(entries if self._hands_out else ())
-            yield from self._take_each(entries)
+        else:
+            yield from self._take_each(self._entries(block_s))
+        if held is not None or not self._pace.is_steady:
+            self._act()
+        if self._callbacks.hears("on_step"):
+            self._callbacks.tell("on_step", self.waiting_for)
+
+    def _act(self) -> None:
+        """Carry out what is due, or has come of what a round has taken in."""
         # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
         self._carry_out_requests()
         self._carry_out_all(self._deciders.late())
@@ -270,20 +278,16 @@ class Driver:
         self._repair()
         self._end_if_over()
         self._fill_slots()
-        if self._callbacks.hears("on_step"):
-            self._callbacks.tell("on_step", self.waiting_for)
 
-    def _wait_s(self, block_s: float) -> float:
-        """Return how long to wait for news: until something else is due, and *block_s* seconds at most."""
-        now = self._clock.monotonic()
-        until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
-        if self._slots.is_suggestion_due or self._deciders.are_late:
-            until = min(until, now + _MODEL_LOOK_S)
-        if self._callbacks.interval_s is not None:
-            until = min(until, now + self._callbacks.interval_s)
-        if self._limits.rule is not None:
-            until = min(until, now + self._deciders.due_s(self._clock.time()))
-        return max(0.0, until - now)
+    def _entries(self, block_s: float) -> Iterator[Entry]:
+        """Wait for new entries and yield them; in virtual time, on and on as long as the round is steady."""
+        is_stirred = self._hands_out or self._draining
+        entries = self._news(self._pace.begin(0.0 if self.is_finished else block_s, is_stirred=is_stirred))
+        self._ahead.come_to(entries if self._hands_out else ())
+        while entries:
+            yield from entries
+            entries = self._restorer.more(self._pace.left_s) if self._pace.goes_on else []
+        self._reader.write()
 
     def _news(self, block_s: float) -> list[Entry]:
         """Wait for new entries, keep them in the copy, and return them."""
@@ -305,7 +309,7 @@ class Driver:
         self._timers.keep_lock_if_due()
         for entry in self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)):
             event = decode_event(entry.data, entry.id)
-            if event is not None and not _is_own(event):
+            if event is not None and not is_of_driver(event):
                 self._apply(event)
         self._repair()
 
@@ -343,7 +347,7 @@ class Driver:
             event = decode_event(entry.data, entry.id)
             if isinstance(event, Reports):
                 yield from self._take_reports(entry.id, event)
-            elif event is not None and not _is_own(event):
+            elif event is not None and not is_of_driver(event):
                 self._take(entry.id, event)
 
     def _take(self, entry: str, event: Event) -> None:
@@ -417,6 +421,7 @@ class Driver:
 
     def _apply(self, event: Event) -> None:
         """Fold an event, tell the listeners, and carry out what they want; the same for new, written and replayed events."""
+        self._pace.stir()
         self.experiment.apply(event)
         # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
         listeners = (self._backend_listener,) if self._deciders.is_broken else self._listeners
@@ -573,11 +578,13 @@ class Driver:
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
         self._draining = True
+        self._pace.stir()
         self._carry_out_all(requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
         """Start nothing more, and stop whatever waits, is paused, or runs, unless that may go on to its end."""
         self._draining, self.over = True, reason
+        self._pace.stir()
         self._carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
     def forfeit_leases(self, *, error_type: str = "") -> None:
@@ -689,8 +696,3 @@ class Driver:
         self._reader.close()
         self._copy.close()
         self._journal.unlock(self._owner)
-
-
-def _is_own(event: Event) -> bool:
-    """Whether a driver wrote this event."""
-    return getattr(event, "cursor", None) is not None

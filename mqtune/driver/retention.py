@@ -137,5 +137,9 @@ class References:
         holders.pop(before, None)
         return before
 
+    def __bool__(self) -> bool:
+        """Whether anybody holds any."""
+        return bool(self._held)
+
     def __contains__(self, checkpoint: object) -> bool:
         return checkpoint in self._holders

@@ -161,6 +161,8 @@ class Journal(ABC):
     keeps: bool = True
     #: Whether workers may die, and attempts be lost on their way to them, so that somebody has to look for those.
     loses_attempts: bool = True
+    #: Whether waiting takes real time; else time passes only while the driver waits, and nothing else happens meanwhile.
+    is_live: bool = True
     #: Set when ``read`` saw workers join or leave; its reader clears it.
     fleet_changed: bool = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -209,6 +210,9 @@ class JournalReader:
         #: Whether the file is open, with what was read of this journal in it.
         self._has_begun = False
         self._retry_at = 0.0
+        #: What was read and is not in the copy yet; another thread may want to read it.
+        self._gathered: list[Entry] = []
+        self._gathering = threading.Lock()
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
         """Read the whole journal, complete the copy, and return the driver's events by their cursors.
@@ -238,6 +242,7 @@ class JournalReader:
         Raises:
             CopyIncomplete: the copy could not be written, and the journal is not to be asked any more.
         """
+        self.write()
         if self._is_behind and self._is_closed:
             name = self._journal.experiment
             raise CopyIncomplete(
@@ -260,7 +265,28 @@ class JournalReader:
 
     def close(self) -> None:
         """Stop reading from the journal; the copy can still be read."""
+        self.write()
         self._is_closed = True
+
+    def gather(self, entries: Sequence[Entry]) -> None:
+        """Note that these entries were read, which ``write`` appends to the copy, soon."""
+        self.last = entries[-1].id
+        with self._gathering:
+            self._gathered += entries
+        if len(self._gathered) >= MOST_COUNT:
+            self.write()
+
+    def write(self) -> None:
+        """Append to the copy what was gathered for it.
+
+        Raises:
+            as ``keep``.
+        """
+        if self._gathered:
+            with self._gathering:
+                if self._gathered:
+                    self._append(self._gathered)
+                    self._gathered = []
 
     def keep(self, entries: Sequence[Entry]) -> None:
         """Note that these entries were read, and append them to the copy.
@@ -268,15 +294,19 @@ class JournalReader:
         Raises:
             OSError: the copy can't be written, and the journal forgets what was read.
         """
+        self.write()
         self.last = entries[-1].id
         self.count = _next_count(self.count, entries, NEWS_COUNT)
+        self._append(entries)
+
+    def _append(self, entries: Sequence[Entry]) -> None:
         if self._is_behind:
             if self._clock.monotonic() >= self._retry_at:
                 self.complete()
             return
         try:
             self._copy.append(entries)
-            self._kept = self.last
+            self._kept = entries[-1].id
         except OSError as error:
             self._fall_behind(error)
 
@@ -285,6 +315,7 @@ class JournalReader:
 
         *read_back* is told what was read.
         """
+        self.write()
         while entries := self._journal.read(self.last, count=self.count):
             self.keep(entries)
             read_back(entries)

@@ -166,7 +166,11 @@ class Fleet:
         (seconds, microseconds), token, *is_there, drained = own
         now_s = int(seconds) + int(microseconds) / 1e6
         self._ahead_s = now_s - sent
-        if abs((until_ms - hold_ms) / 1000 - now_s) > CLOCK_SLACK_S or token != self.token.encode() or is_there != [1, 1]:
+        if (
+            abs((until_ms - hold_ms) / 1000 - now_s) > CLOCK_SLACK_S
+            or token != self.token.encode()
+            or is_there != [1, 1]
+        ):
             return None
         for each, part in zip(along, parts, strict=True):
             each.take(rest[: len(part)])

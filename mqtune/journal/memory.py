@@ -97,9 +97,12 @@ class ExperimentState:
 
     def index_after(self, entry: str) -> int:
         """Return the index of the first entry after this one, near which the number in its id points."""
+        entries = self.entries
+        if not self.forgotten and entries and entries[-1].id == entry:
+            return len(entries)
         place = entry_order(entry)
         at = max(place[0] - self.forgotten, 0)
-        while at < len(self.entries) and entry_order(self.entries[at].id) <= place:
+        while at < len(entries) and entry_order(entries[at].id) <= place:
             at += 1
         return at
 
@@ -138,10 +141,13 @@ class MemoryJournal(Journal):
         with self._lock:
             self._state = server.experiments.setdefault(experiment, ExperimentState())
 
-    def _append(self, event: bytes) -> None:
-        number = self._state.forgotten + len(self._state.entries) + 1
-        self._state.entries.append(Entry(f"{number}-{self._server.losses}", event))
+    def _append(self, event: bytes) -> int:
+        """Append an event, and return the number of its entry."""
+        state = self._state
+        number = state.forgotten + len(state.entries) + 1
+        state.entries.append(Entry(f"{number}-{self._server.losses}", event))
         self._lock.notify_all()
+        return number
 
     def _check_epoch(self) -> None:
         if self._epoch > self._state.epoch:
@@ -362,8 +368,10 @@ class MemoryJournal(Journal):
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         with self._lock:
             state = self._state
-            self._lock.wait_for(lambda: self._state.index_after(after) < len(state.entries), timeout=block_s)
-            at = self._state.index_after(after)
+            at = state.index_after(after)
+            if block_s and at >= len(state.entries):
+                self._lock.wait_for(lambda: state.index_after(after) < len(state.entries), timeout=block_s)
+                at = state.index_after(after)
             if self._server.forgets and at:
                 del state.entries[:at]
                 state.forgotten, at = state.forgotten + at, 0
@@ -442,23 +450,25 @@ class MemoryJournal(Journal):
             return Grant(Assignment.decode(state.assignment), state.timestamp)
 
     def _held(self, claim: Claim) -> TrialState | None:
-        state = self._attempt(claim.trial, claim.attempt, "running")
-        return state if state is not None and state.token == claim.token else None
+        trial, attempt, token = claim
+        state = self._state.trials.get(trial)
+        is_held = state is not None and state.attempt == attempt and state.token == token and state.state == "running"
+        return state if is_held else None
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         with self._lock:
             answers: list[Answer] = []
             accepted: list[bytes] = []
-            for segment in segments:
-                state = self._held(segment.claim)
+            for claim, first, size, timestamp, data in segments:
+                state = self._held(claim)
                 if state is None:
                     answers.append(FENCED)
-                elif segment.first == state.sequence + 1:
-                    state.sequence, state.timestamp = segment.first + segment.size - 1, segment.timestamp
-                    accepted.append(segment.data)
+                elif first == state.sequence + 1:
+                    state.sequence, state.timestamp = first + size - 1, timestamp
+                    accepted.append(data)
                     answers.append(state.told())
                 else:
-                    answers.append(state.told() if segment.first + segment.size - 1 <= state.sequence else GAP)
+                    answers.append(state.told() if first + size - 1 <= state.sequence else GAP)
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
                 self._append(REPORTS_PREFIX + length + b"".join(accepted))

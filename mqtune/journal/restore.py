@@ -297,6 +297,13 @@ class Restorer:
                 while self._unread.popleft() != entry.data:
                     pass
 
+    def more(self, block_s: float) -> list[Entry]:
+        """In virtual time, let some more of it pass and return what came; the copy has it once the reader writes."""
+        if entries := self.journal.read(self._reader.last, count=self._reader.count, block_s=block_s):
+            self._reader.gather(entries)
+            self.read_back(entries)
+        return entries
+
     def finish(self) -> None:
         """Have the reader read to the journal's end, as for an experiment that has ended."""
         self._reader.finish(self.read_back)

@@ -167,7 +167,7 @@ class Space:
         """Whether configs may differ in what they have values for."""
         return bool(self._ways)
 
-    @property
+    @cached_property
     def grid_size(self) -> int:
         """The number of points of the grid: 1 without ``grid_search``."""
         if self._constraint is not None and self._grid:

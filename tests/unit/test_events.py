@@ -16,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtune.core import events as messages
-from mqtune.core.codec import MAX_REPORT_BYTES, REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
+from mqtune.core.codec import (
+    MAX_REPORT_BYTES,
+    REPORTS_PREFIX,
+    ReportEncoder,
+    decode_value,
+    encode_value,
+    pack_metrics,
+    report_packer,
+    segment_bytes,
+)
 from mqtune.core.errors import MessageVersionError, ReportTooLarge
 from mqtune.core.events import (
     START,
@@ -187,6 +196,15 @@ def test_plain_values_come_back(value: Any) -> None:
     assert repr(decode_value(encode_value(value))) == repr(value)
 
 
+@given(reports=st.lists(st.tuples(st.floats(), st.dictionaries(texts, values)), min_size=1, max_size=3))
+def test_reports_that_come_one_by_one_are_encoded_as_in_a_batch(reports: Any) -> None:
+    encoder = ReportEncoder("0001", 2, report_packer())
+    for sequence, report in enumerate(reports, 127):
+        for checkpoint in ("", "0001.2.1"):
+            packed = pack_metrics(*report, checkpoint)
+            assert encoder.segment(sequence, *report, checkpoint) == segment_bytes("0001", 2, sequence, [packed])
+
+
 def test_a_worker_description_comes_back() -> None:
     assert WorkerInfo.decode(WORKER.encode()) == WORKER
 
@@ -226,6 +244,16 @@ def test_a_kind_that_is_not_known_is_passed_over() -> None:
 @given(data=st.binary(max_size=200))
 def test_random_bytes_are_a_version_error_or_nothing_at_all(data: bytes) -> None:
     check_decoding(data)
+
+
+@pytest.mark.parametrize("changed", [{"devices": ["0", 1]}, {"attempt": 0}, {"attempt": "1"}, {"at": None}])
+def test_a_body_is_checked_also_behind_a_sound_one_with_the_same_fields(changed: dict[str, Any]) -> None:
+    event = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w", host="h", devices=["0"], at=1.0)
+    version, kind, body = decode_value(event.encode())
+    for _ in range(2):
+        assert decode_event(event_of(body, kind, version)) == event
+        with pytest.raises(MessageVersionError, match="broken 'started' event"):
+            decode_event(event_of(body | changed, kind, version))
 
 
 @given(body=values | st.lists(values, max_size=4), kind=st.sampled_from([*messages._KINDS, "reports"]) | values)

@@ -200,6 +200,8 @@ class SimulatedJournal(MemoryJournal):
     waits.
     """
 
+    is_live = False
+
     def __init__(self, fleet: SimulatedFleet) -> None:
         super().__init__(fleet.server, fleet.experiment)
         self.loses_attempts = fleet.workers_die

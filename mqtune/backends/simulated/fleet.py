@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mqtune.backends.simulated.reports import Item, Source
 from mqtune.checkpoints.dicts import decode_dict, encode_dict
-from mqtune.core.codec import pack_metrics, segment_bytes
+from mqtune.core.codec import ReportEncoder, report_packer
 from mqtune.core.errors import CheckpointGone, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
 from mqtune.core.trial import (
@@ -83,8 +83,10 @@ class Agenda:
         if not events or events[0][0] > until:
             self._clock.now = max(self._clock.now, until)
             return False
-        now = self._clock.now = events[0][0]
+        now, _, _, action, subject = heapq.heappop(events)
+        self._clock.now = now
         last = self._number
+        action(subject)
         while events and events[0][0] <= now and events[0][2] <= last:
             _, _, _, action, subject = heapq.heappop(events)
             action(subject)
@@ -98,9 +100,9 @@ class WorkersJournal(MemoryJournal):
         super().__init__(server, experiment)
         self.written_to = 0
 
-    def _append(self, event: bytes) -> None:
-        super()._append(event)
-        self.written_to = self._state.forgotten + len(self._state.entries)
+    def _append(self, event: bytes) -> int:
+        self.written_to = number = super()._append(event)
+        return number
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +112,7 @@ class Run:
     claim: Claim
     worker: Worker
     assignment: Assignment
+    encoder: ReportEncoder
     #: Its items to come; none before it has begun, or after its end.
     items: Iterator[Item] = field(default_factory=lambda: iter(()))
     #: The metrics of its next report, or the error that it will raise.
@@ -160,11 +163,17 @@ class Run:
         metrics: Any = self.next
         self.total_s += self.seconds
         if isinstance(metrics, dict):
-            counted = {ITERATION: self.position, TIME_THIS_ITER: self.seconds, TIME_TOTAL: self.total_s}
-            metrics = {**metrics, **{name: value for name, value in counted.items() if name not in metrics}}
-        packed = pack_metrics(timestamp, metrics, checkpoint)
-        claim, first = self.claim, self.sequence
-        return Segment(claim, first, 1, timestamp, segment_bytes(claim.trial, claim.attempt, first, [packed]))
+            metrics = {**metrics}
+            if ITERATION not in metrics:
+                metrics[ITERATION] = self.begins_behind + self.sequence
+            if TIME_THIS_ITER not in metrics:
+                metrics[TIME_THIS_ITER] = self.seconds
+            if TIME_TOTAL not in metrics:
+                metrics[TIME_TOTAL] = self.total_s
+        sequence = self.sequence
+        return Segment(
+            self.claim, sequence, 1, timestamp, self.encoder.segment(sequence, timestamp, metrics, checkpoint)
+        )
 
     def ended(
         self, end: AttemptEnd, at: float, error: Exception | None = None, *, outlived: bool = False
@@ -266,6 +275,7 @@ class SimulatedFleet:
         self._journal = WorkersJournal(self.server, experiment)
         self._agenda = Agenda(self.clock)
         self._idle_waits = 0
+        self._packer = report_packer()
         self._runs: dict[TrialId, Run] = {}
         #: By trial, when the lease of an attempt on a dead worker expires.
         self._lost: dict[TrialId, float] = {}
@@ -290,10 +300,11 @@ class SimulatedFleet:
                 f"{len(self.queue)} attempts wait for {self.alive} workers"
             )
         until = self.clock.now + seconds
-        before = self.written_to
-        while self._agenda.carry_out_instant(until):
-            self._send_batch()
-            if self.changed or self.written_to > before:
+        journal, before, carry_out = self._journal, self._journal.written_to, self._agenda.carry_out_instant
+        while carry_out(until):
+            if self._batch:
+                self._send_batch()
+            if journal.written_to > before or self.changed:
                 return
 
     @property
@@ -436,7 +447,8 @@ class SimulatedFleet:
         grant = self._journal.claim(claim, worker.name, math.inf, started.encode())
         if isinstance(grant, str):
             return False
-        run = worker.run = self._runs[claim.trial] = Run(claim, worker, grant.assignment)
+        encoder = ReportEncoder(claim.trial, claim.attempt, self._packer)
+        run = worker.run = self._runs[claim.trial] = Run(claim, worker, grant.assignment, encoder)
         self._in(self._conditions.start_delay(), Order.DONE, self._begin, run)
         if grant.assignment.ttl_s is not None:
             self._in(grant.assignment.ttl_s, Order.DONE, self._time_out, run)
@@ -475,13 +487,13 @@ class SimulatedFleet:
     def _work(self, run: Run) -> None:
         """Begin to work on the next report."""
         try:
-            run.seconds, run.next = next(run.items)
+            run.seconds, run.next = seconds, _ = next(run.items)
         except StopIteration:
             self._in(0.0, Order.DONE, self._return, run)
         except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:
-            self._in(run.seconds, Order.DONE, self._report, run)
+            self._agenda.note(self.clock.now + seconds, Order.DONE, self._report, run)
 
     def _report(self, run: Run) -> None:
         if run.is_quiet:

@@ -119,7 +119,9 @@ def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:
             seconds, metrics = item
         except (TypeError, ValueError):
             raise ConfigurationError(f"Simulated: an item is {item!r:.80}; give (seconds, metrics)") from None
-        yield checked_seconds("an item's time", seconds), metrics
+        if seconds.__class__ is not float or not 0.0 <= seconds < math.inf:
+            seconds = checked_seconds("an item's time", seconds)
+        yield seconds, metrics
 
 
 def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:

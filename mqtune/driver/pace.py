@@ -1,0 +1,94 @@
+"""The pace of the driver's loop: how long it waits for news, and whether what came leaves a round anything to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqtune.core.clock import Clock
+from mqtune.driver.checkpoints import CheckpointGC
+from mqtune.driver.deciders import Deciders
+from mqtune.driver.slots import SlotFiller
+from mqtune.driver.timers import DriverTimers
+from mqtune.journal.base import Journal
+from mqtune.results.callbacks import CallbackDispatcher
+
+#: How often it is looked whether a model has answered that a slot, or a trial, waits for: they lose no more, a driver hardly works.
+_MODEL_LOOK_S: Final = 0.01
+
+
+class Pace:
+    """Knows what the rounds of a driver's loop depend on besides news.
+
+    A round is *steady* as long as it has taken in nothing but reports whose trials go on. Nothing else of it has anything to
+    do then: it looks only at what events change, and at times that have come.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        timers: DriverTimers,
+        deciders: Deciders,
+        slots: SlotFiller,
+        checkpoints: CheckpointGC,
+        callbacks: CallbackDispatcher,
+        *,
+        is_lockstep: bool,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._timers = timers
+        self._deciders = deciders
+        self._slots = slots
+        self._checkpoints = checkpoints
+        self._callbacks = callbacks
+        #: Whether each report is answered, or may end the experiment.
+        self._answers_each = is_lockstep or deciders.rule is not None
+        self._is_stirred = True
+        self._until = 0.0
+
+    def begin(self, block_s: float, *, is_stirred: bool) -> float:
+        """Begin to wait for the news of a round, and return for how long: until something else is due, and *block_s* at most.
+
+        A round that *is_stirred* has more to do in any case.
+        """
+        deciders, callbacks = self._deciders, self._callbacks
+        looks_for_model = self._slots.is_suggestion_due or deciders.are_late
+        is_stirred = is_stirred or self._answers_each or looks_for_model or self._slots.has_room
+        # What was decided in the background may be there at any time.
+        self._is_stirred = is_stirred or deciders.scheduler.background is not None
+        now = self._clock.monotonic()
+        until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
+        if looks_for_model:
+            until = min(until, now + _MODEL_LOOK_S)
+        if callbacks.interval_s is not None:
+            until = min(until, now + callbacks.interval_s)
+        if deciders.rule is not None:
+            until = min(until, now + deciders.due_s(self._clock.time()))
+        self._until = until
+        return max(0.0, until - now)
+
+    @property
+    def left_s(self) -> float:
+        """How much is left of the time that the round was to wait."""
+        return max(0.0, min(self._until, self._checkpoints.due_s) - self._clock.monotonic())
+
+    def stir(self) -> None:
+        """Have the round done to its end: something has changed."""
+        self._is_stirred = True
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the round waits again at once: never in real time, as who drives it may have something to do between two steps."""
+        return not self._journal.is_live and self.is_steady
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the round has nothing else to do, as far as it has come."""
+        return not (
+            self._is_stirred
+            or self._journal.fleet_changed
+            or self._checkpoints.is_unsettled
+            or self._deciders.failure is not None
+            or self._clock.monotonic() >= min(self._timers.due, self._checkpoints.due_s)
+        )
