@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -689,8 +688,6 @@ class Driver:
     def close(self) -> None:
         """Close the copy and release the lock, so that another driver may go on at once."""
         self._is_closed = True
-        with contextlib.suppress(MqtuneError):  # from who has lost the lock, or the server
-            self._drop_gathered()
         self._slots.sharing.close()
         self._checkpoints.close()
         self._reader.close()

@@ -337,18 +337,23 @@ def test_a_folder_that_a_dict_replaces_goes_with_the_rest(begin: Callable[..., B
     assert list(bench.trial(ONE).checkpoints) == [second]
 
 
-@pytest.mark.parametrize("how", ["end", "close"])
-def test_a_driver_that_ends_drops_what_has_gathered(begin: Callable[..., Bench], how: str) -> None:
+def test_a_driver_that_ends_drops_what_has_gathered(begin: Callable[..., Bench]) -> None:
     bench = begin()
     *old, newest = save_dicts(bench, ONE, 4)
 
-    if how == "end":
-        bench.driver.end("interrupted", "Ctrl-C")
-    else:
-        bench.driver.close()
+    bench.driver.end("interrupted", "Ctrl-C")
 
     assert dropped_together(bench) == [old]
     assert bench.worker.checkpoints() == {newest}
+
+
+def test_closing_a_driver_drops_nothing_as_its_redis_may_be_away(begin: Callable[..., Bench]) -> None:
+    bench = begin()
+    save_dicts(bench, ONE, 4)
+
+    bench.driver.close()
+
+    assert dropped(bench) == []
 
 
 def test_what_a_killed_driver_had_gathered_the_next_one_drops(begin: Callable[..., Bench]) -> None:
