@@ -18,8 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from operator import attrgetter
-from types import NoneType
 from typing import Any, ClassVar, Final, NamedTuple, Self, cast, get_args
 
 from mqtune.core.codec import (
@@ -32,6 +30,7 @@ from mqtune.core.codec import (
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
+from mqtune.core.shapes import fields_of, known_fields, outline_of
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
     Action,
@@ -45,105 +44,6 @@ from mqtune.core.trial import (
     TrialStatus,
     are_report_fields,
 )
-
-_TEXT: Final = (str,)
-_MAP: Final = (dict,)
-#: The types of a field's encoded value, by the field's annotation. Not unions, which are slower to look through.
-_SHAPES: Final[dict[str, tuple[type, ...]]] = {
-    "ActionName": _TEXT,
-    "AttemptEnd": _TEXT,
-    "Config": _MAP,
-    "Cursor": (list, tuple),
-    "Cursor | None": (list, tuple, NoneType),
-    "Intent": _TEXT,
-    "StatusName": _TEXT,
-    "CheckpointId": _TEXT,
-    "Restart | None": _MAP,
-    "TrialId": _TEXT,
-    "TrialId | None": (str, NoneType),
-    "bool": (bool,),
-    "Body": _MAP,
-    "dict[str, object]": _MAP,
-    "float": (float, int),
-    "float | None": (float, int, NoneType),
-    "int": (int,),
-    "int | None": (int, NoneType),
-    "list[str]": (list,),
-    "str": _TEXT,
-}
-#: How many combinations of types are remembered for each kind of message; real ones have a handful.
-_MOST_SOUND: Final = 100
-#: The lowest value of a number, by its field's name.
-_LEAST: Final[dict[str, int]] = {"attempt": 1, "sequence": 0, "slots": 0}
-
-
-@cache
-def _fields_of(kind: type) -> dict[str, str]:
-    """Return the annotations of a message's fields by their names."""
-    return {each.name: str(each.type) for each in dataclasses.fields(kind)}
-
-
-class _Outline(NamedTuple):
-    """What of a message's fields is looked at in any body."""
-
-    names: tuple[str, ...]
-    #: Which are lists of texts, and the lowest value of each number that has one.
-    lists: tuple[str, ...]
-    least: tuple[tuple[str, int], ...]
-    values: Callable[[object], tuple[Any, ...]]
-    #: The types of all values, in order, of bodies that were sound.
-    sound: set[tuple[type, ...]]
-
-
-@cache
-def _outline_of(kind: type) -> _Outline:
-    fields = _fields_of(kind)
-    least = tuple((name, _LEAST[name]) for name in fields if name in _LEAST)
-    lists = tuple(name for name, annotation in fields.items() if annotation == "list[str]")
-    return _Outline(tuple(fields), lists, least, attrgetter(*fields), set())
-
-
-@cache
-def _shapes_of(kind: type) -> tuple[tuple[str, tuple[type, ...], bool], ...]:
-    """Return, for each field of a message, its name, its types, and whether it is a list, always one of texts."""
-    return tuple(
-        (name, _SHAPES[annotation], annotation == "list[str]") for name, annotation in _fields_of(kind).items()
-    )
-
-
-def _known_fields(kind: type, body: Body) -> Body:
-    """Return the fields of a message's body that this version knows.
-
-    Raises:
-        TypeError: a value has the wrong type, or there is no body.
-    """
-    names, lists, least, _, sound = _outline_of(kind)
-    is_whole = body.__class__ is dict and tuple(body) == names
-    types = tuple(map(type, body.values())) if is_whole else ()
-    if types in sound:
-        # The usual case: of such a body only what its values' types don't say is looked at.
-        for name in lists:
-            if not _are_texts(body[name]):
-                raise TypeError(f"{name}={reprlib.repr(body[name])}")
-        for name, lowest in least:
-            if body[name] < lowest:
-                raise TypeError(f"{name}={body[name]!r}, which is less than {lowest}")
-        return body.copy()
-    known: Body = {}
-    for name, shape, is_list in _shapes_of(kind):
-        if name in body:
-            value = known[name] = body[name]
-            if not isinstance(value, shape) or (is_list and not _are_texts(value)):
-                raise TypeError(f"{name}={reprlib.repr(value)}")
-            if name in _LEAST and cast("int", value) < _LEAST[name]:
-                raise TypeError(f"{name}={value!r}, which is less than {_LEAST[name]}")
-    if is_whole and len(sound) < _MOST_SOUND:
-        sound.add(types)
-    return known
-
-
-def _are_texts(values: Any) -> bool:
-    return all(type(each) is str for each in values)
 
 
 def decode_definition(experiment: str, kept: bytes | None) -> Body:
@@ -191,13 +91,13 @@ class _Body:
             TypeError: a value is not what its field holds, or can't be encoded.
         """
         body = _plain_fields(type(self), self)
-        _known_fields(type(self), body)
+        known_fields(type(self), body)
         return encode_value([VERSION, self.KIND, body])
 
     @classmethod
     def from_body(cls, body: Body) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
-        return cls(**_converted(cls, _known_fields(cls, body)))
+        return cls(**_converted(cls, known_fields(cls, body)))
 
 
 #: The name of an action or a status, which stays a text, and must be one that the fold knows. Attempts, unlike trials, may also
@@ -223,7 +123,7 @@ def _cursor(value: Any) -> Cursor | None:
 
 
 def _restart(value: Body) -> Restart | None:
-    values = _known_fields(Restart, value)
+    values = known_fields(Restart, value)
     return Restart(**{**values, "source": values.get("source") or None}) if value else None
 
 
@@ -249,7 +149,7 @@ def _converted(kind: type, values: Body) -> Body:
 
 @cache
 def _conversions_of(kind: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    annotations = _fields_of(kind).items()
+    annotations = fields_of(kind).items()
     return tuple((name, _CONVERTED[annotation]) for name, annotation in annotations if annotation in _CONVERTED)
 
 
@@ -267,13 +167,13 @@ _PLAIN_VALUES: Final[dict[str, Callable[[Any], Any]]] = {
 
 @cache
 def _rich_fields(kind: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    annotations = _fields_of(kind).items()
+    annotations = fields_of(kind).items()
     return tuple((name, _PLAIN_VALUES[annotation]) for name, annotation in annotations if annotation in _PLAIN_VALUES)
 
 
 def _plain_fields(kind: type, message: object) -> Body:
     """Return a message's fields as plain values."""
-    names, _, _, values, _ = _outline_of(kind)
+    names, _, _, values, _ = outline_of(kind)
     body = dict(zip(names, values(message), strict=True))
     for name, plain in _rich_fields(kind):
         body[name] = plain(body[name])
@@ -678,7 +578,7 @@ class WorkerInfo:
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
             )
         try:
-            return cls(**_known_fields(cls, body))
+            return cls(**known_fields(cls, body))
         except (TypeError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None
 

@@ -7,7 +7,7 @@ there; who sends them looks at the answers, and has the scripts do it where anyt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 __all__ = ["CLOCK_SLACK_S", "Again", "Command", "all_known"]
@@ -24,6 +24,6 @@ class Again(NamedTuple):
     take: Callable[[list[Any]], None]
 
 
-def all_known(answers: list[Any]) -> bool:
+def all_known(answers: Sequence[object]) -> bool:
     """Return whether no answer is an error."""
     return not any(isinstance(answer, Exception) for answer in answers)

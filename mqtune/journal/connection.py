@@ -102,13 +102,13 @@ class RedisClient(redis.Redis):
         Those of other clients may come between. The server wakes up once for all of them.
         """
 
-        def ask(connection: Any) -> list[Any]:
+        def ask(connection: Any) -> list[object]:
             connection.send_packed_command(connection.pack_commands(commands))
             return [_answer_or_error(connection) for _ in commands]
 
         return self._in_turn(ask)
 
-    def _in_turn(self, ask: Callable[[Any], T]) -> T:
+    def _in_turn(self, ask: Callable[..., T]) -> T:
         if self._turns is None:
             return self._execute(ask)
         self._turns.get()
@@ -124,7 +124,7 @@ class RedisClient(redis.Redis):
                 self.connection_pool.release(self._kept.popleft()[0])
         self.connection_pool.disconnect(inuse_connections=False)
 
-    def _execute(self, ask: Callable[[Any], T]) -> T:
+    def _execute(self, ask: Callable[..., T]) -> T:
         connection = self._take()
         try:
             answer = ask(connection)
