@@ -126,10 +126,14 @@ function paced(work) {
     timer = undefined;
     busy = true;
     wanted = false;
-    const pause = (await work()) ?? 0;
-    busy = false;
-    dueAt = performance.now() + Math.max(FASTEST_MS, pause);
-    if (wanted) ask();
+    let pause = 0;
+    try {
+      pause = (await work()) ?? 0;
+    } finally {
+      busy = false;
+      dueAt = performance.now() + Math.max(FASTEST_MS, pause);
+      if (wanted) ask();
+    }
   };
   const ask = () => {
     wanted = true;
@@ -149,7 +153,9 @@ function picture(parameters, title, attributes) {
   const node = el("section", { class: `card ${attributes?.class ?? ""}`, "data-kind": parameters.kind }, el("h2", {}, title), note, plot);
   let inSight = false, stale = true, listens = false, last;
   const columns = () => Math.max(1, Math.floor((plot.clientWidth || 400) / 330));
-  const redraw = async () => { if (last?.data) await draw(plot, last); };
+  // One after the other: drawn into while it is still being drawn, a picture may keep the colours that it had.
+  let drawn = Promise.resolve();
+  const redraw = () => (drawn = drawn.catch(() => {}).then(() => last?.data && draw(plot, last)));
   const fetchIt = paced(async () => {
     if (!inSight || !stale) return 0;
     stale = false;
