@@ -455,6 +455,11 @@ class _Loop:
         self._callbacks = callbacks
         #: The experiment's trials that have not ended; some have not begun in the study.
         self._open = {trial.id for trial in self._tuner.get_trials() if not trial.status.is_terminal}
+        #: Those that had ended in the study before this call began: an earlier one has told it that, or somebody else.
+        self._over_before = {
+            trial for trial in self._open if trial in self._trials.ids and not self._trials.is_open(trial)
+        }
+        self._began_at = time.time()
         #: Why no other trial begins.
         self._over = ""
         self._error: TrialFailed | None = None
@@ -568,9 +573,18 @@ class _Loop:
             elif call is not None:
                 self._trials.take(report.trial, call, report.metrics)
         except UpdateFinishedTrialError:
+            if self._is_from_before(report, call):
+                return
             # Somebody has ended it in the study.
             with contextlib.suppress(InvalidTransition):
                 self._tuner.trial(report.trial).stop("it has ended in the study")
+
+    def _is_from_before(self, report: Report, call: str | None) -> bool:
+        """Whether a report may be one that an earlier call took in; a trial that still runs, or waits, says more."""
+        return report.trial in self._over_before and report.timestamp < self._began_at and call not in ASKED
+
+    def _is_open(self, trial: TrialId) -> bool:
+        return trial not in self._over_before and self._trials.is_open(trial)
 
     def _answer(self, report: Report, call: str) -> dict[str, object]:
         try:
@@ -582,21 +596,21 @@ class _Loop:
 
     def _end(self, trial: TrialId, said: Metrics) -> None:
         """Tell the study what an objective has come to, but for an error: the trial may run again."""
-        if said["state"] == "FAIL" or not self._trials.is_open(trial):
-            return
-        if said["state"] != "PRUNED":
+        is_open = self._is_open(trial)
+        if said["state"] == "PRUNED":
+            if is_open:
+                self._tell(trial, None, TrialState.PRUNED, said["reason"])
+            with contextlib.suppress(InvalidTransition):
+                self._tuner.trial(trial).stop("pruned")
+        elif said["state"] != "FAIL" and is_open:
             self._tell(trial, said["values"], None, "")
-            return
-        self._tell(trial, None, TrialState.PRUNED, said["reason"])
-        with contextlib.suppress(InvalidTransition):
-            self._tuner.trial(trial).stop("pruned")
 
     def _tell_ended(self) -> None:
         while self._call.ended:
             id_ = self._call.ended.pop(0)
             self._open.discard(id_)
             trial = self._tuner.trial(id_).record
-            if self._trials.is_open(id_) or (id_ not in self._trials.ids and trial.status is TrialStatus.FAILED):
+            if self._is_open(id_) or (id_ not in self._trials.ids and trial.status is TrialStatus.FAILED):
                 is_stopped = trial.status is TrialStatus.EARLY_STOPPED
                 self._tell(id_, None, TrialState.PRUNED if is_stopped else TrialState.FAIL, trial.reason)
                 self._look_at_failed(trial)

@@ -45,6 +45,17 @@ def slow(trial: optuna.Trial) -> float:
     return x + y
 
 
+def marked(trial: optuna.Trial) -> float:
+    """Sets an attribute twice, and is pruned where its study's name says so."""
+    x = trial.suggest_float("x", 0, 1)
+    for seen in range(2):
+        trial.set_user_attr("seen", seen)
+    trial.report(x, 1)
+    if trial.study.study_name == "pruned":
+        raise optuna.TrialPruned("at 1")
+    return x
+
+
 def dies_once(trial: optuna.Trial) -> float:
     """Its first attempt ends with its worker's process; the number of the attempt is in a file."""
     x = trial.suggest_float("x", 0, 1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import objectives
 import optuna
@@ -159,6 +161,41 @@ def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: P
     # They ran meanwhile, and on afterwards.
     assert {len(result.trial.attempts) for result in results} == {1}
     assert study.user_attrs[EXPERIMENT] is None
+
+
+#: Is killed when the study, and nothing else, has been told how its trial has ended.
+KILLED: Final = """
+import os, signal, sys
+import objectives, optuna
+from mqtune.integrations.optuna_optimize import optuna_optimize
+
+name, storage, broker = sys.argv[1:]
+kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+study = optuna.load_study(study_name=name, storage=storage)
+optuna_optimize(study, objectives.marked, n_trials=1, callbacks=[kill], backend=broker)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "status"),
+    [("complete", COMPLETE, TrialStatus.COMPLETED), ("pruned", PRUNED, TrialStatus.EARLY_STOPPED)],
+)
+def test_a_trial_whose_end_the_study_was_told_before_a_kill_has_that_end_in_the_experiment_too(
+    fleet: str, tmp_path: Path, name: str, state: Any, status: TrialStatus
+) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(study_name=name, storage=storage)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, name, storage, fleet], cwd=HERE, capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert states(study) == [state]
+
+    results = optuna_optimize(study, objectives.marked, n_trials=1, backend=fleet)
+
+    assert states(study) == [state]
+    # What it has said last is no late report either, so that what it has come to counts.
+    assert [(result.status, result.trial.last_metrics["call"]) for result in results] == [(status, "end")]
 
 
 def has_reported(trial: optuna.trial.FrozenTrial) -> bool:
