@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,14 @@ class TestContract(SchedulerContract):
     def new_scheduler(self, request: pytest.FixtureRequest) -> NewScheduler:
         if "odd values" in request.node.name and request.param in PAUSING:
             pytest.skip("Syne Tune's schedulers that pause want the metric at each rung")
+        is_old = version("syne_tune").startswith("0.13")
+        if (
+            is_old
+            and request.param == "synchronous"
+            and "next_driver" in request.node.name
+            and "failures" in request.node.name
+        ):
+            pytest.skip("0.13's takes a place in its rung for failed each time that it is asked and no trial can start")
         return lambda: seeded(kinds(PLAIN_SPACE)[request.param])
 
     def test_it_decides_for_one_experiment(self, new_scheduler: NewScheduler) -> None:
