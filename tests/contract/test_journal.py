@@ -20,6 +20,7 @@ from contract.journals.world import (
     ASSIGNMENT,
     HELD,
     HELD_TOO,
+    INFO,
     LONG_S,
     ONE,
     SHORT_S,
@@ -43,7 +44,7 @@ from waiting import DEADLINE_S, eventually
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import BrokerUnavailable, NameTaken
-from mqtune.core.events import VERSION, WorkerInfo
+from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import Claim, Entry, Grant, Journal, LastAttempt, Released
@@ -577,21 +578,6 @@ class TestRedisJournal(JournalContract):
 
         assert driver.read("0-0", count=1, block_s=0.001) == []
         assert not driver.fleet_changed
-
-
-INFO = WorkerInfo(
-    name="w",
-    host="h",
-    pid=1,
-    version="0.1.0",
-    queue="q",
-    gpus=0,
-    cpus=1,
-    slots=2,
-    devices=["0", "1"],
-    code_root="/code",
-    joined_at=1.0,
-)
 
 
 class FaultyLine:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import redis
 from accounts import Accounts
-from contract.journals.world import ASSIGNMENT, LONG_S, decided, ended, staged, started
+from contract.journals.world import ASSIGNMENT, INFO, LONG_S, decided, ended, staged, started
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import NameTaken
-from mqtune.core.events import WorkerInfo
 from mqtune.core.keys import QUOTAS, WORKERS, ExperimentKeys, name_key, worker_key
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.acl import Rule, account, password_hash, rules_of
@@ -23,19 +22,6 @@ from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.fleet import DESCRIBED_HOLDS, Fleet
 from mqtune.journal.redis import RedisJournal
 
-INFO = WorkerInfo(
-    name="w",
-    host="h",
-    pid=1,
-    version="0.1.0",
-    queue="q",
-    gpus=0,
-    cpus=1,
-    slots=2,
-    devices=["0", "1"],
-    code_root="/code",
-    joined_at=1.0,
-)
 #: Longer than any lease that a test gives.
 LONGER_S = 10 * LONG_S
 

@@ -382,6 +382,54 @@ def seconds_until_shown(browser: Browser, book: Book, file: JournalFile, value: 
     return float(browser.run("return window.shown")) / 1000 - began
 
 
+DRAWING = """
+const node = document.querySelector('[data-kind=history] .plot'), react = Plotly.react, busy = new Set();
+window.drawn = 0, window.clashed = false, window.fails = arguments[0];
+Plotly.react = async (...given) => {
+  if (given[0] !== node) return react(...given);
+  if (window.fails-- > 0) throw new Error("drawn badly");
+  window.clashed ||= busy.has(node);
+  busy.add(node);
+  await new Promise((after) => setTimeout(after, 50));
+  busy.delete(node);
+  window.drawn += 1;
+  return react(...given);
+};
+window.undo = () => { Plotly.react = react; };
+"""
+
+
+def drawing(browser: Browser, fails: int) -> None:
+    """Have the history's picture take a while to be drawn, and fail so often before."""
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+    eventually(lambda: browser.run("return !!document.querySelector('[data-kind=history] .xtick text')"))
+    browser.driver.execute_script(DRAWING, fails)
+
+
+def test_a_picture_is_drawn_once_at_a_time(browser: Browser):
+    drawing(browser, 0)
+    try:
+        browser.run("for (let n = 0; n < 3; n++) dark.dispatchEvent(new Event('change'))")
+        eventually(lambda: browser.run("return window.drawn") == 3)
+        assert not browser.run("return window.clashed")
+    finally:
+        browser.run("window.undo()")
+
+
+def test_a_picture_that_could_not_be_drawn_is_drawn_when_it_has_changed(browser: Browser):
+    browser.expected = "drawn badly"
+    drawing(browser, 1)
+    try:
+        change = "document.querySelector('[data-kind=history]').changed()"
+        browser.run(change)
+        eventually(lambda: browser.run("return window.fails") == 0)
+        browser.run(change)
+        eventually(lambda: browser.run("return window.drawn"))
+    finally:
+        browser.run("window.undo()")
+
+
 def test_it_is_dark_where_the_reader_has_it_dark_and_fits_a_narrow_screen(browser: Browser):
     browser.go("#/e/mine")
     browser.shows("Trials (30)")

@@ -22,6 +22,7 @@ from mqtune.core.events import (
     Reports,
     TrialClosed,
     TrialStaged,
+    WorkerInfo,
     decode_event,
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
@@ -48,6 +49,20 @@ HELD: Final = checkpoint_id(ONE, 1, 1, in_memory=True)
 HELD_TOO: Final = checkpoint_id(ONE, 1, 2, in_memory=True)
 STORED: Final = checkpoint_id(ONE, 1, 3, in_memory=False)
 ASSIGNMENT: Final = Assignment(CONFIG, checkpoint_id("0009", 2, 1, in_memory=False), 12.5)
+#: What a worker says of itself.
+INFO: Final = WorkerInfo(
+    name="w",
+    host="h",
+    pid=1,
+    version="0.1.0",
+    queue="q",
+    gpus=0,
+    cpus=1,
+    slots=2,
+    devices=["0", "1"],
+    code_root="/code",
+    joined_at=1.0,
+)
 
 
 class World(Protocol):
