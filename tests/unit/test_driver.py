@@ -1283,3 +1283,19 @@ def test_a_spawned_trial_whose_trainable_can_not_be_imported_ends_the_experiment
 
     assert isinstance(bench.driver.failure, TrainableNotFound)
     assert "trial 0001 could not be started: TrainableNotFound: train.py runs" in str(bench.driver.failure)
+
+
+def test_a_step_in_real_time_waits_once_also_when_what_came_leaves_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, slots=1).step(2).start()
+    # From here on there is room for nothing, and a report leaves the round steady.
+    bench.report("0001", 0.5)
+    journal, waits = bench.driver._journal, []
+    read = journal.read
+    monkeypatch.setattr(journal, "read", lambda *args, **how: waits.append(how) or read(*args, **how))
+
+    bench.report("0001", 0.4)
+
+    assert bench.driver._pace.is_steady
+    assert len(waits) == 1
