@@ -139,14 +139,29 @@ def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
         timeout=55,
     )
     assert done.returncode == 0, done.stderr
-    (folder,) = saved_experiments()
-    return done.stdout, Results.load(folder)
+    newest = saved_experiments()[0]
+    return done.stdout, Results.load(newest)
+
+
+# Whichever slot is free first takes a trial: of some twelve resumes, about five move. That none does is a chance of some in
+# a thousand for one run, which is too many for a test.
+RUNS_UNTIL_A_MOVE = 3
 
 
 def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_workers: str):
+    moves = [promoted_trials_that_moved(two_workers)]
+    while not moves[-1] and len(moves) < RUNS_UNTIL_A_MOVE:
+        moves.append(promoted_trials_that_moved(two_workers))
+
+    assert moves[-1]
+
+
+def promoted_trials_that_moved(two_workers: str) -> list[str]:
+    """Run the example, look at what it printed and at what it did, and return the trials that ran on both workers."""
     text, results = run_example("promotion.py", "--broker", two_workers)
 
     workers = {result.id: [attempt.worker for attempt in result.attempts] for result in results}
+    assert len(set(itertools.chain(*workers.values()))) == 2, workers
     moved = [trial for trial, names in workers.items() if len(set(names)) > 1]
     resumes = sum(len(names) - 1 for names in workers.values())
     assert f"{resumes} resumes; {len(moved)} trials ran on more than one worker" in text
@@ -155,12 +170,12 @@ def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_w
     lengths = [len(list(results.reports(result.id))) for result in results]
     assert [sum(length > rung for length in lengths) >= least for rung, least in ((1, 9), (3, 3), (9, 1))] == [True] * 3
     assert resumes
-    assert moved
     for result in results:
         assert " → ".join(workers[result.id]) in text
         # What is in a checkpoint is trained once: no resume goes back, none begins anew.
         epochs = [report.metrics["training_iteration"] for report in results.reports(result.id)]
         assert epochs == list(range(1, len(epochs) + 1))
+    return moved
 
 
 def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str, tmp_path: Path):
