@@ -6,7 +6,8 @@ To bring one, implement both protocols of this module, pass the first as ``Tuner
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mqtune.core.clock import Clock
 from mqtune.core.resources import Resources
@@ -112,3 +113,22 @@ class BackendSession(Protocol):
 
     def close(self) -> None:
         """Close all connections; attempts that run are left alone, for the next driver."""
+
+
+class Offer(NamedTuple):
+    """A staged attempt that is published, as ``BackendSession.publish`` takes it."""
+
+    trial: TrialId
+    attempt: int
+    config: Config
+
+
+@runtime_checkable
+class PublishesMany(Protocol):
+    """What a backend's session may have too: a method for many attempts, where they cost less together than one by one."""
+
+    def publish_all(self, offers: Sequence[Offer]) -> None:
+        """Offer staged attempts to the slots in this order, to the same effect as ``publish`` for each.
+
+        What it raises leaves open which of them are offered; each may be published again.
+        """

@@ -267,19 +267,23 @@ class QueueBackend(ABC):
 
         One that was seen waiting in a queue is published to another one with a free slot, or not at all.
         """
+        queue = self._place(trial, attempt)
+        if queue:
+            self._send(trial, attempt, config, queue)
+            self._load.put((trial, attempt), queue)
+
+    def _place(self, trial: TrialId, attempt: int) -> str:
+        """Return the queue that an attempt is to be published to; an empty text where it is not to be."""
         key = (trial, attempt)
         waits_in = self._waits_in.get(key, set())
         elsewhere = [shape for shape in self._fitting if shape.queue not in waits_in]
         if waits_in and not self._has_room(elsewhere):
-            return
+            return ""
         # It no longer counts on the queue that lost it.
         self._load.drop(key)
         queue = self._queue_of(elsewhere)
-        if not elsewhere and not self._may_use(queue):
-            # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
-            return
-        self._send(trial, attempt, config, queue)
-        self._load.put(key, queue)
+        # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
+        return queue if elsewhere or self._may_use(queue) else ""
 
     def _queue_of(self, shapes: Collection[_Shape]) -> str:
         """Return the queue of the best of these shapes for another attempt; without one, that of slots that offer just what it asks for."""

@@ -40,6 +40,7 @@ from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, Listener
 from mqtune.driver.pace import Pace
 from mqtune.driver.past import Past
+from mqtune.driver.publishing import Publisher
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
@@ -125,6 +126,7 @@ class Driver:
         self._restorer = Restorer(journal, self._reader, copy, clock)
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
         self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
+        self._publisher = Publisher(backend, clock)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
         self._pace = Pace(
@@ -454,8 +456,7 @@ class Driver:
             self._apply(event)
         match action:
             case Stage():
-                trial = self.experiment.trials[action.trial]
-                self.backend.publish(trial.id, trial.attempt.number, trial.config)
+                self._publisher.publish(self.experiment.trials[action.trial])
                 self._let_go(action)
             case Lose(is_forgotten=False) if events:
                 self.backend.lost(action.trial.id, action.trial.attempt)
@@ -625,22 +626,23 @@ class Driver:
 
     def _fill_slots(self) -> None:
         """Stage attempts until each slot has one, and perhaps another that waits for it."""
-        while not self._draining and self._slots.has_room and self.failure is None:
-            self._end_if_over()
-            if self._draining or (action := self._slots.next()) is None:
-                return
-            if isinstance(action, Stage) and action.key in self.experiment.keys:
-                # Another one with this key came first while it waited.
-                self.carry_out(Answer(action.request, is_done=True, trial=self.experiment.keys[action.key]))
-                self._let_go(action)
-                continue
-            try:
-                self.carry_out(action)
-            except (InvalidTransition, ConfigurationError) as error:
-                if not isinstance(action, Stage) or not action.request:
-                    raise
-                self._refuse(action.request, error)
-                self._let_go(action)
+        with self._publisher:
+            while not self._draining and self._slots.has_room and self.failure is None:
+                self._end_if_over()
+                if self._draining or (action := self._slots.next()) is None:
+                    return
+                if isinstance(action, Stage) and action.key in self.experiment.keys:
+                    # Another one with this key came first while it waited.
+                    self.carry_out(Answer(action.request, is_done=True, trial=self.experiment.keys[action.key]))
+                    self._let_go(action)
+                    continue
+                try:
+                    self.carry_out(action)
+                except (InvalidTransition, ConfigurationError) as error:
+                    if not isinstance(action, Stage) or not action.request:
+                        raise
+                    self._refuse(action.request, error)
+                    self._let_go(action)
 
     def _end_if_over(self) -> None:
         """Stop everything once a rule ends the experiment, or a failure or a request does."""

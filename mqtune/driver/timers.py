@@ -13,6 +13,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
+from mqtune.driver.publishing import publish_all
 from mqtune.driver.sharing import LOOK_S, SharedFleet
 from mqtune.journal.base import Held, entry_order
 from mqtune.journal.copy import JournalReader
@@ -214,14 +215,13 @@ class DriverTimers:
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
-        for id_ in unclaimed:
-            trial = self._experiment.trials.get(id_)
-            if trial is not None and (id_, trial.attempt.number) not in queued:
-                if older_than_s:
-                    logger.warning(
-                        "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number
-                    )
-                self._backend.publish(id_, trial.attempt.number, trial.config)
+        trials = [trial for id_ in unclaimed if (trial := self._experiment.trials.get(id_)) is not None]
+        lost = [trial for trial in trials if (trial.id, trial.attempt.number) not in queued]
+        for trial in lost if older_than_s else ():
+            logger.warning(
+                "trial %s attempt %d: nobody has taken it; publishing it again", trial.id, trial.attempt.number
+            )
+        publish_all(self._backend, lost)
 
 
 def _in_words(held: Sequence[Held]) -> str:

@@ -10,10 +10,11 @@ from typing import Any, Final
 import pytest
 import redis
 
-from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.base import Offer
+from mqtune.backends.celery import MOST_AT_ONCE, CeleryBackend, Together
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import WorkerInfo
-from mqtune.core.resources import Resources, queue_name
+from mqtune.core.resources import Resources, lists_of, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.clock import ServerClock
@@ -97,3 +98,96 @@ def test_what_waits_for_workers_that_left_goes_to_those_that_are_there(
 
     assert published(redis_client, LINKED) == {"x/0001/1"}
     assert backend.queued() == {("0001", 1)}
+
+
+# Many attempts at once.
+
+
+def offers(*numbers: int, **config: Any) -> list[Offer]:
+    return [Offer(TrialId(f"{number:04d}"), 1, config) for number in numbers]
+
+
+def in_order(client: Any, key: Any) -> list[str]:
+    """The trials of the messages in a list, in the order in which workers take them."""
+    return [json.loads(message)["headers"]["id"].split("/")[1] for message in reversed(client.lrange(key, 0, -1))]
+
+
+def pushes(client: Any) -> int:
+    calls: int = client.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"]
+    return calls
+
+
+def test_many_attempts_take_one_command_for_each_queue_and_come_in_their_order(
+    backend: CeleryBackend, redis_client: redis.Redis
+) -> None:
+    before = pushes(redis_client)
+
+    backend.publish_all(offers(*range(1, MOST_AT_ONCE + 1)))
+
+    assert pushes(redis_client) == before + 2
+    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
+    assert sorted(plain + linked) == [offer.trial for offer in offers(*range(1, MOST_AT_ONCE + 1))]
+    assert (plain, linked) == (sorted(plain), sorted(linked))
+    assert (plain[:2], linked[0]) == (["0001", "0002"], "0003")
+
+
+def test_very_many_attempts_take_several_commands(backend: CeleryBackend, redis_client: redis.Redis) -> None:
+    before = pushes(redis_client)
+
+    backend.publish_all(offers(*range(1, 3 * MOST_AT_ONCE + 1)))
+
+    assert pushes(redis_client) == before + 6
+    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
+    assert len({*plain, *linked}) == 3 * MOST_AT_ONCE
+    assert (plain, linked) == (sorted(plain), sorted(linked))
+
+
+def test_a_message_is_the_same_as_celery_sends_it_and_kombu_puts_it(
+    backend: CeleryBackend, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.publish_all(offers(1, lr=0.1))
+    monkeypatch.setattr(Together, "together", contextlib.nullcontext)
+    backend.publish_all(offers(2, lr=0.1))
+    queue = queue_name(PLAIN)
+
+    kombus, ours = map(json.loads, redis_client.lrange(queue, 0, -1))
+
+    for message in (kombus, ours):
+        assert all(message["properties"].pop(name) for name in ("correlation_id", "delivery_tag"))
+        assert all(message["headers"].pop(name) for name in ("id", "root_id"))
+    assert kombus.pop("body") != ours.pop("body")
+    assert kombus == ours
+    assert ours["properties"]["delivery_info"] == {"exchange": "", "routing_key": queue}
+
+
+def test_attempts_that_are_published_together_wait_in_the_list_of_their_priority(
+    backend: CeleryBackend, redis_client: redis.Redis
+) -> None:
+    backend.publish_all(offers(1))
+    backend.priority = "low"
+    backend.publish_all(offers(2))
+    backend.priority = "high"
+    backend.publish_all(offers(3, 4))
+
+    high, normal, low, _ = (in_order(redis_client, key) for key in lists_of(queue_name(PLAIN)))
+    assert (high, normal, low) == (["0004"], ["0001"], ["0002"])
+
+
+def test_what_failed_in_the_middle_is_published_again_and_then_all_of_it_is_there(
+    backend: CeleryBackend, redis_client: redis.Redis
+) -> None:
+    backend.publish_all(offers(1, 2, 3))
+    for number in (1, 2, 3):
+        backend.ended(TrialId(f"{number:04d}"), 1)
+    redis_client.set(queue_name(LINKED), "no list")
+    redis_client.delete(queue_name(PLAIN))
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        backend.publish_all(offers(4, 5, 6))
+    assert in_order(redis_client, queue_name(PLAIN)) == ["0004", "0005"]
+    assert backend.free(Resources(gpus=1)) == 3
+    redis_client.delete(queue_name(LINKED))
+
+    backend.publish_all(offers(4, 5, 6))
+
+    assert in_order(redis_client, queue_name(PLAIN)) == ["0004", "0005", "0004", "0005"]
+    assert in_order(redis_client, queue_name(LINKED)) == ["0006"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from mqtune.backends import celery as module
 from mqtune.backends import queues
+from mqtune.backends.base import Offer
 from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.simulated.fleet import SimulatedClock
 from mqtune.core.errors import AccessDenied
@@ -38,6 +40,8 @@ class World:
         #: Queues that this account may not use.
         self.barred: set[str] = set()
         self.sent: list[dict[str, Any]] = []
+        #: A trial that can't be sent.
+        self.fails_at = ""
 
     def join(
         self,
@@ -108,14 +112,20 @@ class _Celery:
         self.conf: dict[str, Any] = {}
         self.amqp = self
         self.transport = self
+        self.channel = self
 
     def connection_for_write(self) -> Any:
         return self
+
+    def together(self) -> Any:
+        return contextlib.nullcontext()
 
     def Producer(self, *_: Any, **__: Any) -> Any:
         return self
 
     def send_task(self, _task: str, *, task_id: str, queue: str, **options: Any) -> None:
+        if task_id.split("/")[1] == self._world.fails_at:
+            raise ValueError(task_id)
         self._world.queues.setdefault(queue, deque()).append(task_id)
         self._world.sent.append({"task_id": task_id, "queue": queue, **options})
 
@@ -176,6 +186,28 @@ def test_every_slot_that_fits_gets_an_attempt_whatever_its_shape(world: World) -
 
     assert world.waiting(SMALL) == names(1, 2)
     assert world.waiting(LARGE) == names(3, 4, 5)
+
+
+def test_attempts_that_are_published_together_go_where_they_would_go_one_by_one(world: World) -> None:
+    world.join(LARGE, 3)
+    world.join(SMALL, 2)
+    backend = backend_of(Resources())
+
+    backend.publish_all([Offer(TrialId(name), 1, {"lr": 0.1}) for name in names(1, 2, 3, 4, 5)])
+
+    assert world.waiting(SMALL) == names(1, 2)
+    assert world.waiting(LARGE) == names(3, 4, 5)
+
+
+def test_of_attempts_whose_publication_fails_none_counts(world: World) -> None:
+    world.join(SMALL, 3)
+    backend = backend_of(SMALL)
+    world.fails_at = "0002"
+
+    with pytest.raises(ValueError, match="0002"):
+        backend.publish_all([Offer(TrialId(name), 1, {}) for name in names(1, 2, 3)])
+
+    assert backend.free(SMALL) == 3
 
 
 def test_workers_of_one_shape_share_a_queue_and_their_slots_count_together(world: World) -> None:

@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable as Fn
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,9 +15,10 @@ import pytest
 from bench import Bench
 from simulation import Copy
 
+from mqtune.backends.base import Offer
 from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
-from mqtune.core.errors import DriverFenced, MetricMissing, TrainableNotFound
+from mqtune.core.errors import BrokerUnavailable, DriverFenced, MetricMissing, TrainableNotFound, UserCodeFailed
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -48,6 +50,7 @@ from mqtune.core.trial import (
 from mqtune.driver.actions import Decide
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.loop import Driver
+from mqtune.driver.publishing import GATHER_S
 from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Limits
 from mqtune.driver.slots import Addition
@@ -695,6 +698,134 @@ def test_what_a_driver_staged_and_died_before_it_published_its_heir_publishes_at
     world.driver()
 
     assert world.fleet.published == [(TrialId("0001"), 1), (TrialId("0002"), 1)]
+
+
+class Crowd(Fleet):
+    """A fleet to which many attempts can be published at once."""
+
+    def __init__(self, server: MemoryServer, clock: Clock, *, dies_at: int = 0) -> None:
+        super().__init__(server, clock)
+        self.batches: list[list[str]] = []
+        #: The publication before which the driver is killed.
+        self.dies_at = dies_at
+
+    def publish_all(self, offers: Sequence[Offer]) -> None:
+        if not offers:
+            return
+        self.batches.append([offer.trial for offer in offers])
+        if len(self.batches) == self.dies_at:
+            raise Killed
+        for offer in offers:
+            self.publish(*offer)
+
+
+@pytest.fixture
+def crowd(world: World, clock: Clock) -> Crowd:
+    world.fleet = crowd = Crowd(world.server, clock)
+    return crowd
+
+
+def test_what_a_filling_stages_behind_its_first_attempt_is_published_together(world: World, crowd: Crowd) -> None:
+    world.driver().step(0)
+
+    assert crowd.batches == [["0001"], ["0002", "0003", "0004", "0005", "0006"]]
+
+
+def test_no_staged_attempt_waits_long_for_others(world: World, crowd: Crowd, clock: Clock) -> None:
+    class Slow(RandomSearcher):
+        def suggest(self, trial: TrialId) -> Any:
+            clock.now += 0.4 * GATHER_S
+            return super().suggest(trial)
+
+    world.make_searcher = lambda: Slow(SPACE, 7)
+
+    world.driver().step(0)
+
+    assert crowd.batches == [["0001"], ["0002", "0003", "0004"], ["0005", "0006"]]
+
+
+def test_an_attempt_that_was_stopped_before_it_was_published_is_not_published(world: World, crowd: Crowd) -> None:
+    class Stopping(Callback):
+        in_loop = True
+
+        def on_stage(self, trial: Trial) -> None:
+            if trial.id == "0004":
+                driver.steer("stop", "0002", {})
+
+    driver = world.driver(told=Stopping())
+    driver.step(0)
+
+    assert crowd.batches[:2] == [["0001"], ["0003", "0004", "0005", "0006", "0007"]]
+    assert driver.experiment.trials[TrialId("0002")].status is TrialStatus.EARLY_STOPPED
+    assert crowd.gone == [("0002", 1)]
+
+
+def test_what_was_staged_before_a_searcher_failed_is_published(world: World, crowd: Crowd) -> None:
+    class Failing(RandomSearcher):
+        def suggest(self, trial: TrialId) -> Any:
+            if trial == "0004":
+                raise ValueError("no more")
+            return super().suggest(trial)
+
+    world.make_searcher = lambda: Failing(SPACE, 7)
+
+    with pytest.raises(UserCodeFailed):
+        world.driver().step(0)
+
+    assert crowd.batches == [["0001"], ["0002", "0003"]]
+
+
+def test_a_server_that_is_away_is_waited_for_once_and_what_was_staged_is_published_by_the_next_driver(
+    world: World, crowd: Crowd
+) -> None:
+    class Away(DriversJournal):
+        def stage(self, *args: Any) -> bool:
+            if args[0] == "0004":
+                raise BrokerUnavailable("it is away")
+            return super().stage(*args)
+
+    with pytest.raises(BrokerUnavailable):
+        world.driver(Away(world.server)).step(0)
+    assert crowd.batches == [["0001"]]
+    world.pass_the_lock()
+
+    world.driver()
+
+    assert crowd.batches == [["0001"], ["0002", "0003"]]
+
+
+def test_an_attempt_that_is_staged_by_hand_is_published_at_once(world: World, crowd: Crowd) -> None:
+    driver = world.driver()
+
+    driver.start({"config": {"lr": 0.5}})
+    driver.start({"config": {"lr": 0.6}})
+
+    assert crowd.batches == [["0001"], ["0002"]]
+
+
+def test_a_driver_killed_before_any_publication_has_an_heir_that_writes_the_same_journal(
+    eventful: World, clock: Clock
+) -> None:
+    def lead(world: World, dies_at: int) -> Crowd:
+        crowd = Crowd(world.server, clock, dies_at=dies_at)
+        crowd.plans, crowd.curve = eventful.fleet.plans, eventful.fleet.curve
+        world.fleet = crowd
+        return crowd
+
+    crowd = lead(eventful, 0)
+    eventful.finish(eventful.driver())
+    expected, most = story(eventful.server), len(crowd.batches)
+    assert max(map(len, crowd.batches)) > 1
+
+    for dies_at in range(1, most + 1):
+        world = World(clock)
+        lead(world, dies_at)
+        with pytest.raises(Killed):
+            world.finish(world.driver())
+        world.pass_the_lock()
+        world.finish(world.driver())
+
+        assert story(world.server) == expected, f"killed before publication {dies_at}"
 
 
 def test_an_heir_that_goes_on_otherwise_writes_that_down_and_one_that_does_not_does_not(world: World) -> None:
