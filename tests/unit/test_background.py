@@ -214,12 +214,15 @@ def test_an_error_comes_out_of_the_next_call_and_nothing_else_is_done(
     answer(searcher, ONE)
     searcher.on_report(trial(), report(1, loss="odd"))
 
-    with pytest.raises(
-        UserCodeFailed, match=r"Slow.on_report raised ValueError: what is this\? \(trial 0001\)"
-    ) as found:
+    def call_again() -> None:
         # The error may be there already.
         searcher.on_report(trial(), report(2))
         eventually(lambda: searcher.suggest(TWO) is not WAIT)
+
+    with pytest.raises(
+        UserCodeFailed, match=r"Slow.on_report raised ValueError: what is this\? \(trial 0001\)"
+    ) as found:
+        call_again()
     assert isinstance(found.value.__cause__, ValueError)
     assert slow.calls == [("suggest", ONE)]
     with pytest.raises(UserCodeFailed):
