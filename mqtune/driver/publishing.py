@@ -24,7 +24,8 @@ class Publisher:
 
     def __init__(self, backend: BackendSession, clock: Clock) -> None:
         self._backend = backend
-        self._can_gather = isinstance(backend, PublishesMany)
+        # Asked once: to look for a protocol's methods takes longer than to call one.
+        self._many = backend if isinstance(backend, PublishesMany) else None
         self._clock = clock
         self._gathers = False
         #: Trials with the numbers of the attempts that wait to be published.
@@ -38,8 +39,8 @@ class Publisher:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._gathers = False
         # A server that is away was waited for already, and another driver publishes what its predecessor has staged.
-        if self._waiting and not isinstance(error, BrokerUnavailable | DriverFenced):
-            self._send()
+        if self._many is not None and self._waiting and not isinstance(error, BrokerUnavailable | DriverFenced):
+            self._send(self._many)
         self._waiting.clear()
 
     def publish(self, trial: Trial) -> None:
@@ -48,14 +49,17 @@ class Publisher:
         Raises:
             BrokerUnavailable: no server answers; some that were staged before it may not be published either.
         """
+        if self._many is None:
+            self._backend.publish(trial.id, trial.attempt.number, trial.config)
+            return
         self._waiting.append((trial, trial.attempt.number))
-        if not self._gathers or not self._can_gather or self._clock.monotonic() - self._sent_at >= GATHER_S:
-            self._send()
+        if not self._gathers or self._clock.monotonic() - self._sent_at >= GATHER_S:
+            self._send(self._many)
 
-    def _send(self) -> None:
+    def _send(self, many: PublishesMany) -> None:
         waiting, self._waiting = self._waiting, []
         # What was stopped meanwhile needs no slot.
-        publish_all(self._backend, [trial for trial, number in waiting if _is_wanted(trial, number)])
+        many.publish_all([_offer(trial) for trial, number in waiting if _is_wanted(trial, number)])
         self._sent_at = self._clock.monotonic()
 
 
@@ -65,12 +69,16 @@ def publish_all(backend: BackendSession, trials: Iterable[Trial]) -> None:
     Raises:
         BrokerUnavailable: no server answers; some may be published.
     """
-    offers = [Offer(trial.id, trial.attempt.number, trial.config) for trial in trials]
+    offers = [_offer(trial) for trial in trials]
     if isinstance(backend, PublishesMany):
         backend.publish_all(offers)
         return
     for offer in offers:
         backend.publish(*offer)
+
+
+def _offer(trial: Trial) -> Offer:
+    return Offer(trial.id, trial.attempt.number, trial.config)
 
 
 def _is_wanted(trial: Trial, attempt: int) -> bool:
