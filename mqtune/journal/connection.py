@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer, parse_url
@@ -37,9 +38,30 @@ class _Packer(HiredisRespSerializer):
     second Ctrl-C: the process would crash.
     """
 
-    def pack(self, *args: object) -> list[bytes]:
+    def pack(self, *args: Any) -> list[bytes]:
+        """Return a command's bytes; one of texts, bytes and numbers, as all of ours are, without redis-py's looks at each of them."""
+        texts = [each if type(each) in _PACKED_AS_IT_IS else _as_text(each) for each in args]
+        name = texts[0]
+        if (" " if isinstance(name, str) else b" ") in name:
+            return self._pack_slowly(texts)
+        try:
+            return [hiredis.pack_command(tuple(texts))]
+        except TypeError:
+            # It says what can't be sent, unless that is what only it can send.
+            return self._pack_slowly(texts)
+
+    def _pack_slowly(self, args: Sequence[Any]) -> list[bytes]:
         # redis-py has no types for it.
-        return super().pack(*(repr(each) if type(each) is int or isinstance(each, float) else each for each in args))  # type: ignore[no-any-return,arg-type]
+        return super().pack(*args)  # type: ignore[no-any-return]
+
+
+#: What is sent as it is.
+_PACKED_AS_IT_IS: Final = (str, bytes)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number as text, and what is not one as it is."""
+    return repr(value) if type(value) is int or isinstance(value, float) else value
 
 
 class Connects:

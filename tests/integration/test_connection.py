@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import celery
 import pytest
 import redis
+from redis.connection import HiredisRespSerializer
 from restartable import RestartableRedis
 from servers import EACH_SERVER, started_on
 
@@ -498,3 +500,26 @@ def test_a_signal_whose_handler_raises_while_a_command_is_packed_crashes_no_proc
 
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("SET", "größe", b"\0\xff", 5, -(2**70), 0.5, float("inf")),
+        (b"XREAD", "BLOCK", 5),
+        ("CLIENT SETNAME", "x"),
+        (b"CONFIG GET", "save"),
+        ("SET", bytearray(b"a"), memoryview(b"b")),
+    ],
+)
+def test_a_command_is_packed_as_redis_py_packs_it(command: tuple[Any, ...]) -> None:
+    pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
+
+    assert pack(*command) == HiredisRespSerializer().pack(*command)
+
+
+def test_what_can_not_be_sent_is_named_as_redis_py_names_it() -> None:
+    pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
+
+    with pytest.raises(redis.DataError, match="str, int, float or bytes"):
+        pack("SET", "a", None)
