@@ -28,6 +28,7 @@ AnyTrainable = Function | str | os.PathLike[str]
 Loaded = Function | Path
 #: The kinds of trainables.
 Kind = Literal["function", "class", "script"]
+_KINDS: Final = get_args(Kind)
 
 #: Longer than any path that a system accepts.
 _LONGEST_NAME: Final = 4_096
@@ -73,11 +74,11 @@ class TrainableSpec:
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
         """Return the spec that ``encode`` made the values of; unknown fields are ignored."""
-        found = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        found = {name: values[name] for name in _FIELDS if name in values}
         texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
         kind, adapter = found.get("kind", "function"), found.get("adapter", "")
-        is_known = kind in get_args(Kind) and (adapter == "" or (kind == "function" and _is_path(adapter)))
+        is_known = kind in _KINDS and (adapter == "" or (kind == "function" and _is_path(adapter)))
         if not is_named or not is_known:
             raise TrainableNotFound(
                 f"{reprlib.repr(found)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
@@ -193,6 +194,10 @@ class TrainableSpec:
         if isinstance(found, type):
             _check_class(found)
         return _adapted(cast("Function", found), self.adapter) if self.adapter else cast("Loaded", found)
+
+
+#: Looked up once: a worker decodes a spec for each attempt.
+_FIELDS: Final = tuple(field.name for field in fields(TrainableSpec))
 
 
 def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Function]:

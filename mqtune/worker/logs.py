@@ -69,8 +69,8 @@ class Logs:
 
     def files(self, experiment: str, claim: Claim) -> tuple[Path, Path]:
         """Return the paths of an attempt's stdout and stderr."""
-        folder = self._root / experiment / claim.trial
-        return folder / f"{claim.attempt}.stdout", folder / f"{claim.attempt}.stderr"
+        folder = self._root, experiment, claim.trial
+        return Path(*folder, f"{claim.attempt}.stdout"), Path(*folder, f"{claim.attempt}.stderr")
 
     def make(self, *paths: Path) -> list[Path]:
         """Make these files, with their folder, and return those that were not there.
@@ -81,8 +81,12 @@ class Logs:
         made = []
         for path in paths:
             with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+                try:
+                    _make(path)
+                except FileNotFoundError:
+                    # Looked at only now: of a folder that is there, each try to make it would look for it on the disk.
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    _make(path)
                 made.append(path)
         return made
 
@@ -100,7 +104,8 @@ class Logs:
         """Create the folder of these files and watch them; if that fails, the trial runs without them."""
         for folder in dict.fromkeys(path.parent for path in paths):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                if not folder.is_dir():
+                    folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 logger.warning("the output of a trial to %s is not kept: %s", folder, error)
                 self._missing.update((path, error) for path in paths if path.parent == folder)
@@ -164,6 +169,16 @@ class Logs:
             logger.warning("%s can't be shortened: %s", path, error)
             return None
         return size
+
+
+def _make(path: Path) -> None:
+    """Make an empty file.
+
+    Raises:
+        FileExistsError: it is there.
+        FileNotFoundError: its folder is not there.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
 def _shorten(path: Path, before: int) -> int:

@@ -84,6 +84,8 @@ _BYTES_PER_GB: Final = 1e9
 #: Type and text of what keeps an attempt from running.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
+#: Of how many experiments the keys of zygotes are remembered, as many as definitions are: more than a worker usually has slots.
+REMEMBERED_KEYS: Final = 32
 #: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
 IMPORT_TIMEOUT_S: Final = 600.0
 
@@ -303,6 +305,25 @@ class ZygoteFinder:
         self._bundles = bundles
         self._manifests = manifests
         self._check_store = check_store
+        #: For each experiment what the key of its zygotes was made from last, and that key.
+        self._keys: dict[str, tuple[Mapping[str, Any], tuple[Path | None, ...], ZygoteKey]] = {}
+
+    def _key(
+        self,
+        experiment: str,
+        definition: Mapping[str, Any],
+        code_root: Path,
+        manifest: Path | None,
+        folder: Path | None,
+    ) -> ZygoteKey:
+        """Return the key of an experiment's zygotes; it has all of the definition in it, and is made once for that."""
+        places = code_root, manifest, folder
+        known = self._keys.get(experiment)
+        if known is not None and known[0] is definition and known[1] == places:
+            return known[2]
+        key = ZygoteKey.of(experiment, definition, *places)
+        self._keys = dict([*self._keys.items(), (experiment, (definition, places, key))][-REMEMBERED_KEYS:])
+        return key
 
     def find(
         self, turn: Turn, experiment: str, definition: Mapping[str, Any], on_import: Callable[[], None]
@@ -321,7 +342,7 @@ class ZygoteFinder:
             _, code_root, folder = brought if brought is not None else (None, self._code_root, None)
             where += f", trainable {spec} below code root {code_root}"
             manifest = self._manifests.of(experiment, definition, code_root)
-            zygote = import_in(turn, ZygoteKey.of(experiment, definition, code_root, manifest, folder), on_import)
+            zygote = import_in(turn, self._key(experiment, definition, code_root, manifest, folder), on_import)
             if brought is not None:
                 zygote.environment["bundle"] = brought.top.name
             if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):

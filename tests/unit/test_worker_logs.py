@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_an_attempt_that_never_printed_has_no_last_words(logs: Logs) -> None:
     stdout, _ = begin(logs)
 
     assert logs.end(stdout, 10) == ""
+
+
+def test_the_folder_of_an_attempt_is_made_by_one_look_at_the_disk(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(logs)
+    made, make = [], os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, *args, **named: (made.append(str(path)), make(path, *args, **named)))
+    files = logs.files("exp", Claim(TrialId("0002"), 1, "token"))
+
+    logs.make(*files)
+    logs.begin(*files)
+
+    assert made == [str(files[0].parent)]
 
 
 def test_files_are_made_once_and_those_that_nobody_has_written_can_be_deleted(logs: Logs, tmp_path: Path) -> None:
