@@ -32,13 +32,18 @@ class Saver:
         self._trial, self._attempt = message["trial"], message["attempt"]
         self._url = message["store"]
         self._start, self._data = CheckpointId(message["checkpoint"]), message["checkpoint_data"]
-        self._folder = Path(message["folder"])
+        self._message = message
         self._numbers = itertools.count(1)
         self._numbers_of_drafts = itertools.count(1)
         self._drafts: set[Path] = set()
         self._fetching = threading.Lock()
         self._fetched: Checkpoint | None = None
         self._store: CheckpointStore | None = None
+
+    @property
+    def _folder(self) -> Path:
+        # Not made at once: a trial that needs none would take longer for the path than for a report.
+        return Path(self._message["folder"])
 
     @property
     def folder(self) -> Path:

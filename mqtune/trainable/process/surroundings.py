@@ -17,12 +17,13 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from time import monotonic, sleep
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from mqtune.trainable import reporting
 from mqtune.trainable.process.protocol import KEPT_BYTES, STOP_SIGNAL
+from mqtune.trainable.process.signals import handler_of
 
 #: Variables that libraries set by themselves when they are first used: torch.cuda, and scikit-learn for OpenMP.
 _SET_BY_LIBRARIES: Final = frozenset({"CUDA_MODULE_LOADING", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"})
@@ -32,7 +33,9 @@ _UNWATCHED: Final = frozenset({STOP_SIGNAL, signal.SIGCHLD, signal.SIGKILL, sign
 #: Those above have no use that Python programs know.
 _FIRST_REALTIME: Final = 32
 _SIGNALS: Final = [
-    signal.Signals(number) for number in sorted(signal.valid_signals() - _UNWATCHED) if number < _FIRST_REALTIME
+    (signal.Signals(number).name, int(number))
+    for number in sorted(signal.valid_signals() - _UNWATCHED)
+    if number < _FIRST_REALTIME
 ]
 _TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 #: The modules whose functions are compared: those that any trial may count on.
@@ -49,15 +52,11 @@ _MOST_NAMED: Final = 5
 _MOST_CHARS: Final = 500
 _BYTES_PER_GB: Final = 1e9
 
-_Name = TypeVar("_Name", str, int)
+_Name = TypeVar("_Name", str, bytes, int)
 
 
-class _File(NamedTuple):
-    """What tells an open file from any other."""
-
-    device: int
-    inode: int
-    kind: int
+#: What tells an open file from any other: its device, its inode and its kind.
+_File = tuple[int, int, int]
 
 
 class Surroundings:
@@ -66,7 +65,7 @@ class Surroundings:
     def __init__(self) -> None:
         self._has_collected = False
         self._threads = _threads()
-        self._environment = dict(os.environ)
+        self._environment = _environment()
         self._handlers = _handlers()
         self._settings = _settings()
         self._modules = [(module, dict(vars(module))) for module in _MODULES]
@@ -94,9 +93,9 @@ class Surroundings:
             settings.append("the working directory")
         found = {
             "left the threads": self._left_threads(),
-            "left open": [_path_of(fd) for fd in files.keys() - self._files.keys() if files[fd].kind in _KINDS],
+            "left open": [_path_of(fd) for fd in files.keys() - self._files.keys() if files[fd][-1] in _KINDS],
             "closed or replaced the descriptors": _changed(self._files, {fd: files.get(fd) for fd in self._files}),
-            "changed the environment's": _changed(self._environment, dict(os.environ), _SET_BY_LIBRARIES),
+            "changed the environment's": _variables(_changed(self._environment, _environment())),
             "changed the handlers of": _changed(self._handlers, _handlers()),
             "changed": settings,
             "replaced": [*self._replaced(), *_changed(self._streams, _streams())],
@@ -120,11 +119,24 @@ class Surroundings:
                 yield from (f"{module.__name__}.{name}" for name in replaced)
 
 
-def _changed(before: Mapping[_Name, object], now: Mapping[_Name, object], but: Collection[str] = ()) -> list[str]:
+def _changed(before: Mapping[_Name, object], now: Mapping[_Name, object]) -> list[str]:
     """Return the names of what has another value, is gone or is new."""
     if before == now:
         return []
-    return [str(name) for name in {**before, **now} if before.get(name) != now.get(name) and name not in but]
+    changed = (name for name in {**before, **now} if before.get(name) != now.get(name))
+    return [os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in changed]
+
+
+def _environment() -> dict[bytes, bytes]:
+    """Return the environment as ``os.environ`` has it, without decoding all of that."""
+    kept = getattr(os.environ, "_data", None)
+    if isinstance(kept, dict):
+        return kept.copy()
+    return {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+
+
+def _variables(names: list[str]) -> list[str]:
+    return [name for name in names if name not in _SET_BY_LIBRARIES]
 
 
 def _listed(names: list[str]) -> str:
@@ -146,7 +158,7 @@ def _reap() -> None:
 
 
 def _handlers() -> dict[str, object]:
-    return {each.name: signal.getsignal(each) for each in _SIGNALS}
+    return {name: handler_of(number) for name, number in _SIGNALS}
 
 
 def _streams() -> dict[str, object]:
@@ -186,11 +198,13 @@ def _open_files() -> dict[int, _File]:
     """Return this process's open files by descriptor; none where the kernel doesn't list them (Linux does)."""
     found: dict[int, _File] = {}
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir("/proc/self/fd"):
-            # That of the list itself is closed already.
-            with contextlib.suppress(OSError):
-                status = os.fstat(int(name))
-                found[int(name)] = _File(status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode))
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                mode, inode, device = os.fstat(fd)[:3]
+            except OSError:
+                # That of the list itself is closed already.
+                continue
+            found[fd] = device, inode, stat.S_IFMT(mode)
     return found
 
 

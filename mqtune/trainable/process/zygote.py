@@ -54,8 +54,10 @@ from mqtune.trainable.process.descendants import (
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.output import shape_output, take_over_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage, describe_error
+from mqtune.trainable.process.rehearsal import rehearse
 from mqtune.trainable.process.runner import run_attempt, seed_generators
 from mqtune.trainable.process.session import Session
+from mqtune.trainable.process.signals import change_mask
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
 #: What a zygote and a spare run: ``main``, without what lies where the worker was started, such as a folder named mqtune, in the
@@ -234,6 +236,8 @@ class Zygote:
                 text = f"{text.rstrip()}\n{', '.join(differs)} there is not as it was when the experiment began"
             self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": text})
             return False
+        if not isinstance(self._trainable, Path):
+            rehearse()
         # For a trial that saves or loads a dict the import would take longer than all else until its first report.
         from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
 
@@ -298,7 +302,7 @@ class Zygote:
         try:
             if self._on_child is not None:
                 signal.signal(signal.SIGCHLD, self._on_child)
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            change_mask(signal.SIG_SETMASK, self._mask)
             self._channel.close()
             if self._process is not None:
                 self._process.close()
