@@ -396,6 +396,10 @@ class RequestAnswered(_Body):
     cursor: Cursor
 
 
+#: Of each attempt its trial, its number, the first report's sequence number, and the reports.
+Segments = list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Reports:
     """A batch of reports, in order within each attempt.
@@ -405,7 +409,7 @@ class Reports:
     """
 
     KIND: ClassVar[str] = REPORTS
-    segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
+    segments: Segments
     unreadable: int = 0
 
     def __iter__(self) -> Iterator[Report]:
@@ -474,6 +478,17 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
         raise MessageVersionError(f"{_place(entry)} holds a broken {reprlib.repr(kind)} event: {error}") from None
 
 
+def sound_segments(data: bytes) -> Segments | None:
+    """Return the segments of an event that is a batch of reports of which each can be read; None for any other."""
+    if not data.startswith(REPORTS_PREFIX):
+        return None
+    try:
+        _, _, segments = decode_value(data)
+    except (ValueError, TypeError):
+        return None
+    return segments if _are_sound(segments) else None
+
+
 def _place(entry: str) -> str:
     return f"entry {entry} of the journal" if entry else "the journal"
 
@@ -483,15 +498,15 @@ def _are_sound(segments: Any) -> bool:
     try:
         for trial, attempt, first, reports in segments:
             if (
-                type(trial) is not str
-                or type(attempt) is not int
-                or type(first) is not int
-                or type(reports) is not list
+                trial.__class__ is not str
+                or attempt.__class__ is not int
+                or first.__class__ is not int
+                or reports.__class__ is not list
             ):
                 return False
             for report in reports:
                 # Not unpacked, and the usual first: a report may be one of a flood.
-                if type(report[0]) is not float or type(report[1]) is not dict:
+                if report[0].__class__ is not float or report[1].__class__ is not dict:
                     return False
                 if len(report) != _PLAIN and not are_report_fields(report[_PLAIN:]):
                     return False
@@ -502,7 +517,7 @@ def _are_sound(segments: Any) -> bool:
 
 def _readable_reports(data: bytes, entry: str) -> Reports:
     """Return the reports of an event in which some can't be read."""
-    segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]] = []
+    segments: Segments = []
     found, unreadable = readable_segments(data)
     for trial, attempt, first, reports, missing in found:
         unreadable += missing

@@ -13,7 +13,7 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, JournalGone, MqtuneError
-from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, Requested, decode_event, is_of_driver
+from mqtune.core.events import Cursor, Event, ExperimentCreated, Reports, Requested, decode_event, is_of_driver
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
@@ -40,6 +40,7 @@ from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, Listener
 from mqtune.driver.pace import Pace
 from mqtune.driver.past import Past
+from mqtune.driver.plain import PlainReports
 from mqtune.driver.publishing import Publisher
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
@@ -54,8 +55,6 @@ from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 
-#: Entries of a replay between two looks at the lock: a second's work when each is as large as a worker makes them.
-_LOOK_EVERY: Final = 64
 #: How often a driver that only looks on reads the journal.
 _LOOK_S: Final = 1.0
 _NO_CHECKPOINT: Final = CheckpointId("")
@@ -100,7 +99,6 @@ class Driver:
         self._owner = owner
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
-        self._entry, self._number = START
         self._reader = JournalReader(journal, copy, clock)
         self._past = Past({}, is_open=False)
         self._is_replaying = True
@@ -128,6 +126,9 @@ class Driver:
         self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
         self._publisher = Publisher(backend, clock)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
+        self._plain = PlainReports(
+            experiment, self._deciders, self._report_listeners, look=self._timers.keep_lock_if_due, act=self._act_on
+        )
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
         self._pace = Pace(
             journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
@@ -342,9 +343,10 @@ class Driver:
 
     def _take_each(self, entries: Iterable[Entry]) -> Iterator[Report | None]:
         """Take entries of the journal in; the driver's own events were applied when they were written, or are pending."""
-        for number, entry in enumerate(entries):
-            if not number % _LOOK_EVERY:
-                self._timers.keep_lock_if_due()
+        numbered, past, lockstep = enumerate(entries), self._past, self._lockstep
+        while entry := self._plain.take(
+            numbered, past.entries, is_plain=not (self._hands_out or lockstep.is_on or past.is_open)
+        ):
             event = decode_event(entry.data, entry.id)
             if isinstance(event, Reports):
                 yield from self._take_reports(entry.id, event)
@@ -353,7 +355,7 @@ class Driver:
 
     def _take(self, entry: str, event: Event) -> None:
         if not isinstance(event, ExperimentCreated):
-            self._entry, self._number = entry, 0
+            self._plain.place = entry, 0
         self._apply(event)
         self._catch_up()
 
@@ -362,45 +364,43 @@ class Driver:
 
         Yield those that are handed out; in the replay of an open experiment, None before the first that nobody has acted on.
         """
-        before = self._entry, self._number
+        before = self._plain.place
         self.experiment.unreadable += reports.unreadable
-        lockstep, is_awaited, known = self._lockstep.is_on, self._past.has_of(entry), self._past.known_of(entry)
-        fold, decide, listeners = self.experiment.apply_report, self._deciders.on_report, self._report_listeners
-        # Nobody but the deciders is concerned with one that goes on: the usual case, and the hot path of a flood.
-        is_plain = not (lockstep or is_awaited or listeners or self._hands_out or known is not None)
+        known = self._past.known_of(entry)
         for number, report in enumerate(reports, 1):
             if known is not None and number > known and self._is_replaying:
                 yield None
-            self._entry, self._number = entry, number
+            self._plain.place = entry, number
             try:
                 # None for a report that came after a decision.
                 verdict = None
-                if (trial := fold(report)) is not None:
-                    verdict = decide(trial, report)
-                    if is_plain and verdict is GO_ON and not report.checkpoint:
-                        continue
-                    for listener in listeners:
+                if (trial := self.experiment.apply_report(report)) is not None:
+                    verdict = self._deciders.on_report(trial, report)
+                    for listener in self._report_listeners:
                         listener(trial, report)
             except Exception:
                 # The next driver begins with this report: it is as if this one had not come so far.
-                self._entry, self._number = before if number == 1 else (entry, number - 1)
+                self._plain.place = before if number == 1 else (entry, number - 1)
                 raise
             if self._hands_out and verdict is not None:
                 yield report
                 if self.experiment.trials[report.trial].decision is not None:
                     verdict = None  # who has it in hand has the first word
-            if verdict is GO_ON:
-                if lockstep:
-                    self._lockstep.passed(report, at_once=self._hands_out)
-            elif verdict is not None:
-                self._obey(report, verdict)
-            if report.checkpoint and not self._is_replaying:
-                self._callback_listener.saved(report.trial, report.checkpoint)
-                saved = self.experiment.trials[report.trial]
-                if drops := self._checkpoints.saved(saved, report.checkpoint, at_once=self._hands_out):
-                    self._carry_out_all(drops)
-            if is_awaited:
-                self._catch_up()
+            self._act_on(report, verdict)
+            self._catch_up()
+
+    def _act_on(self, report: Report, verdict: Verdict | None) -> None:
+        """Do what comes of a report, with the verdict if it counts."""
+        if verdict is GO_ON:
+            if self._lockstep.is_on:
+                self._lockstep.passed(report, at_once=self._hands_out)
+        elif verdict is not None:
+            self._obey(report, verdict)
+        if report.checkpoint and not self._is_replaying:
+            self._callback_listener.saved(report.trial, report.checkpoint)
+            saved = self.experiment.trials[report.trial]
+            if drops := self._checkpoints.saved(saved, report.checkpoint, at_once=self._hands_out):
+                self._carry_out_all(drops)
 
     def _obey(self, report: Report, verdict: Verdict) -> None:
         """Carry out the verdict on a report, unless an earlier driver has, or has let the trial go on."""
@@ -432,7 +432,7 @@ class Driver:
     @property
     def cursor(self) -> Cursor:
         """Where it stands in the journal."""
-        return Cursor(self._entry, self._number)
+        return Cursor(*self._plain.place)
 
     # Acting.
 

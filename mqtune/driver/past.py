@@ -18,14 +18,11 @@ class Past:
     """
 
     def __init__(self, events: Mapping[Cursor, list[Event]], *, is_open: bool) -> None:
+        #: The entries in which a driver stood when it wrote any of them.
+        self.entries = {cursor.entry for cursor in events}
+        self.is_open = is_open
         self._events = dict(events)
-        self._entries = {cursor.entry for cursor in events}
         self._acted_to = max(map(_place, events), default=_place(START))
-        self._is_open = is_open
-
-    def has_of(self, entry: str) -> bool:
-        """Whether any was written while its driver stood in this entry."""
-        return entry in self._entries
 
     def concerns(self, cursor: Cursor, trial: TrialId) -> bool:
         """Whether any that was written there is a decision on this trial."""
@@ -39,7 +36,7 @@ class Past:
     def take_rest(self) -> list[Event]:
         """Return, once, all others: the replay is over."""
         rest = [event for events in self._events.values() for event in events]
-        self._events, self._entries = {}, set()
+        self._events, self.entries = {}, set()
         return rest
 
     def came_past(self, cursor: Cursor) -> bool:
@@ -48,7 +45,7 @@ class Past:
 
     def known_of(self, entry: str) -> int | None:
         """Return how many reports of an entry a replay takes in; None for all."""
-        if not self._is_open:
+        if not self.is_open:
             return None
         *acted, count = self._acted_to
         place = [*entry_order(entry)]

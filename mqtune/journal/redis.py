@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import itertools
 import logging
@@ -11,7 +13,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -193,6 +195,18 @@ class _Renewed(NamedTuple):
 #: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
 _XRANGE: Final = b"XRANGE"
 _XREAD: Final = b"XREAD"
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector from looking, again and again, at lists by the ten thousand of which none is garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _entries(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
@@ -434,8 +448,7 @@ class RedisJournal(Journal):
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         if block_s <= 0:
-            command = (_XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count)
-            return _entries(self._retrying(lambda: self._client.execute_command(*command)))
+            return self._retrying(lambda: self._page((_XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count)))
         block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
         if self._fleet_seen == "$":
             self._fleet_seen = self._newest_of_fleet()
@@ -450,6 +463,10 @@ class RedisJournal(Journal):
             else:
                 entries = _entries(found)
         return entries
+
+    def _page(self, command: tuple[object, ...]) -> list[Entry]:
+        with _uncollected():
+            return _entries(self._client.execute_command(*command))
 
     def _newest_of_fleet(self) -> str:
         newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))

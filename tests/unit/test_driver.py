@@ -850,7 +850,7 @@ def test_an_heir_that_goes_on_otherwise_writes_that_down_and_one_that_does_not_d
 def test_a_driver_that_catches_up_for_long_keeps_its_lock(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqtune.driver.loop._LOOK_EVERY", 1)
+    monkeypatch.setattr("mqtune.driver.plain._LOOK_EVERY", 1)
     world.finish(world.driver())
 
     class Slow(WatchedASHA):
