@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
+from kept_port import KeptPort
+
 #: What one read takes: enough for a batch of reports.
 _READ_BYTES: Final = 64 * 1024
 #: How long the proxy's thread may take to do what it is told.
@@ -49,11 +51,10 @@ class FaultyProxy:
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="faulty-proxy", daemon=True)
         self._thread.start()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = free.getsockname()
+        self._kept = KeptPort()
+        self.port: int = self._kept.number
         self.accept()
         login = f"{parts.username or ''}:{quote(unquote(parts.password or ''), safe='')}@" if parts.password else ""
-        self.port: int = self._address[1]
         #: The Redis as it is seen through here.
         self.url = f"redis://{login}127.0.0.1:{self.port}/0"
 
@@ -89,6 +90,7 @@ class FaultyProxy:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_DEADLINE_S)
             self._loop.close()
+            self._kept.close()
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +111,7 @@ class FaultyProxy:
 
     async def _accept(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._carry, *self._address)
+            self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
 
     def _refuse(self) -> None:
         if self._server is not None:

@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import Any, Self
 
 import psutil
 import redis
+from kept_port import KeptPort
 from waiting import eventually
 
 from mqtune.backends.local.server import find_binary
@@ -29,8 +29,8 @@ class KeptServer:
     command: list[str]
 
     def __init__(self, folder: Path, password: str, **options: Any) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self._port = KeptPort()
+        self.port = self._port.number
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         #: A connection that no fault of a test's lies on.
@@ -59,6 +59,7 @@ class KeptServer:
         """End it."""
         self.client.close()
         self.kill()
+        self._port.close()
 
 
 class RestartableRedis(KeptServer):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 import redis
 from faulty_proxy import FaultyProxy
+from kept_port import KeptPort
 
 from mqtune.backends.local.server import find_binary
 from mqtune.journal.acl import account, password_hash, rules_of
@@ -39,12 +39,6 @@ def write_accounts(folder: Path, password: str, operator_password: str) -> Path:
     return file
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 class Server:
     """A Redis with its append-only file on, on a port of its own, which it keeps when it is started again.
 
@@ -54,7 +48,9 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
-        self.port = _free_port()
+        # Else one of the ways to it, which are there before it is up, may get its port, and lead to itself.
+        self._port = KeptPort()
+        self.port = self._port.number
         self.password = secrets.token_hex(8)
         self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
         self.operator_password = secrets.token_hex(8)
@@ -136,3 +132,4 @@ class Server:
         if self._client is not None:
             self._client.close()
         self.kill()
+        self._port.close()
