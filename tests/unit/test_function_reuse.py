@@ -208,9 +208,10 @@ def break_the_device(config):
     Torch.cuda.synchronize = synchronize
     sys.modules["torch"] = Torch
 """
+# A folder: a file might still be open when the stop comes.
 SLOW = """
 import pathlib, time
-pathlib.Path(__file__).with_name("begun").touch()
+pathlib.Path(__file__).with_name("begun").mkdir()
 time.sleep(30)
 """
 
