@@ -595,7 +595,8 @@ class FaultyLine:
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            fails = self.faults < self._times and name.startswith(self._on)
+            command = str(args[0]).lower() if name == "execute_command" else name
+            fails = self.faults < self._times and command.startswith(self._on)
             self.faults += fails
             if fails and self._lost == "call":
                 raise self._error
