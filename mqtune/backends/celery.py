@@ -57,7 +57,7 @@ class Together:
             for key, messages in gathered.items():
                 client.lpush(key, *messages)
 
-    def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+    def _put(self, queue: str, message: dict[str, object], **options: object) -> None:
         if self._gathered is None:
             # kombu's class follows this one among the bases, here and below.
             super()._put(queue, message, **options)  # type: ignore[misc]

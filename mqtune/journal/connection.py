@@ -38,28 +38,28 @@ class _Packer(HiredisRespSerializer):
     second Ctrl-C: the process would crash.
     """
 
-    def pack(self, *args: Any) -> list[bytes]:
+    def pack(self, *args: object) -> list[bytes]:
         """Return a command's bytes; one of texts, bytes and numbers, as all of ours are, without redis-py's looks at each of them."""
-        texts = [each if type(each) in _PACKED_AS_IT_IS else _as_text(each) for each in args]
-        name = texts[0]
-        if (" " if isinstance(name, str) else b" ") in name:
+        texts = tuple([each if type(each) in _PACKED_AS_IT_IS else _as_text(each) for each in args])
+        # A name of two words is two parts.
+        if " " in str(texts[0]):
             return self._pack_slowly(texts)
         try:
-            return [hiredis.pack_command(tuple(texts))]
+            return [hiredis.pack_command(texts)]  # type: ignore[arg-type]
         except TypeError:
             # It says what can't be sent, unless that is what only it can send.
             return self._pack_slowly(texts)
 
-    def _pack_slowly(self, args: Sequence[Any]) -> list[bytes]:
+    def _pack_slowly(self, args: Sequence[object]) -> list[bytes]:
         # redis-py has no types for it.
-        return super().pack(*args)  # type: ignore[no-any-return]
+        return super().pack(*args)  # type: ignore[no-any-return,arg-type]
 
 
 #: What is sent as it is.
 _PACKED_AS_IT_IS: Final = (str, bytes)
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> object:
     """Return a number as text, and what is not one as it is."""
     return repr(value) if type(value) is int or isinstance(value, float) else value
 

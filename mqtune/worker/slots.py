@@ -306,7 +306,7 @@ class ZygoteFinder:
         self._manifests = manifests
         self._check_store = check_store
         #: For each experiment what the key of its zygotes was made from last, and that key.
-        self._keys: dict[str, tuple[Mapping[str, Any], tuple[Path | None, ...], ZygoteKey]] = {}
+        self._keys: dict[str, tuple[Mapping[str, object], tuple[Path | None, ...], ZygoteKey]] = {}
 
     def _key(
         self,
