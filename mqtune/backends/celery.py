@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from celery import Celery
+from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
 from kombu.utils.json import dumps
@@ -75,6 +76,16 @@ class _FollowingChannel(Together, OneClient, redis_transport.SentinelChannel):
     """The same, to the master that Sentinels name."""
 
 
+class _Connection(Connection):
+    """kombu's connection, which has our channels also after kombu has made its transport anew, as for the next Sentinel."""
+
+    def create_transport(self) -> redis_transport.Transport:
+        transport: redis_transport.Transport = super().create_transport()  # type: ignore[no-untyped-call]
+        follows = isinstance(transport, redis_transport.SentinelTransport)
+        transport.Channel = _FollowingChannel if follows else _Channel
+        return transport
+
+
 class CeleryBackend(QueueBackend):
     """A driver's session with the workers of a broker: it publishes attempts as Celery tasks."""
 
@@ -83,6 +94,7 @@ class CeleryBackend(QueueBackend):
         self.priority: Priority = "normal"
         self._demands = Demands(self._client, patience_s=self._patience_s)
         self._app = Celery("mqtune-driver", set_as_current=False)
+        self._app.amqp.Connection = _Connection
         self._app.conf.update(
             broker_url=celery_url(self._broker),
             broker_use_ssl=celery_tls(self._broker),
@@ -186,9 +198,6 @@ class CeleryBackend(QueueBackend):
     def _connect(self) -> None:
         if self._producer is None:
             self._connection = self._app.connection_for_write()
-            transport = self._connection.transport
-            follows = isinstance(transport, redis_transport.SentinelTransport)
-            transport.Channel = _FollowingChannel if follows else _Channel
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
 
     def _disconnect(self) -> None:

@@ -191,3 +191,18 @@ def test_what_failed_in_the_middle_is_published_again_and_then_all_of_it_is_ther
 
     assert in_order(redis_client, queue_name(PLAIN)) == ["0004", "0005", "0004", "0005"]
     assert in_order(redis_client, queue_name(LINKED)) == ["0006"]
+
+
+def test_a_connection_that_kombu_makes_anew_takes_many_attempts_by_one_command_too(
+    backend: CeleryBackend, redis_client: redis.Redis
+) -> None:
+    backend.publish_all(offers(1))
+    # As kombu does when a Sentinel does not answer, before it goes on to the next one.
+    backend._connection.close()
+    before = pushes(redis_client)
+
+    backend.publish_all(offers(*range(2, 10)))
+
+    assert pushes(redis_client) == before + 2
+    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
+    assert sorted(plain + linked) == [offer.trial for offer in offers(*range(1, 10))]
