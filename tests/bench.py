@@ -40,6 +40,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.results.callbacks import CallbackDispatcher
+from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
@@ -305,6 +306,7 @@ class Bench:
             self.store,
             delete_checkpoints=self.delete_checkpoints,
             keeps_dicts=plan.limits.is_open,
+            dicts=folder / DICTS,
         )
         if server is not self.server:
             # It only looks, and gives nothing up.

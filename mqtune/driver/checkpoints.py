@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Literal
 
@@ -69,6 +70,7 @@ class CheckpointGC:
         *,
         delete_checkpoints: Deletes,
         keeps_dicts: bool = False,
+        dicts: Path | None = None,
     ) -> None:
         self._experiment = experiment
         self._retention = retention.of(experiment.metric, experiment.mode)
@@ -76,6 +78,8 @@ class CheckpointGC:
         self._lose_all = _LOSE_ALL[delete_checkpoints]
         #: Whether somebody may go on from a trial that has completed, or was stopped.
         self._keeps_dicts = keeps_dicts
+        #: Where an earlier driver has kept dicts, each in a file of its name.
+        self._dicts = dicts
         self._spares_best = delete_checkpoints != "all"
         self._may_be_lost = False
         #: Whether a trial's process may have ended between saving a checkpoint and reporting it.
@@ -161,16 +165,30 @@ class CheckpointGC:
             yield from self.gathered()
 
     def lost(self, journal: Journal) -> list[Drop]:
-        """Return the checkpoints in memory that Redis has lost: now, and again once the batch under way is taken in."""
+        """Return the checkpoints in memory that Redis has lost: now, and again once the batch under way is taken in.
+
+        Those that an earlier driver has kept are put back.
+        """
         self._may_be_lost = True
         known = [one for trial in self._experiment.trials.values() for one in trial.checkpoints if is_in_memory(one)]
         held = journal.checkpoints() if known else set()
-        lost = [one for one in known if one not in held]
+        lost = [one for one in known if one not in held and not self._put_back(journal, one)]
         if lost:
             logger.warning(
                 "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
             )
         return _drops(lost)
+
+    def _put_back(self, journal: Journal, checkpoint: CheckpointId) -> bool:
+        """Have the server hold a dict that it has lost, and return whether there is a file that has it."""
+        if self._dicts is None:
+            return False
+        try:
+            data = (self._dicts / checkpoint).read_bytes()
+        except OSError:
+            return False
+        journal.bring_checkpoint(checkpoint, data)
+        return True
 
     def look_through(self, journal: Journal) -> Iterator[Drop]:
         """Look at every trial, after a replay; each drop is to be carried out before the next is asked for."""

@@ -22,7 +22,7 @@ from mqtune.core.errors import (
     RunInterrupted,
     WorkerStartError,
 )
-from mqtune.core.machine import mqtune_home
+from mqtune.core.machine import mqtune_home, replace_file
 from mqtune.core.trial import UNDRIVEN, Report, Trial, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
@@ -260,6 +260,7 @@ class Runner:
             place.store,
             delete_checkpoints=plan.settings.checkpoints.delete,
             keeps_dicts=plan.limits.is_open,
+            dicts=self.folder / DICTS,
         )
         driver = Driver(
             journal=place.journal,
@@ -385,7 +386,7 @@ class Runner:
             is_dict = best.checkpoint and is_in_memory(best.checkpoint)
             if is_dict and (data := driver.read_checkpoint(best.checkpoint)) is not None:
                 (self.folder / DICTS).mkdir(exist_ok=True)
-                (self.folder / DICTS / best.checkpoint).write_bytes(data)
+                replace_file(self.folder / DICTS / best.checkpoint, [data])
 
     def _hand_back(self, driver: Driver, reason: str) -> None:
         driver.requeue_all(reason)

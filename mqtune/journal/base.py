@@ -282,6 +282,10 @@ class Journal(ABC):
         """Return the checkpoints that the server holds."""
 
     @abstractmethod
+    def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
+        """Store a checkpoint's data that the server has lost; what it has stays."""
+
+    @abstractmethod
     def restore(
         self,
         entries: Callable[[], Iterable[Entry]],

@@ -386,6 +386,10 @@ class MemoryJournal(Journal):
         with self._lock:
             return set(self._state.checkpoints)
 
+    def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
+        with self._lock:
+            self._state.checkpoints.setdefault(checkpoint, data)
+
     def restore(
         self,
         entries: Callable[[], Iterable[Entry]],

@@ -356,7 +356,6 @@ class RedisJournal(Journal):
         self._unless_stale(lambda: self._run("release", keys, args))
 
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
-        """Store a checkpoint's data that the server has lost with the experiment; what it has stays."""
         self._retrying(lambda: self._client.hsetnx(self._keys.checkpoints, checkpoint, data))
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:

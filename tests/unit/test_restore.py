@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench, Obedient
+from bench import NAME, Bench, Obedient
 from losing import set_back, snapshot
 
 from mqtune.checkpoints import open_store
@@ -34,6 +34,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.restore import bring_back, kept_definition
+from mqtune.results.checkpoints import DICTS
 from mqtune.schedulers.base import Fork
 
 ONE, TWO, THREE = "0001", "0002", "0003"
@@ -345,6 +346,31 @@ def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
     assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
     assert bench.trial(ONE).reports == 1
     assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    kept = bench.save(ONE)
+    (bench.folder / DICTS).mkdir()
+    (bench.folder / DICTS / kept).write_bytes(b"state")
+    bench.server.experiments[NAME].checkpoints.clear()
+
+    bench.begin()
+
+    assert not bench.of(CheckpointsDropped)
+    assert bench.trial(ONE).checkpoint == kept
+    assert bench.driver.read_checkpoint(kept) == b"state"
+
+
+def test_a_dict_whose_kept_file_can_not_be_read_is_lost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    kept = bench.save(ONE)
+    (bench.folder / DICTS / kept).mkdir(parents=True)
+    bench.server.experiments[NAME].checkpoints.clear()
+
+    bench.begin()
+
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
 
 
 @pytest.mark.parametrize("when", ["before", "after", "before and after"])

@@ -45,6 +45,16 @@ class CheckpointContract(InWorld):
 
         assert world.journal().checkpoint(HELD) == data
 
+    def test_a_checkpoint_that_the_server_has_lost_is_brought_and_what_it_has_stays(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        worker.put_checkpoint(held, HELD, b"as it was")
+
+        for checkpoint in (HELD, HELD_TOO):
+            driver.bring_checkpoint(checkpoint, b"brought")
+
+        assert (driver.checkpoint(HELD), driver.checkpoint(HELD_TOO)) == (b"as it was", b"brought")
+
     def test_a_checkpoint_that_nobody_put_is_gone(self, worker: Journal) -> None:
         assert worker.checkpoint(HELD) is None
 
