@@ -306,6 +306,9 @@ class Model:
         self.events.append(event)
         return None
 
+    def bring_checkpoint(self, driver: Driver, checkpoint: CheckpointId, data: bytes) -> Any:
+        self.data.setdefault(checkpoint, data)
+
     def restore(
         self,
         driver: Driver,

@@ -460,6 +460,11 @@ class JournalMachine(RuleBasedStateMachine):
         ids = [self._checkpoint(trial, number) for trial, number in names]
         self.by(journal, "drop_checkpoints", ids, self.event("dropped"), driver=who)
 
+    @rule(driver=driver, trial=trial, number=number)
+    def bring_checkpoint(self, driver: str, trial: TrialId, number: int) -> None:
+        journal, who = self.seat(driver)
+        self.by(journal, "bring_checkpoint", self._checkpoint(trial, number), self.event("data"), driver=who)
+
     def _checkpoint(self, trial: TrialId, number: int) -> CheckpointId:
         return checkpoint_id(trial, self.attempt(trial, 0), number, in_memory=True)
 
