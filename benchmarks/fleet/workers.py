@@ -79,8 +79,8 @@ class Recorder:
     def __init__(self) -> None:
         self.commands: list[tuple[Any, ...]] = []
 
-    def evalsha(self, *args: Any) -> tuple[()]:
-        self.commands.append(("EVALSHA", *args))
+    def execute_command(self, *args: Any) -> tuple[()]:
+        self.commands.append(args)
         return ()
 
 

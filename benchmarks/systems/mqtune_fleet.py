@@ -69,8 +69,12 @@ class Part:
     def tell(self, line: str) -> None:
         """Write a line to its input."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            tail = self._errors.read_text(errors="replace")[-2_000:]
+            raise RuntimeError(f"{self.name} has ended\n{tail}") from None
 
 
 class Server:
