@@ -412,34 +412,51 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
 
 
 class Lockstep:
-    """Collects the trials that may go on after their reports, and releases them in one step."""
+    """Collects the trials that may go on after their reports, and releases them in one step; again after an outage.
 
-    def __init__(self, restorer: Restorer, *, is_on: bool) -> None:
+    A server that was set back may have lost that a trial may go on and nothing else: no entry of the journal says it.
+    """
+
+    def __init__(self, restorer: Restorer, experiment: Experiment, *, is_on: bool) -> None:
         self.is_on = is_on
         self._restorer = restorer
+        self._experiment = experiment
         self._passed: dict[TrialId, Released] = {}
+        #: Of each trial the last that it was to be told.
+        self._last: dict[TrialId, Released] = {}
+        self._released_after = restorer.journal.outages
 
     def passed(self, report: Report, *, at_once: bool) -> None:
         """Note that a report's trial may go on; *at_once* it does."""
-        self._passed[report.trial] = Released(report.trial, report.attempt, report.sequence)
+        self._passed[report.trial] = self._last[report.trial] = Released(report.trial, report.attempt, report.sequence)
         if at_once:
             self.release()
 
     def release(self) -> None:
-        """Release the collected trials."""
+        """Release the collected trials, and those that an outage may have left waiting."""
+        # An outage from here on needs another release.
+        outages = self._restorer.journal.outages
+        if outages != self._released_after:
+            self._last = {id_: last for id_, last in self._last.items() if self._runs(last)}
+            self._passed = dict(self._last)
         if self._passed:
             self._restorer.surely(lambda: self._restorer.journal.release(list(self._passed.values())))
             self._passed.clear()
+        self._released_after = outages
 
-    def release_again(self, experiment: Experiment) -> None:
+    def _runs(self, released: Released) -> bool:
+        trial = self._experiment.trials[released.trial]
+        return trial.status is TrialStatus.RUNNING and trial.attempt.number == released.attempt
+
+    def release_again(self) -> None:
         """Release every trial that an earlier driver may have left waiting and that is not told to end."""
         self._passed.clear()
         if not self.is_on:
             return
-        for trial in experiment.trials.values():
+        for trial in self._experiment.trials.values():
             attempt = trial.attempts[-1]
             if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
-                self._passed[trial.id] = Released(trial.id, attempt.number, attempt.reports)
+                self._passed[trial.id] = self._last[trial.id] = Released(trial.id, attempt.number, attempt.reports)
         self.release()
 
 

@@ -123,7 +123,7 @@ class Driver:
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
         self._restorer = Restorer(journal, self._reader, copy, clock)
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
-        self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
+        self._lockstep = Lockstep(self._restorer, experiment, is_on=is_lockstep)
         self._publisher = Publisher(backend, clock)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
         self._plain = PlainReports(
@@ -195,7 +195,7 @@ class Driver:
         )
         if not self.is_finished:
             self._say_begun()
-        self._lockstep.release_again(self.experiment)
+        self._lockstep.release_again()
         self._carry_out_all(self._checkpoints.look_through(self._journal))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.

@@ -748,3 +748,25 @@ def test_requests_are_put_back_where_they_were_and_known_by_their_ids(bench: Ben
     assert bench.worker.request(requested("read")) == first
     bench.worker.request(requested("lost"))
     assert [event.id for event in bench.of(Requested)] == ["read", "lost"]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_entry(
+    tmp_path: Path, has_ended: bool
+) -> None:
+    bench = Bench(tmp_path, lockstep=True, slots=2).step().start(ONE).start(TWO)
+    bench.report(ONE, 1.0)
+    bench.report(TWO, 1.0)
+    assert bench.told(ONE) == "go:1"
+    if has_ended:
+        bench.end(TWO)
+    # As one that was set back to the moment after the report.
+    bench.server.experiments[NAME].trials[TrialId(ONE)].cleared = 0
+    assert bench.told(ONE) == ""
+
+    bench.step()
+    assert bench.told(ONE) == ""
+    bench.driver._journal.outages += 1
+    bench.step()
+
+    assert bench.told(ONE) == "go:1"
