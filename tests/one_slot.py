@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from attempts import Worker, gone
 from waiting import DEADLINE_S
 
@@ -81,8 +83,16 @@ class Attempt(Worker):
         self.zygote.tell(self.pid)
 
     def hear(self, what: str) -> None:
-        """Wait until the zygote has something to say."""
-        assert select.select([self.zygote.fileno()], [], [], DEADLINE_S)[0], f"{what}: {self.errors()}"
+        """Wait until the zygote has something to say, and take what the trial sends, which waits while its pipe is full."""
+        deadline, sends = time.monotonic() + DEADLINE_S, True
+        while time.monotonic() < deadline:
+            sources = [self.zygote.fileno(), *([self._reports] if sends else [])]
+            found = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))[0]
+            if self._reports in found:
+                sends = self.read()
+            if self.zygote.fileno() in found:
+                return
+        pytest.fail(f"{what}: {self.errors()}")
 
     def passed_on(self) -> Attempt:
         """Wait until a fresh process has the trial."""
