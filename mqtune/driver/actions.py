@@ -6,6 +6,7 @@ import base64
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from mqtune.core.codec import encode_value
@@ -293,12 +294,17 @@ class Reply:
     report: Report
     answer: object
 
-    def write(self, to: Writing) -> list[Written]:
-        trial, attempt, sequence = self.report.trial, self.report.attempt, self.report.sequence
+    @property
+    def released(self) -> Released:
+        """The trial that goes on with the answer, encoded."""
         text = base64.b64encode(encode_value(self.answer)).decode()
-        if len(text) > MAX_ANSWER_CHARS:
-            raise ConfigurationError(f"the answer to trial {trial} is too long: {len(text):,} characters, encoded")
-        to.journal.release([Released(trial, attempt, sequence, text)])
+        return Released(self.report.trial, self.report.attempt, self.report.sequence, text)
+
+    def write(self, to: Writing) -> list[Written]:
+        released = self.released
+        if (size := len(released.answer)) > MAX_ANSWER_CHARS:
+            raise ConfigurationError(f"the answer to trial {released.trial} is too long: {size:,} characters, encoded")
+        to.journal.release([released])
         return []
 
 
@@ -411,53 +417,73 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
     return packed if answer == "unclaimed" else packed[:1]
 
 
-class Lockstep:
-    """Collects the trials that may go on after their reports, and releases them in one step; again after an outage.
+class Unjournaled:
+    """Tells trials what no entry of the journal says: that they may go on, answers to questions, and requests to save.
 
-    A server that was set back may have lost that a trial may go on and nothing else: no entry of the journal says it.
+    A server that was set back may have lost these and nothing else. So they are told again after an outage.
     """
 
-    def __init__(self, restorer: Restorer, experiment: Experiment, *, is_on: bool) -> None:
-        self.is_on = is_on
+    def __init__(self, restorer: Restorer, experiment: Experiment, *, in_lockstep: bool) -> None:
+        self.in_lockstep = in_lockstep
         self._restorer = restorer
         self._experiment = experiment
         self._passed: dict[TrialId, Released] = {}
-        #: Of each trial the last that it was to be told.
-        self._last: dict[TrialId, Released] = {}
-        self._released_after = restorer.journal.outages
+        #: Of each trial the last release, with the answer if it had asked; and the last request to save, until there is a newer
+        #: checkpoint than the one beside it.
+        self._released: dict[TrialId, Released] = {}
+        self._saves: dict[TrialId, tuple[Save, int, CheckpointId]] = {}
+        self._told_after = restorer.journal.outages
 
     def passed(self, report: Report, *, at_once: bool) -> None:
         """Note that a report's trial may go on; *at_once* it does."""
-        self._passed[report.trial] = self._last[report.trial] = Released(report.trial, report.attempt, report.sequence)
+        released = Released(report.trial, report.attempt, report.sequence)
+        self._passed[report.trial] = self._released[report.trial] = released
         if at_once:
             self.release()
 
-    def release(self) -> None:
-        """Release the collected trials, and those that an outage may have left waiting."""
-        # An outage from here on needs another release.
-        outages = self._restorer.journal.outages
-        if outages != self._released_after:
-            self._last = {id_: last for id_, last in self._last.items() if self._runs(last)}
-            self._passed = dict(self._last)
-        if self._passed:
-            self._restorer.surely(lambda: self._restorer.journal.release(list(self._passed.values())))
-            self._passed.clear()
-        self._released_after = outages
+    def told(self, action: Reply | Save) -> None:
+        """Note what a trial was told."""
+        if isinstance(action, Reply):
+            self._released[action.report.trial] = action.released
+        else:
+            self._saves[action.trial.id] = (action, action.trial.attempt.number, action.trial.checkpoint)
 
-    def _runs(self, released: Released) -> bool:
-        trial = self._experiment.trials[released.trial]
-        return trial.status is TrialStatus.RUNNING and trial.attempt.number == released.attempt
+    def release(self) -> None:
+        """Release the trials that may go on; and tell again what an outage may have lost."""
+        restorer, journal = self._restorer, self._restorer.journal
+        # An outage from here on needs another turn.
+        outages = journal.outages
+        if outages != self._told_after:
+            trials = self._experiment.trials
+            self._released = {id_: last for id_, last in self._released.items() if _runs(trials[id_], last.attempt)}
+            self._passed = dict(self._released)
+            self._saves = {
+                id_: (save, attempt, checkpoint)
+                for id_, (save, attempt, checkpoint) in self._saves.items()
+                if _runs(save.trial, attempt) and save.trial.checkpoint == checkpoint
+            }
+            for id_, (_, attempt, _) in self._saves.items():
+                restorer.surely(partial(journal.request_save, id_, attempt))
+        if self._passed:
+            restorer.surely(lambda: journal.release(list(self._passed.values())))
+            self._passed.clear()
+        self._told_after = outages
 
     def release_again(self) -> None:
         """Release every trial that an earlier driver may have left waiting and that is not told to end."""
         self._passed.clear()
-        if not self.is_on:
+        if not self.in_lockstep:
             return
         for trial in self._experiment.trials.values():
             attempt = trial.attempts[-1]
             if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
-                self._passed[trial.id] = self._last[trial.id] = Released(trial.id, attempt.number, attempt.reports)
+                released = Released(trial.id, attempt.number, attempt.reports)
+                self._passed[trial.id] = self._released[trial.id] = released
         self.release()
+
+
+def _runs(trial: Trial, attempt: int) -> bool:
+    return trial.status is TrialStatus.RUNNING and trial.attempt.number == attempt
 
 
 def requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:

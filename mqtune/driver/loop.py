@@ -24,10 +24,11 @@ from mqtune.driver.actions import (
     Drop,
     Finish,
     Label,
-    Lockstep,
     Lose,
+    Reply,
     Save,
     Stage,
+    Unjournaled,
     Writing,
     next_trial_id,
     requeues,
@@ -123,7 +124,7 @@ class Driver:
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
         self._restorer = Restorer(journal, self._reader, copy, clock)
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
-        self._lockstep = Lockstep(self._restorer, experiment, is_on=is_lockstep)
+        self._unjournaled = Unjournaled(self._restorer, experiment, in_lockstep=is_lockstep)
         self._publisher = Publisher(backend, clock)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
         self._plain = PlainReports(
@@ -195,7 +196,7 @@ class Driver:
         )
         if not self.is_finished:
             self._say_begun()
-        self._lockstep.release_again()
+        self._unjournaled.release_again()
         self._carry_out_all(self._checkpoints.look_through(self._journal))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
@@ -274,7 +275,7 @@ class Driver:
         self._carry_out_requests()
         self._carry_out_all(self._deciders.late())
         self._carry_out_all(self._checkpoints.settled(self._journal, self._clock.monotonic()))
-        self._lockstep.release()
+        self._unjournaled.release()
         self._timers.look_at_fleet_if_changed()
         self._carry_out_all(self._timers.run_due())
         self._repair()
@@ -343,9 +344,9 @@ class Driver:
 
     def _take_each(self, entries: Iterable[Entry]) -> Iterator[Report | None]:
         """Take entries of the journal in; the driver's own events were applied when they were written, or are pending."""
-        numbered, past, lockstep = enumerate(entries), self._past, self._lockstep
+        numbered, past, unjournaled = enumerate(entries), self._past, self._unjournaled
         while entry := self._plain.take(
-            numbered, past.entries, is_plain=not (self._hands_out or lockstep.is_on or past.is_open)
+            numbered, past.entries, is_plain=not (self._hands_out or unjournaled.in_lockstep or past.is_open)
         ):
             event = decode_event(entry.data, entry.id)
             if isinstance(event, Reports):
@@ -392,8 +393,8 @@ class Driver:
     def _act_on(self, report: Report, verdict: Verdict | None) -> None:
         """Do what comes of a report, with the verdict if it counts."""
         if verdict is GO_ON:
-            if self._lockstep.is_on:
-                self._lockstep.passed(report, at_once=self._hands_out)
+            if self._unjournaled.in_lockstep:
+                self._unjournaled.passed(report, at_once=self._hands_out)
         elif verdict is not None:
             self._obey(report, verdict)
         if report.checkpoint and not self._is_replaying:
@@ -460,6 +461,8 @@ class Driver:
                 self._let_go(action)
             case Lose(is_forgotten=False) if events:
                 self.backend.lost(action.trial.id, action.trial.attempt)
+            case Reply() | Save():
+                self._unjournaled.told(action)
             case _:
                 pass
         if isinstance(action, Stage | Decide | Save) and action.request:

@@ -28,7 +28,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.actions import Answer
+from mqtune.driver.actions import Answer, Reply
 from mqtune.journal.base import FENCED
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
@@ -770,3 +770,52 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
     bench.step()
 
     assert bench.told(ONE) == "go:1"
+
+
+def test_an_answer_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=2).step().start(ONE)
+    bench.report(ONE, 1.0)
+    report = Report(TrialId(ONE), 1, 1, bench.clock.now, {"loss": 1.0})
+    bench.driver.carry_out(Reply(report, "go on"))
+    answer = bench.told(ONE)
+    assert answer.startswith("go:1:")
+    state = bench.server.experiments[NAME].trials[TrialId(ONE)]
+    state.cleared, state.answer = 0, ""
+
+    assert notice(bench).told(ONE) == ""
+    bench.driver._journal.outages += 1
+    notice(bench)
+
+    assert bench.told(ONE) == answer
+
+
+def test_a_trial_is_asked_again_to_save_when_a_server_has_lost_that_unless_it_has_saved(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=2).step().start(ONE).start(TWO)
+    states = [bench.server.experiments[NAME].trials[TrialId(id_)] for id_ in (ONE, TWO)]
+    bench.hand.trial(ONE).save()
+    bench.hand.trial(TWO).save()
+    bench.save(TWO)
+    for state in states:
+        state.saves = 0
+
+    assert [notice(bench).told(ONE), bench.told(TWO)] == ["", ""]
+    bench.driver._journal.outages += 1
+    notice(bench)
+
+    # By the same number, so that a worker that had heard of it saves once.
+    assert [bench.told(ONE), bench.told(TWO)] == ["save:1", ""]
+
+
+def test_what_only_an_earlier_attempt_was_told_is_not_told_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True, slots=1).step().start(ONE)
+    bench.hand.trial(ONE).save()
+    bench.report(ONE, 1.0)
+    bench.lose(ONE).step().start(ONE)
+    assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
+
+    bench.driver._journal.outages += 1
+    bench.step()
+
+    assert bench.told(ONE) == ""
+    assert not bench.driver._unjournaled._released
+    assert not bench.driver._unjournaled._saves
