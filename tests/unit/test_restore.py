@@ -770,6 +770,10 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
     bench.step()
 
     assert bench.told(ONE) == "go:1"
+    assert set(bench.driver._unjournaled._released) == ({ONE} if has_ended else {ONE, TWO})
+    # It is said once for an outage.
+    bench.server.experiments[NAME].trials[TrialId(ONE)].cleared = 0
+    assert bench.step().told(ONE) == ""
 
 
 def test_an_answer_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_path: Path) -> None:

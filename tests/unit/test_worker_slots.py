@@ -1,11 +1,19 @@
-"""A worker that can't start what it takes leaves it to others for a while, longer each time, and comes back by itself."""
+"""A worker that can't start what it takes leaves it to others for a while, longer each time, and comes back by itself.
+
+It finds the zygotes of an experiment by a key that it makes once.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import slots as back_off
-from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff
+from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff, ZygoteFinder
 
 
 class Clock:
@@ -88,3 +96,46 @@ def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -
     from mqtune.core.experiment import LOST_BUDGET
 
     assert FAILED_STARTS < LOST_BUDGET
+
+
+class Found:
+    """A slot that has every zygote, the folders that a finder is given, and the keys that it has asked for."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+        self.manifest: Path | None = None
+        files: Any = SimpleNamespace(of=lambda *_: self.manifest)
+        bundles: Any = SimpleNamespace(of=lambda *_: None)
+        self.finder = ZygoteFinder("w@here", Path("code"), bundles, files, lambda store: None)
+
+    def zygote(self, key: Any, turn: object) -> Any:
+        self.keys.append(key)
+        return SimpleNamespace(is_ready=True, wait_ready=lambda timeout_s: None, environment={})
+
+    def find(self, definition: dict[str, Any], experiment: str = "one") -> Any:
+        turn: Any = SimpleNamespace(slot=self)
+        zygote, problem = self.finder.find(turn, experiment, definition, lambda: None)
+        assert zygote is not None, problem
+        return self.keys[-1]
+
+
+def definition(start_method: str) -> dict[str, Any]:
+    spec = TrainableSpec("train", "jobs")
+    return {"trainable": spec.encode(), "start_method": start_method, "reuse": True}
+
+
+def test_the_key_of_zygotes_is_made_once_for_a_definition_and_anew_for_another() -> None:
+    found, fork = Found(), definition("fork")
+
+    assert found.find(fork) is found.find(fork)
+    assert found.find(definition("spawn")).start_method == "spawn"
+    assert found.find(fork).start_method == "fork"
+    assert found.find(fork, "two") != found.find(fork, "one")
+
+
+def test_the_key_of_zygotes_is_made_anew_where_the_code_of_an_experiment_lies_elsewhere() -> None:
+    found, fork = Found(), definition("fork")
+    found.find(fork)
+    found.manifest = Path("later.files")
+
+    assert found.find(fork).manifest == Path("later.files")
