@@ -368,8 +368,11 @@ class Journal(ABC):
         return None
 
     @abstractmethod
-    def end(self, claim: Claim, event: bytes) -> bool:
-        """Append the end of an attempt and release its lease; return False when the attempt no longer counts."""
+    def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
+        """Append the end of an attempt and release its lease.
+
+        Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first *reports* reports.
+        """
 
 
 def entry_order(entry: str) -> tuple[int, int]:

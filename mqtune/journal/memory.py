@@ -507,13 +507,15 @@ class MemoryJournal(Journal):
                 answers.append(FENCED if state is None else state.told_at_renewal(undriven=ends))
             return answers
 
-    def end(self, claim: Claim, event: bytes) -> bool:
+    def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
         with self._lock:
             state = self._state.trials.get(claim.trial)
             if state is None or (state.attempt, state.token) != claim[1:] or not state.token:
                 return False
             if state.state == "ended":
                 return state.ended_by == claim.token
+            if state.sequence < reports:
+                return False
             state.state, state.intent, state.ended_by = "ended", "", claim.token
             self._append(event)
             return True

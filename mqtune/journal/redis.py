@@ -261,10 +261,13 @@ class RedisJournal(Journal):
 
     def _retrying(self, call: Callable[[], T]) -> T:
         result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+        self._count_connects()
+        return result
+
+    def _count_connects(self) -> None:
         if self._connects.count != self._connected:
             self._connected = self._connects.count
             self.outages += 1
-        return result
 
     def _count_outage(self) -> None:
         self.outages += 1
@@ -582,6 +585,8 @@ class RedisJournal(Journal):
         self._renewed_again = None
         if last is not None and last.claims == tuple(claims):
             if again is last:
+                # Those commands were others' to send.
+                self._count_connects()
                 return list(last.answers)
             same = [last.worker, last.mark, *(claim.trial for claim in claims)]
             if self._run("renew_again", keys, [*args, *same]):
@@ -617,7 +622,7 @@ class RedisJournal(Journal):
 
         return Again(commands, take)
 
-    def end(self, claim: Claim, event: bytes) -> bool:
+    def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
-        args = [claim.trial, claim.attempt, claim.token, event, self.experiment]
+        args = [claim.trial, claim.attempt, claim.token, event, self.experiment, reports]
         return bool(self._write("end", keys, args) == b"ended")

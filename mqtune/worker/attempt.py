@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from mqtune.trainable.process.protocol import (
     Told,
 )
 from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import AttemptOutcome
+from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_in
@@ -247,6 +247,11 @@ class AttemptRun:
         """Whether it has sent a report."""
         return self.stream is not None and self.stream.sequence > 0
 
+    def write_again_if_lost(self) -> None:
+        """Have what it has sent last written again, if there was an outage since."""
+        if self.stream is not None and self.stream.may_be_lost:
+            self._worker.uplink.write_again(self.stream)
+
     @property
     def is_ending(self) -> bool:
         """Whether its slot will soon be free."""
@@ -413,12 +418,27 @@ class AttemptRun:
             self._is_over = True
             if self._working_dir is not None:
                 self._worker.scratch.leave(self._working_dir, self._keep, ended.end)
-            counted = self.journal.end(self.claim, ended.encode())
+            journaled = self._journal_end(ended)
         finally:
             self.is_running = False
-        if not counted:
+        if journaled is None:
             return RunResult(None, "superseded: its end was refused")
-        return RunResult(ended.end, ended.error or self._reason)
+        return RunResult(journaled.end, journaled.error or self._reason)
+
+    def _journal_end(self, ended: AttemptEnded) -> AttemptEnded | None:
+        """Journal the end behind all reports, and return it as it is journaled; None when the attempt no longer counts."""
+        stream = self.stream
+        reports = 0 if stream is None or self._has_gap else stream.sequence
+        if self.journal.end(self.claim, ended.encode(), reports=reports):
+            return ended
+        if stream is None or not reports:
+            return None
+        # A server that was set back may lack the last ones.
+        self._worker.uplink.write_again(stream)
+        if self.journal.end(self.claim, ended.encode(), reports=reports):
+            return ended
+        lost = replace(ended, **LACKS_REPORTS._asdict())
+        return lost if self.journal.end(self.claim, lost.encode()) else None
 
     def _note_import(self) -> None:
         """Tell the driver that this worker has the attempt, which it can't claim before an import is over."""

@@ -23,9 +23,6 @@ _ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
 _KILLED: Final = 128
 
 
-_GAP: Final = "Redis lacks reports that this attempt sent before, and so it refused the later ones"
-
-
 _NOISE: Final = (
     "the trial's process sent malformed data: {}; some code in it has written to the pipe to its worker: don't write to file "
     "descriptors that the trainable has not opened"
@@ -43,6 +40,12 @@ class Ending(NamedTuple):
     def tail_bytes(self) -> int:
         """How many bytes of each output file the journal keeps."""
         return TAIL_BYTES_FAILED if self.end is AttemptEnd.FAILED else TAIL_BYTES
+
+
+#: Of an attempt of which Redis has lost reports that are not at hand any more.
+LACKS_REPORTS: Final = Ending(
+    AttemptEnd.LOST, "Gap", "Redis lacks reports that this attempt sent before, and so it refused the later ones"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ class AttemptOutcome:
         """
         said, intent = self.said, self.intent
         if self.has_gap:
-            return Ending(AttemptEnd.LOST, "Gap", _GAP)
+            return LACKS_REPORTS
         heard = said is not None and bool(said.get("heard"))
         if self.noise:
             return Ending(AttemptEnd.FAILED, "Noise", _NOISE.format(self.noise))

@@ -451,6 +451,7 @@ class WorkerRuntime:
         answers = journal.renew([run.claim for run in runs], LEASE_S)
         for run, answer in zip(runs, answers, strict=True):
             run.on_answer(answer)
+            run.write_again_if_lost()
             self._show(run)
 
     def _keep_in_fleet(self) -> None:

@@ -134,6 +134,9 @@ class Stream:
         #: The number of bytes taken from the pipe.
         self.taken = 0
         self.last_report: bytes | None = None
+        #: What was written last, and the journal's outages before that.
+        self.last: Cut | None = None
+        self.written_after = 0
         #: The trainable's packed message about its end; None if it sent none.
         self.end: bytes | None = None
         self.drained = threading.Event()
@@ -188,6 +191,11 @@ class Stream:
         elif segment is None:
             return None
         return Cut(segment, held, saved)
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether there was an outage since something was written last: a server that was set back may have lost it."""
+        return self.last is not None and self.written_after != self.journal.outages
 
     @property
     def is_over(self) -> bool:
@@ -316,6 +324,8 @@ class Uplink:
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
+        #: Streams of which what was written last is to be written again.
+        self._doubtful: deque[Stream] = deque()
         #: Streams that nothing more can come from.
         self._leaving: deque[Stream] = deque()
         self._closing = False
@@ -331,6 +341,18 @@ class Uplink:
         # The kernel adds it to what the thread waits for, which need not wake for that.
         if not self._closing:
             self._selector.register(stream, selectors.EVENT_READ)
+
+    def write_again(self, stream: Stream) -> None:
+        """Write again what was written last of a stream; where the journal has it, that changes nothing.
+
+        A trial that waits after its report would otherwise wait for ever when a server that was set back has lost that, and no driver
+        has read it. It is done in the calling thread if nothing more comes from the stream, else soon.
+        """
+        if stream.drained.is_set():
+            self._repeat(stream)
+        else:
+            self._doubtful.append(stream)
+            self._wake.set()
 
     def detach(self, stream: Stream) -> bool:
         """Write the rest of the stream and close it; False if this uplink is closed before that is done.
@@ -364,9 +386,15 @@ class Uplink:
                 else:
                     assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                     ready.append(key.fileobj)
+            while self._doubtful:
+                self._repeat(self._doubtful.popleft())
             self._carry(ready)
             while self._leaving:
                 self._finish(self._leaving.popleft())
+
+    def _repeat(self, stream: Stream) -> None:
+        if stream.last is not None:
+            self._write(stream.journal, [(stream, stream.last)])
 
     def _finish(self, stream: Stream) -> None:
         """Write the rest of a stream whose pipe may never end, because another process holds it open."""
@@ -409,6 +437,8 @@ class Uplink:
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
         """Write a batch: checkpoints first, then all reports as one entry, then the checkpoints that came without a report."""
+        for stream, cut in batch:
+            stream.last, stream.written_after = cut, journal.outages
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
         if reporting:

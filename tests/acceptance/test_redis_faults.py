@@ -245,6 +245,26 @@ def test_a_redis_that_is_set_back_gets_the_end_of_the_experiment_back(place: Pla
     assert forgotten(results)
 
 
+def test_a_trial_in_lockstep_goes_on_when_a_redis_that_is_set_back_has_lost_a_report_that_nobody_had_read(
+    place: Place,
+) -> None:
+    run = Run(place, trials=2, steps=5, step_s=1.0)
+    lockstep = mqtune.Process(sync="lockstep")
+    with contextlib.closing(run.tuner(process=lockstep)) as first:
+        drive(first, lambda: [trial.reports for trial in first.get_trials()] == [2, 2])
+    place.server.keep_data()
+    before = run.entries
+    eventually(lambda: run.entries >= before + 2, BACK_S)
+    place.server.lose_data(to_kept=True)
+    assert run.entries == before
+
+    with contextlib.closing(run.tuner(process=lockstep)) as second:
+        drive(second, lambda: second.is_finished)
+        results = second.results()
+
+    run.check(results)
+
+
 def test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -84,6 +84,16 @@ def test_a_heartbeat_to_which_nothing_is_new_takes_no_script_and_renews_all_for_
     assert LONGER_S * 1000 < beating.client.pttl(worker_key(INFO.name)) <= DESCRIBED_HOLDS * LONGER_S * 1000
 
 
+def test_a_heartbeat_counts_an_outage_also_where_it_takes_no_script(beating: Beating):
+    before = [journal.outages for journal in beating.journals.values()]
+    beating.client.connection_pool.disconnect()
+
+    calls = beating.calls(beating.beat)
+
+    assert "evalsha" not in calls
+    assert [journal.outages for journal in beating.journals.values()] == [count + 1 for count in before]
+
+
 def test_a_heartbeat_says_the_same_as_before_until_a_driver_has_decided(beating: Beating):
     assert beating.beat() == {"x": ["", ""], "y": ["", ""]}
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
+from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually, lives
 
 from mqtune.checkpoints import decode_dict, open_store
@@ -33,7 +34,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
-from mqtune.journal.base import Assignment, Claim, Released
+from mqtune.journal.base import Answer, Assignment, Claim, Released, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
@@ -125,6 +126,10 @@ def waits_for(config):
     mqtune.report({"loss": 1})
     while not os.path.exists(config["file"]):
         time.sleep(0.01)
+
+def reports_twice(config):
+    waits_for(config)
+    mqtune.report({"loss": 2})
 
 def exits_under_a_frozen_zygote(config):
     mqtune.report({"loss": 1})
@@ -613,14 +618,46 @@ def test_one_that_outlives_its_time_is_stopped_and_has_failed(machine: Machine) 
     assert "0.3 s" in ended.error
 
 
+@pytest.mark.parametrize(("lost", "how"), [(1, AttemptEnd.COMPLETED), (2, AttemptEnd.LOST)])
+def test_no_attempt_has_ended_without_reports_that_a_server_has_lost_before_its_end(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, how: AttemptEnd
+) -> None:
+    """What was written last is written again; of what lacks more, the trial runs again."""
+    report, end = MemoryJournal.report, MemoryJournal.end
+    before: list[Any] = []
+    losses: list[Any] = []
+
+    def reports_(journal: MemoryJournal, segments: Sequence[Segment]) -> list[Answer]:
+        if not losses:
+            before.append(snapshot(machine.server))
+        return report(journal, segments)
+
+    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0) -> bool:
+        if not losses:
+            losses.append(before[-lost])
+            set_back(machine.server, losses[0])
+        return end(journal, claim, event, reports)
+
+    monkeypatch.setattr(MemoryJournal, "report", reports_)
+    monkeypatch.setattr(MemoryJournal, "end", ends)
+    file = tmp_path / "file"
+    one = machine.start("reports_twice", {"file": str(file)}).has_reported(1)
+    file.touch()
+    ended = one.ended()
+
+    assert ended.end is how
+    assert len(one.reports) == (2 if how is AttemptEnd.COMPLETED else 0)
+    assert ended.error_type == ("" if how is AttemptEnd.COMPLETED else "Gap")
+
+
 def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was on its way when the end was journaled, and is told that there is no such attempt any more."""
     end, told = MemoryJournal.end, []
 
-    def ends(journal: MemoryJournal, claim: Claim, event: bytes) -> bool:
-        counted = end(journal, claim, event)
+    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0) -> bool:
+        counted = end(journal, claim, event, reports)
         for run in machine.runs:
             (answer,) = journal.renew([run.claim], 60.0)
             told.append(answer)

@@ -435,9 +435,11 @@ class Model:
             answers.append(UNDRIVEN if ends else run.told(at_renewal=True))
         return answers
 
-    def end(self, driver: Driver, claim: Claim, event: bytes) -> Any:
+    def end(self, driver: Driver, claim: Claim, event: bytes, reports: int = 0) -> Any:
         run = self.held(claim)
         if run is not None:
+            if run.reports < reports:
+                return False
             run.is_over, run.intent, run.ended_by_claim = True, None, claim
             self.events.append(event)
             return True

@@ -506,9 +506,9 @@ class JournalMachine(RuleBasedStateMachine):
     def renew(self, worker: str, which: list[tuple[TrialId, str]], ticks: int) -> None:
         self.by(self.workers[worker], "renew", [self.of(*each) for each in which], ticks * TICK_S)
 
-    @rule(worker=worker, trial=trial, whose=whose)
-    def end(self, worker: str, trial: TrialId, whose: str) -> None:
-        self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"))
+    @rule(worker=worker, trial=trial, whose=whose, reports=st.integers(0, 3))
+    def end(self, worker: str, trial: TrialId, whose: str, reports: int) -> None:
+        self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"), reports)
 
     @rule(worker=worker, trial=trial, whose=whose, number=number)
     def put_checkpoint(self, worker: str, trial: TrialId, whose: str, number: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import encode_value, pack_metrics
@@ -381,3 +382,66 @@ def test_a_report_that_says_it_is_longer_than_one_may_be_is_not_waited_for(
     assert one.noise
     assert book.told() == ["0001:1"]
     one.close()
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_doubled(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], is_drained: bool
+) -> None:
+    one = sender("0001")
+    one.frames(a_report())
+    uplink.attach(one.stream)
+    eventually(lambda: book.told() == ["0001:1"])
+    before = snapshot(book._server)
+    one.frames(in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"))
+    all_of_it = ["0001:1", "0001:2 m-0001-1-1"]
+    eventually(lambda: book.told() == all_of_it)
+    if is_drained:
+        one.close()
+        assert one.stream.drained.wait(DEADLINE_S)
+    assert not one.stream.may_be_lost
+
+    set_back(book._server, before)
+    book.outages += 1
+    assert one.stream.may_be_lost
+    uplink.write_again(one.stream)
+
+    eventually(lambda: book.told() == all_of_it)
+    assert book.checkpoint(CheckpointId("m-0001-1-1")) == b"state"
+    assert not one.stream.may_be_lost
+    calls = len(book.calls)
+    uplink.write_again(one.stream)
+    eventually(lambda: len(book.calls) == calls + 2)
+    assert book.told() == all_of_it
+    assert one.answers == []
+
+
+def test_one_of_which_a_server_has_lost_more_than_the_last_hears_of_the_gap(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    uplink.attach(one.stream)
+    before = snapshot(book._server)
+    for count in (1, 2):
+        one.frames(a_report())
+        eventually(lambda count=count: len(book.told()) == count)
+
+    set_back(book._server, before)
+    uplink.write_again(one.stream)
+
+    eventually(lambda: one.answers == [GAP])
+    assert book.told() == []
+
+
+def test_of_one_that_has_sent_nothing_nothing_is_lost(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one, other = sender("0001"), sender("0002")
+    for each in (one, other):
+        uplink.attach(each.stream)
+    book.outages += 1
+
+    assert not one.stream.may_be_lost
+    uplink.write_again(one.stream)
+    other.frames(a_report())
+    eventually(lambda: book.told() == ["0002:1"])

@@ -1,13 +1,15 @@
 -- A worker says that an attempt is over and its process group gone; its lease ends.
 --
 -- KEYS  1 meta  2 journal  3 trial  4 leases  5 quotas
--- ARGV  1 channel  2 trial  3 attempt  4 token  5 event  6 experiment
+-- ARGV  1 channel  2 trial  3 attempt  4 token  5 event  6 experiment  7 the number of its last report
 --
--- Returns 'ended', or 'fenced' when the attempt is not the one that holds the lease. Repeating a call does no harm.
+-- Returns 'ended'; 'fenced' when the attempt is not the one that holds the lease; or 'gap' when that report is not here, and then does
+-- nothing. Repeating a call does no harm.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'worker')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'worker', 'sequence')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
+if tonumber(have[6]) < tonumber(ARGV[7]) then return 'gap' end
 redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
 retire(KEYS[3])
 look_again(KEYS[1], have[5])

@@ -386,6 +386,19 @@ class LeaseContract(InWorld):
         assert kinds(worker) == ["TrialStaged", "AttemptStarted", "AttemptEnded"]
         assert driver.expired() == []
 
+    def test_an_end_is_refused_as_long_as_reports_before_it_are_missing(self, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1)])
+        before = entries(worker)
+
+        assert worker.end(held, ended(), 3) is False
+        assert entries(worker) == before
+        assert worker.renew([held], LONG_S) == [""]
+
+        assert worker.report([segment(held, 2, 2)]) == [""]
+        assert worker.end(held, ended(), 3) is True
+        assert worker.end(held, ended(), 3) is True
+        assert kinds(worker)[-1] == "AttemptEnded"
+
     @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}])
     def test_only_the_holder_can_end_an_attempt(self, worker: Journal, held: Claim, change: dict[str, Any]) -> None:
         assert worker.end(held._replace(**change), ended()) is False
