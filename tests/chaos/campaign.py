@@ -23,6 +23,7 @@ from faults import FAULTS
 from looks import Looks
 from observed import SET_BACK_S, Isolation, Observed, Violation, decoded, lines, rows
 from quota_check import check_quotas, check_starved
+from sharing_faults import lift_quotas
 from stalls import Stalls
 from world import Driver, Experiment, Worker, World, described
 
@@ -390,6 +391,7 @@ class Campaign:
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()
         world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
+        lift_quotas(self)
         for command in world.forbidden:
             if not command.returncode:
                 self.wrong("account", f"the operator may {command.args}")

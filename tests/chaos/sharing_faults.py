@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+from functools import partial
 from typing import Any, Final
 
 import redis
@@ -19,6 +20,8 @@ _HOLDS_S: Final = (0.5, 5.0)
 #: After how long it is looked again whether a command has ended, or a quota is really gone, in seconds.
 _LOOK_S: Final = 0.2
 _AGAIN_S: Final = 1.0
+#: By when a quota is gone once everything is in order, in seconds.
+_LIFTED_S: Final = 60.0
 #: The share of commands that are given with the operator's account.
 _BY_OPERATOR: Final = 0.5
 
@@ -67,6 +70,13 @@ def _lift(run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as
         else:
             run.world.quotas.discard(pattern)
     run.later(again_s, lambda: _lift(run, pattern, command, as_operator=as_operator))
+
+
+def lift_quotas(run: Run) -> None:
+    """Drop what quotas the end of a run has kept from being lifted: who reads an experiment that was ended early goes on with it."""
+    for pattern in sorted(filter(partial(_has_quota, run), run.world.quotas)):
+        command = run.world.command("quota", pattern, "--drop")
+        run.world.wait(lambda command=command: command.poll() is not None, _LIFTED_S, "a quota can't be lifted")
 
 
 def _has_quota(run: Run, pattern: str) -> bool:
