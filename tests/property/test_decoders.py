@@ -352,6 +352,7 @@ class Kept:
     """A journal that takes everything."""
 
     experiment = "e"
+    outages = 0
 
     def __init__(self) -> None:
         self.reports = 0
