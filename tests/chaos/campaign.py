@@ -56,8 +56,6 @@ DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
 _MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
 _POLL_S: Final = 0.02
-#: With what the reason begins for which a trial is paused for other experiments.
-_PAUSED: Final = "paused, and goes on later"
 #: How many characters of a log's end a violation shows: an error's message, and where it was raised.
 _TAIL: Final = 600
 #: A run in which so much is broken before its end goes nowhere.
@@ -478,10 +476,7 @@ class Campaign:
         ]
         outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
         outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
-        outcome.preempted += sum(
-            kind == "decided" and body["intent"] == "hand_back" and body.get("reason", "").startswith(_PAUSED)
-            for _, kind, body in events
-        )
+        outcome.preempted += sum(kind == "decided" and body["intent"] == "give_way" for _, kind, body in events)
         asked = {body["id"]: body["action"] for _, kind, body in events if kind == "requested"}
         for _, kind, body in events:
             if kind == "answered":
