@@ -386,10 +386,10 @@ class Campaign:
         world = self.world
         while self._actions:
             heapq.heappop(self._actions)[2]()
-        world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
-        self._look_at_drivers()
         world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
         lift_quotas(self)
+        world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
+        self._look_at_drivers()
         for command in world.forbidden:
             if not command.returncode:
                 self.wrong("account", f"the operator may {command.args}")

@@ -14,6 +14,8 @@ from observed import Entry, Violation, written_at
 #: How long after a quota is gone something that it held back has started, in seconds: faults are over by then, and what waits
 #: for another worker, another driver or a publication has had its turn.
 STARVED_S: Final = 60.0
+#: How long a heartbeat may take, in seconds: its first message renews leases, and its second counts them under a quota that it finds to be new.
+_BEAT_S: Final = 0.5
 #: By how much an entry may be younger than its id says, in seconds.
 _ROUNDED_S: Final = 0.002
 
@@ -36,8 +38,8 @@ def check_quotas(
 ) -> tuple[list[Violation], int]:
     """Return each claim that went beyond a quota, and how many claims fell under one.
 
-    An attempt counts while its lease holds, from its claim on if there was a quota then, or else from the first heartbeat after that
-    was set. What can't be told for the time between two looks counts for the claim.
+    An attempt counts while its lease holds, from its claim on if there was a quota then, or else from the end of the first heartbeat after
+    that was set. What can't be told for the time between two looks counts for the claim.
 
     Args:
         journals: the entries of each experiment.
@@ -81,7 +83,7 @@ def check_quotas(
 def _counts(span: Span, at: float, look: Look, quota_since: float, lease_s: float) -> bool:
     """Whether an attempt surely counted under a quota: its lease held, and was taken or renewed when the quota was there."""
     until = max(span.begin + lease_s, look.leases.get(span.trial, 0.0))
-    return until > at and until - lease_s >= quota_since
+    return until > at and (span.begin >= quota_since or until - lease_s >= quota_since + _BEAT_S)
 
 
 def _since(looks: Sequence[Look]) -> list[dict[str, float]]:
