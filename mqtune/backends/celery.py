@@ -54,13 +54,13 @@ class Together:
             yield
         finally:
             self._gathered = None
+        # What is ignored here and below: kombu's class, which has no types, follows this one among the bases.
         with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
             for key, messages in gathered.items():
                 client.lpush(key, *messages)
 
     def _put(self, queue: str, message: dict[str, object], **options: object) -> None:
         if self._gathered is None:
-            # kombu's class follows this one among the bases, here and below.
             super()._put(queue, message, **options)  # type: ignore[misc]
             return
         priority = self._get_message_priority(message, reverse=False)  # type: ignore[attr-defined]
@@ -80,6 +80,7 @@ class _Connection(Connection):
     """kombu's connection, which has our channels also after kombu has made its transport anew, as for the next Sentinel."""
 
     def create_transport(self) -> redis_transport.Transport:
+        # kombu has no types.
         transport: redis_transport.Transport = super().create_transport()  # type: ignore[no-untyped-call]
         follows = isinstance(transport, redis_transport.SentinelTransport)
         transport.Channel = _FollowingChannel if follows else _Channel

@@ -428,10 +428,10 @@ class Unjournaled:
         self._restorer = restorer
         self._experiment = experiment
         self._passed: dict[TrialId, Released] = {}
-        #: Of each trial the last release, with the answer if it had asked; and the last request to save, until there is a newer
-        #: checkpoint than the one beside it.
+        #: Of each trial the last release, with the answer if it had asked; and the attempt that was asked last to save, with the
+        #: checkpoint that its trial had then.
         self._released: dict[TrialId, Released] = {}
-        self._saves: dict[TrialId, tuple[Save, int, CheckpointId]] = {}
+        self._saves: dict[TrialId, tuple[int, CheckpointId]] = {}
         self._told_after = restorer.journal.outages
 
     def passed(self, report: Report, *, at_once: bool) -> None:
@@ -446,7 +446,7 @@ class Unjournaled:
         if isinstance(action, Reply):
             self._released[action.report.trial] = action.released
         else:
-            self._saves[action.trial.id] = (action, action.trial.attempt.number, action.trial.checkpoint)
+            self._saves[action.trial.id] = action.trial.attempt.number, action.trial.checkpoint
 
     def release(self) -> None:
         """Release the trials that may go on; and tell again what an outage may have lost."""
@@ -458,11 +458,11 @@ class Unjournaled:
             self._released = {id_: last for id_, last in self._released.items() if _runs(trials[id_], last.attempt)}
             self._passed = dict(self._released)
             self._saves = {
-                id_: (save, attempt, checkpoint)
-                for id_, (save, attempt, checkpoint) in self._saves.items()
-                if _runs(save.trial, attempt) and save.trial.checkpoint == checkpoint
+                id_: (attempt, checkpoint)
+                for id_, (attempt, checkpoint) in self._saves.items()
+                if _runs(trials[id_], attempt) and trials[id_].checkpoint == checkpoint
             }
-            for id_, (_, attempt, _) in self._saves.items():
+            for id_, (attempt, _) in self._saves.items():
                 restorer.surely(partial(journal.request_save, id_, attempt))
         if self._passed:
             restorer.surely(lambda: journal.release(list(self._passed.values())))

@@ -406,6 +406,9 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     assert one.stream.may_be_lost
     uplink.write_again(one.stream)
 
+    if is_drained:
+        # The attempt's end follows at once.
+        assert book.told() == all_of_it
     eventually(lambda: book.told() == all_of_it)
     assert book.checkpoint(CheckpointId("m-0001-1-1")) == b"state"
     assert not one.stream.may_be_lost
