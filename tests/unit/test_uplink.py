@@ -29,10 +29,13 @@ class Book(MemoryJournal):
     def __init__(self) -> None:
         super().__init__(MemoryServer(), "e")
         self.calls: list[str] = []
+        #: The threads of these calls.
+        self.threads: list[threading.Thread] = []
         self.fails: dict[str, Exception] = {}
 
     def _note(self, call: str, what: str) -> None:
         self.calls.append(f"{call} {what}")
+        self.threads.append(threading.current_thread())
         if call in self.fails:
             raise self.fails[call]
 
@@ -406,10 +409,9 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     assert one.stream.may_be_lost
     uplink.write_again(one.stream)
 
-    if is_drained:
-        # The attempt's end follows at once.
-        assert book.told() == all_of_it
     eventually(lambda: book.told() == all_of_it)
+    # Of one that is drained, the attempt's end follows at once.
+    assert (book.threads[-1] is threading.current_thread()) == is_drained
     assert book.checkpoint(CheckpointId("m-0001-1-1")) == b"state"
     assert not one.stream.may_be_lost
     calls = len(book.calls)
