@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -144,6 +145,23 @@ def test_the_end_is_a_frame_of_its_own_behind_all_reports(trial: Session, pipe: 
 
     assert [kind for kind, _ in pipe.frames()] == [FRAME_REPORT, FRAME_END]
     assert pipe.frames()[-1] == (FRAME_END, b"how it ended")
+
+
+def test_a_report_that_the_end_overtakes_is_not_sent(
+    trial: Session, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.monotonic
+
+    def end_meanwhile() -> float:
+        monkeypatch.setattr("mqtune.trainable.process.session.monotonic", clock)
+        trial.end(b"how it ended")
+        return clock()
+
+    monkeypatch.setattr("mqtune.trainable.process.session.monotonic", end_meanwhile)
+    with pytest.raises(mqtune.StopTrial):
+        report({"loss": 1})
+
+    assert pipe.frames() == [(FRAME_END, b"how it ended")]
 
 
 def test_a_report_that_can_not_be_sent_leaves_nothing_in_the_next_one(trial: Session, pipe: Pipe) -> None:

@@ -91,11 +91,6 @@ class ReusableSession(Session):
         self._check_caller("save")
         return super().save(checkpoint, counters)
 
-    def end(self, body: bytes) -> None:
-        """Send how the trainable ended; threads that report later are told to stop."""
-        super().end(body)
-        self._told = "stop"
-
     def _raise_if_told(self) -> None:
         try:
             super()._raise_if_told()

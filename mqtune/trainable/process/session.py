@@ -126,6 +126,7 @@ class Session:
         self._busy = False
         self._signalled = False
         self._saving = False
+        self._has_ended = False
         self._cleared = 0
         #: What has come of an answer, and the last that was complete.
         self._pieces = self._answer = b""
@@ -292,9 +293,12 @@ class Session:
         return checkpoint
 
     def end(self, body: bytes) -> None:
-        """Send how the trainable ended; nothing is sent after it."""
+        """Send how the trainable ended; nothing is sent after it, and threads that go on are told to stop."""
         with self._lock:
             self._send(FRAME_END, body)
+            # A thread may wait for the lock with a report that it was allowed to make.
+            self._has_ended = True
+        self._told = "stop"
 
     def tell(self, *_: object) -> None:
         """Handle the stop signal: read the control pipe and raise StopTrial, but never in the middle of a frame."""
@@ -409,6 +413,8 @@ class Session:
         return saved
 
     def _send(self, kind: int, body: bytes) -> None:
+        if self._has_ended:
+            raise StopTrial
         frame = FRAME.pack(len(body), kind) + body
         try:
             # Otherwise the frame could go into a file that user code has opened.
