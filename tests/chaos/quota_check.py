@@ -14,8 +14,6 @@ from observed import Entry, Violation, written_at
 #: How long after a quota is gone something that it held back has started, in seconds: faults are over by then, and what waits
 #: for another worker, another driver or a publication has had its turn.
 STARVED_S: Final = 60.0
-#: How long a heartbeat may take, in seconds: its first message renews leases, and its second counts them under a quota that it finds to be new.
-_BEAT_S: Final = 0.5
 #: By how much an entry may be younger than its id says, in seconds.
 _ROUNDED_S: Final = 0.002
 
@@ -38,8 +36,9 @@ def check_quotas(
 ) -> tuple[list[Violation], int]:
     """Return each claim that went beyond a quota, and how many claims fell under one.
 
-    An attempt counts while its lease holds, from its claim on if there was a quota then, or else from the end of the first heartbeat after
-    that was set. What can't be told for the time between two looks counts for the claim.
+    An attempt counts while its lease holds, from its claim on if there was a quota then. Else it surely does from the second heartbeat on
+    that comes after that was set: the first renews its lease before it counts it, in a message of its own. What can't be told for the time
+    between two looks counts for the claim.
 
     Args:
         journals: the entries of each experiment.
@@ -50,7 +49,7 @@ def check_quotas(
     found: list[Violation] = []
     spans = list(_spans(journals))
     times = [look.at for look in looks]
-    since = _since(looks)
+    since, renewed = _since(looks), _renewed(looks)
     under = 0
     for claim in sorted(spans, key=lambda span: span.begin):
         before, behind = bisect_right(times, claim.begin) - 1, bisect_right(times, claim.begin + _ROUNDED_S)
@@ -67,7 +66,8 @@ def check_quotas(
                 for span in spans
                 if span.begin <= claim.begin < span.end
                 and fnmatchcase(span.trial[0], pattern)
-                and _counts(span, claim.begin, looks[before], since[before][pattern], lease_s)
+                and max(span.begin + lease_s, looks[before].leases.get(span.trial, 0.0)) > claim.begin
+                and max(span.begin, renewed[before].get(span.trial, 0.0) - lease_s) >= since[before][pattern]
             ]
             if len(counted) > most:
                 found.append(
@@ -80,18 +80,24 @@ def check_quotas(
     return found, under
 
 
-def _counts(span: Span, at: float, look: Look, quota_since: float, lease_s: float) -> bool:
-    """Whether an attempt surely counted under a quota: its lease held, and was taken or renewed when the quota was there."""
-    until = max(span.begin + lease_s, look.leases.get(span.trial, 0.0))
-    return until > at and (span.begin >= quota_since or until - lease_s >= quota_since + _BEAT_S)
-
-
 def _since(looks: Sequence[Look]) -> list[dict[str, float]]:
     """Return for each look since when each quota was surely there without a break."""
     found: list[dict[str, float]] = []
     before: dict[str, float] = {}
     for look in looks:
         before = {pattern: before.get(pattern, look.at) for pattern in look.quotas}
+        found.append(before)
+    return found
+
+
+def _renewed(looks: Sequence[Look]) -> list[dict[_Trial, float]]:
+    """Return for each look until when each trial's lease was to hold before its newest renewal that was seen."""
+    found: list[dict[_Trial, float]] = []
+    newest: dict[_Trial, float] = {}
+    before: dict[_Trial, float] = {}
+    for look in looks:
+        changed = {trial: newest[trial] for trial, until in look.leases.items() if newest.get(trial, until) < until}
+        before, newest = {**before, **changed}, {**newest, **look.leases}
         found.append(before)
     return found
 

@@ -74,9 +74,18 @@ def _lift(run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as
 
 def lift_quotas(run: Run) -> None:
     """Drop what quotas the end of a run has kept from being lifted: who reads an experiment that was ended early goes on with it."""
-    for pattern in sorted(filter(partial(_has_quota, run), run.world.quotas)):
-        command = run.world.command("quota", pattern, "--drop")
-        run.world.wait(lambda command=command: command.poll() is not None, _LIFTED_S, "a quota can't be lifted")
+    for pattern in sorted(run.world.quotas):
+        run.world.wait(partial(_is_lifted, run, pattern, []), _LIFTED_S, f"the quota {pattern!r} can't be lifted")
+
+
+def _is_lifted(run: Run, pattern: str, drops: list[subprocess.Popen[bytes]]) -> bool:
+    """Whether a quota is gone; drop it, unless a command to do that is under way."""
+    if drops and drops[-1].poll() is None:
+        return False
+    if _has_quota(run, pattern):
+        drops.append(run.world.command("quota", pattern, "--drop"))
+        return False
+    return True
 
 
 def _has_quota(run: Run, pattern: str) -> bool:

@@ -68,13 +68,19 @@ def test_a_lowering_lets_what_runs_go_on_and_nothing_else_start() -> None:
     assert beyond({"a": [*running[:1], entry(3.8, "started", "0003")]}, lowered) == []
 
 
-def test_what_ran_before_a_quota_counts_from_a_heartbeat_on() -> None:
-    entries = {"a": [entry(2.1, "started", "0001"), entry(4.1, "started", "0002")]}
+def test_what_ran_before_a_quota_counts_from_the_second_heartbeat_on() -> None:
+    entries = {"a": [entry(2.1, "started", "0001"), entry(4.6, "started", "0002")]}
 
-    assert beyond(entries, looks(10, {"a": (3, 9, 1)}, {("a", "0001"): 2.9 + LEASE_S})) == []
+    def beats(*times: float) -> list[Look]:
+        return [
+            look._replace(leases={("a", "0001"): max([2.1, *(at for at in times if at <= look.at)]) + LEASE_S})
+            for look in looks(10, {"a": (3, 9, 1)})
+        ]
+
+    assert beyond(entries, beats(2.9, 3.9)) == []
     # It may be under way still: it renews a lease before it counts that.
-    assert beyond(entries, looks(10, {"a": (3, 9, 1)}, {("a", "0001"): 3.1 + LEASE_S})) == []
-    assert beyond(entries, looks(10, {"a": (3, 9, 1)}, {("a", "0001"): 3.6 + LEASE_S})) == ["a/0002"]
+    assert beyond(entries, beats(3.1)) == []
+    assert beyond(entries, beats(3.1, 4.1)) == ["a/0002"]
 
 
 def test_what_a_silent_worker_ran_counts_until_its_lease_is_over() -> None:
