@@ -78,10 +78,13 @@ def asha(report: Report, folder: str, index: int) -> None:
     """Train for at most 27 epochs of 10 ms on the synthetic curve."""
     config = CONFIGS[index]
     trace = Trace(folder, f"asha-{index}")
-    for epoch in range(1, MAX_EPOCHS + 1):
-        time.sleep(EPOCH_S)
-        trace.count_epoch()
-        report({"loss": loss(config["lr"], epoch, config["seed"]), "epoch": epoch})
+    try:
+        for epoch in range(1, MAX_EPOCHS + 1):
+            time.sleep(EPOCH_S)
+            trace.count_epoch()
+            report({"loss": loss(config["lr"], epoch, config["seed"]), "epoch": epoch})
+    finally:
+        trace.beat()
 
 
 def park(report: Report, folder: str, index: int) -> None:

@@ -66,9 +66,7 @@ def _rows(values: Values) -> Iterator[list[str]]:
                         _spread(samples, figure.unit),
                         str(len(samples)),
                         "" if reference is None or samples is reference else _ratio(samples, reference),
-                        _bar(figure, samples, variant, _best_of_others(values, workload.name, name, figure))
-                        if system == REFERENCE
-                        else "",
+                        _bars(values, workload.name, name, variant) if system == REFERENCE else "",
                     ]
 
 
@@ -117,19 +115,29 @@ def chance(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return 1 - statistics.NormalDist().cdf((above - n * m / 2 - 0.5) / math.sqrt(variance))
 
 
-def _bar(
-    figure: Figure, samples: Sequence[float], variant: str, best_other: tuple[str, Sequence[float]] | None = None
-) -> str:
-    if best_other is not None:
+def _bars(values: Values, workload: str, name: str, variant: str) -> str:
+    """Return what a variant of mqtune must reach, and whether it does."""
+    figure, samples = WORKLOADS[workload].figures[name], values[workload, name, REFERENCE, variant]
+    if best_other := _best_of_others(values, workload, name, figure):
         who, theirs = best_other
         p = chance(samples, theirs)
-        return f"no worse than {who}: {'met' if p >= BEYOND_CHANCE else 'MISSED'}, p={p:.2g}"
-    bar = figure.bar_of(variant)
-    if bar is None:
-        return ""
-    sign = "≥" if figure.higher_is_better else "≤"
-    met = figure.meets(statistics.median(samples), variant)
-    return f"{sign} {_number(bar)}: {'met' if met else 'MISSED'}"
+        return f"no worse than {who}: {_verdict(met=p >= BEYOND_CHANCE)}, p={p:.2g}"
+    sign, ours = "≥" if figure.higher_is_better else "≤", statistics.median(samples)
+    found = []
+    if (bar := figure.bar_of(variant)) is not None:
+        found.append(f"{sign} {_number(bar)}: {_verdict(met=figure.reaches(ours, bar))}")
+    for over in (figure.over or {}).get(variant, ()):
+        if others := values.get((workload, name, over.system, over.variant)):
+            ratio = ours / statistics.median(others)
+            found.append(
+                f"{sign} {_number(over.bar)} × {SYSTEMS[over.system].title} ({over.variant}): "
+                f"{_verdict(met=figure.reaches(ratio, over.bar))}, {_number(ratio)}"
+            )
+    return "; ".join(found)
+
+
+def _verdict(*, met: bool) -> str:
+    return "met" if met else "MISSED"
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Figure", "Workload", "percentiles"]
+__all__ = ["Figure", "Over", "Workload", "percentiles"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """What mqtune must reach in the same run as a multiple of what another system, or another variant of its own, does."""
+
+    system: str
+    variant: str
+    bar: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +27,7 @@ class Figure:
         higher_is_better: None where neither is better, as for a count.
         bar: what mqtune must reach.
         bars: what a variant of mqtune must reach, where it differs.
+        over: what a variant of mqtune must reach as a multiple of others, by its name.
         against_best: whether mqtune must be no worse than the best of the others, beyond what chance explains.
         shown: whether the table has a row for it; the result lines have all.
     """
@@ -27,6 +37,7 @@ class Figure:
     title: str = ""
     bar: float | None = None
     bars: Mapping[str, float] | None = None
+    over: Mapping[str, Sequence[Over]] | None = None
     against_best: bool = False
     shown: bool = True
 
@@ -34,11 +45,8 @@ class Figure:
         """Return what mqtune's *variant* must reach, or None."""
         return (self.bars or {}).get(variant, self.bar)
 
-    def meets(self, value: float, variant: str) -> bool | None:
-        """Return whether *value* reaches the bar, or None without a bar."""
-        bar = self.bar_of(variant)
-        if bar is None or self.higher_is_better is None:
-            return None
+    def reaches(self, value: float, bar: float) -> bool:
+        """Return whether *value* is as good as *bar*."""
         return value >= bar if self.higher_is_better else value <= bar
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.work.base import Figure, Workload
+from benchmarks.work.base import Figure, Over, Workload
 
 __all__ = ["WORKLOAD"]
 
@@ -28,7 +28,12 @@ WORKLOAD: Final = Workload(
         "sent_p50_ms": _low("ms", "report → handed to Redis by what plays the workers, p50"),
         "sent_p99_ms": _low("ms", "report → handed to Redis by what plays the workers, p99"),
         "reports_per_s": Figure(unit="1/s", higher_is_better=True, title="reports decided"),
-        "driver_us": _low("µs", "all drivers' processor time for a report"),
+        "driver_us": Figure(
+            unit="µs",
+            higher_is_better=False,
+            title="all drivers' processor time for a report",
+            over={"1,000 workers, 1 driver": [Over(system="mqtune", variant="10 workers, 1 driver", bar=1.3)]},
+        ),
         "driver_mb": _low("MB", "memory of a driver, at most"),
         "busy_redis_share": _low("cores", "Redis, while they report"),
         "idle_bytes_per_s": _low("B/s", "traffic, no trial runs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.measurement import Figures
-from benchmarks.work.base import Figure, Workload
+from benchmarks.work.base import Figure, Over, Workload
 
 __all__ = ["WORKLOAD", "figures"]
 
@@ -15,7 +15,19 @@ WORKLOAD: Final = Workload(
     sizes={"trials": 200},
     quick_sizes={"trials": 10},
     figures={
-        "trials_per_s": Figure(unit="1/s", higher_is_better=True, title="no-op trials", bar=400.0),
+        "trials_per_s": Figure(
+            unit="1/s",
+            higher_is_better=True,
+            title="no-op trials",
+            bar=400.0,
+            over={
+                "default": [Over(system="optuna", variant="processes", bar=0.6)],
+                "reused": [
+                    Over(system="optuna", variant="processes", bar=1.2),
+                    Over(system="ray", variant="reused", bar=5.0),
+                ],
+            },
+        ),
         "span_s": Figure(unit="s", higher_is_better=False, shown=False),
         "run_s": Figure(unit="s", higher_is_better=False, shown=False),
     },
