@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from benchmarks.work.base import Figure, Over, Workload
@@ -9,8 +10,8 @@ from benchmarks.work.base import Figure, Over, Workload
 __all__ = ["WORKLOAD"]
 
 
-def _low(unit: str, title: str, bar: float | None = None) -> Figure:
-    return Figure(unit=unit, higher_is_better=False, title=title, bar=bar)
+def _low(unit: str, title: str, bar: float | None = None, over: Mapping[str, Sequence[Over]] | None = None) -> Figure:
+    return Figure(unit=unit, higher_is_better=False, title=title, bar=bar, over=over)
 
 
 WORKLOAD: Final = Workload(
@@ -28,10 +29,9 @@ WORKLOAD: Final = Workload(
         "sent_p50_ms": _low("ms", "report → handed to Redis by what plays the workers, p50"),
         "sent_p99_ms": _low("ms", "report → handed to Redis by what plays the workers, p99"),
         "reports_per_s": Figure(unit="1/s", higher_is_better=True, title="reports decided"),
-        "driver_us": Figure(
-            unit="µs",
-            higher_is_better=False,
-            title="all drivers' processor time for a report",
+        "driver_us": _low(
+            "µs",
+            "all drivers' processor time for a report",
             over={"1,000 workers, 1 driver": [Over(system="mqtune", variant="10 workers, 1 driver", bar=1.3)]},
         ),
         "driver_mb": _low("MB", "memory of a driver, at most"),

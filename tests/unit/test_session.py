@@ -714,6 +714,15 @@ def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe:
         report({"loss": 1})
 
 
+def test_in_lockstep_a_thread_waits_no_longer_when_its_trial_has_ended(
+    lockstep: Session, pipe: Pipe, control: ControlPipe
+) -> None:
+    with Driver(pipe, control, lambda _: lockstep.end(b"how it ended")):
+        raised = in_thread(lambda: report({"loss": 1}))
+
+    assert raised == [StopTrial]
+
+
 def test_in_lockstep_a_worker_that_is_gone_ends_the_wait(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
     with Driver(pipe, control, lambda _: os.close(control._write)), pytest.raises(StopTrial):
         report({"loss": 1})
