@@ -40,7 +40,7 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import RedisJournal, experiments_on, retrying
+from mqtune.journal.redis import XREVRANGE, RedisJournal, experiments_on, read_entries, retrying
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
@@ -280,13 +280,18 @@ class ExperimentHandle:
     # Looking.
 
     def state(self) -> ExperimentState | None:
-        """Return how the experiment stands; None when it has not begun."""
+        """Return how the experiment stands; None when it has not begun.
+
+        Raises:
+            MessageVersionError: an entry of its journal that this needs is not an event of this version; the message names the entry.
+        """
         redis, ask = self._broker.redis, self._broker.ask
-        first = ask(lambda: redis.xrange(self._keys.journal, count=1))
-        created = decode_event(first[0][1][b"e"]) if first else None
+        first = self._journal.read(START.entry, count=1)
+        created = decode_event(first[0].data, first[0].id) if first else None
         if not isinstance(created, ExperimentCreated):
             return None
-        last = ask(lambda: redis.xrevrange(self._keys.journal, count=_LAST_COUNT))
+        newest = XREVRANGE, self._keys.journal, "+", "-", "COUNT", _LAST_COUNT
+        last = ask(lambda: read_entries(redis, *newest))
         is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
         waits = ask(lambda: redis.hget(self._keys.meta, "waits")) if is_driven else None
         metric = created.definition.get("metric", "")
@@ -294,9 +299,9 @@ class ExperimentHandle:
             name=self.name,
             metric=", ".join(map(str, metric)) if isinstance(metric, list) else str(metric),
             created_at=created.at,
-            outcome=_outcome([fields[b"e"] for _, fields in last]),
+            outcome=_outcome(last),
             is_driven=is_driven,
-            age_s=self._age_s(last[0][0].decode()),
+            age_s=self._age_s(last[0].id),
             entries=ask(lambda: redis.xlen(self._keys.journal)),
             waits=(waits or b"").decode(errors="replace"),
         )
@@ -569,10 +574,10 @@ class Client:
         return found
 
 
-def _outcome(newest_first: list[bytes]) -> str:
+def _outcome(newest_first: list[Entry]) -> str:
     """Return how the last driver ended, or nothing when the experiment has gone on since."""
-    for data in newest_first:
-        event = decode_event(data)
+    for entry in newest_first:
+        event = decode_event(entry.data, entry.id)
         if isinstance(event, ExperimentEnded):
             return event.outcome
         if isinstance(event, TrialStaged | DriverStarted):

@@ -14,7 +14,7 @@ import click
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.place import Place, opened
 from mqtune.cli.usage import described_use, is_running, short_use_text, use_in, uses_on
-from mqtune.core.errors import AccessDenied
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.experiment import Experiment
 from mqtune.core.shares import Pool, Table, entitlements, to_share
 from mqtune.core.text import printable
@@ -25,6 +25,7 @@ from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 
 if TYPE_CHECKING:
+    from mqtune.client import ExperimentHandle
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.fleet import Fleet
     from mqtune.journal.quotas import Quota
@@ -243,14 +244,28 @@ def _top(broker: str, *, as_json: bool) -> None:
 
 
 def runs_on(broker: str) -> Iterator[Run]:
-    """Yield what runs of all experiments on a broker that have not ended."""
+    """Yield what runs of all experiments on a broker that have not ended; say on stderr which can't be read."""
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with Client(broker) as there:
-        states = [state for each in there.experiments() if (state := each.state()) is not None and not state.outcome]
-    for state in states:
-        with opened(Place(state.name, None, broker)) as view:
-            yield from runs_of(view.results.experiment)
+        for each in there.experiments():
+            try:
+                found = _runs_in(each, broker)
+            except (BrokerUnavailable, AccessDenied):
+                raise
+            except MqtuneError as error:
+                # Others can write to a broker too, or have a later version: the other experiments are still shown.
+                click.echo(f"mqtune: {printable(each.name)} can't be read: {printable(str(error))}", err=True)
+            else:
+                yield from found
+
+
+def _runs_in(experiment: ExperimentHandle, broker: str) -> list[Run]:
+    state = experiment.state()
+    if state is None or state.outcome:
+        return []
+    with opened(Place(state.name, None, broker)) as view:
+        return list(runs_of(view.results.experiment))
 
 
 def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:

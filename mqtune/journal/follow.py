@@ -15,7 +15,7 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect, redact
-from mqtune.journal.redis import experiments_on, retrying
+from mqtune.journal.redis import XRANGE, XREVRANGE, experiments_on, read_entries, retrying
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000
@@ -83,8 +83,8 @@ class Follower:
 
     def newest(self) -> Entry | None:
         """Return the journal's newest entry, or None when it has none."""
-        found = retrying(lambda: self._client.xrevrange(self._keys.journal, count=1), patience_s=self.patience_s)
-        return Entry(found[0][0].decode(), found[0][1][b"e"]) if found else None
+        found = self._find(XREVRANGE, "+", "-", 1)
+        return found[0] if found else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -93,16 +93,16 @@ class Follower:
 
     def _look_up(self) -> list[Entry]:
         """Return the next page of the journal."""
-        page = retrying(
-            lambda: self._client.xrange(self._keys.journal, f"({self._last}", "+", count=PAGE_COUNT),
-            patience_s=self.patience_s,
-        )
-        self._is_behind = len(page) == PAGE_COUNT
+        entries = self._find(XRANGE, f"({self._last}", "+", PAGE_COUNT)
+        self._is_behind = len(entries) == PAGE_COUNT
         self._heard_at = time.monotonic()
-        entries = [Entry(id_.decode(), fields[b"e"]) for id_, fields in page]
         if entries:
             self._last = entries[-1].id
         return entries
+
+    def _find(self, command: bytes, first: str, last: str, count: int) -> list[Entry]:
+        page = command, self._keys.journal, first, last, "COUNT", count
+        return retrying(lambda: read_entries(self._client, *page), patience_s=self.patience_s)
 
     def _listen(self, timeout_s: float) -> list[Entry]:
         """Return the entry in the next message, if it follows the last one."""
@@ -162,7 +162,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
         # An experiment that has ended may have gone on since: the journal says so at once.
         while (entries := _after_the_end(follower) if has_ended else follower.read(SILENCE_S)) or not has_ended:
             for entry in entries:
-                event = decode_event(entry.data)
+                event = decode_event(entry.data, entry.id)
                 has_ended = isinstance(event, ExperimentEnded)
                 if event is not None:
                     yield event

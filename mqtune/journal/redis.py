@@ -193,7 +193,8 @@ class _Renewed(NamedTuple):
 
 
 #: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
-_XRANGE: Final = b"XRANGE"
+XRANGE: Final = b"XRANGE"
+XREVRANGE: Final = b"XREVRANGE"
 _XREAD: Final = b"XREAD"
 
 
@@ -210,10 +211,20 @@ def _uncollected() -> Iterator[None]:
 
 
 def _entries(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
-    """Return the entries of an answer, in which each is its id and a list of fields' names and values; ours have one field."""
+    """Return the entries of an answer, in which each is its id and a list of fields' names and values; ours have one field.
+
+    Anybody with an account for it may have appended an entry with other fields: the first value is then not an event, and decoding it
+    says so.
+    """
     new, kind = tuple.__new__, Entry
     # What Entry(…) does, in half its time: a report may be one of a flood.
     return [new(kind, (id_.decode(), fields[1])) for id_, fields in found]
+
+
+def read_entries(client: Any, *command: object) -> list[Entry]:
+    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds."""
+    with _uncollected():
+        return _entries(client.execute_command(*command))
 
 
 class RedisJournal(Journal):
@@ -450,7 +461,8 @@ class RedisJournal(Journal):
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         if block_s <= 0:
-            return self._retrying(lambda: self._page((_XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count)))
+            page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
+            return self._retrying(lambda: read_entries(self._client, *page))
         block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
         if self._fleet_seen == "$":
             self._fleet_seen = self._newest_of_fleet()
@@ -465,10 +477,6 @@ class RedisJournal(Journal):
             else:
                 entries = _entries(found)
         return entries
-
-    def _page(self, command: tuple[object, ...]) -> list[Entry]:
-        with _uncollected():
-            return _entries(self._client.execute_command(*command))
 
     def _newest_of_fleet(self) -> str:
         newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -12,16 +13,26 @@ from typing import Any
 import pytest
 import redis
 from accounts import Accounts
+from click.testing import CliRunner
 from losing import set_back_redis, snapshot_of_redis
 from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli import group
+from mqtune.cli.ui.places import Places
 from mqtune.client import Answer, ExperimentHandle
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, RequestRefused
+from mqtune.core.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    ConfigurationError,
+    MessageVersionError,
+    RequestRefused,
+)
 from mqtune.core.events import (
     START,
+    AttemptStarted,
     Cursor,
     ExperimentCreated,
     ExperimentEnded,
@@ -30,8 +41,9 @@ from mqtune.core.events import (
     TrialStaged,
     decode_event,
 )
-from mqtune.core.keys import ExperimentKeys
+from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.journal.follow import Follower, follow
 from mqtune.journal.redis import RedisJournal
 
 NAME = "steered"
@@ -354,6 +366,41 @@ def test_an_experiment_that_is_gone_is_a_clear_error(experiment: ExperimentHandl
 
     with pytest.raises(ConfigurationError, match="there is no experiment 'steered'"):
         experiment.trial("0001").pause()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_entry_that_is_not_an_event_is_named_and_hides_no_other_experiment(
+    redis_server: EmbeddedServer, redis_client: Any, driver: AnsweringDriver, *, is_first: bool
+) -> None:
+    started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w@h", host="h", devices=[], at=2.0)
+    driver.journal.record(started.encode())
+    if is_first:
+        redis_client.zadd(EXPERIMENTS, {"odd": 1})
+    else:
+        AnsweringDriver(redis_client, "odd").end()
+    # Nothing of mqtune's writes another field than e; an account that may append entries may.
+    entry = redis_client.xadd(ExperimentKeys("odd").journal, {"z": b"1"}).decode()
+    named = f"entry {entry} of the journal holds b'1', which is not an event"
+
+    listed = CliRunner().invoke(group, ["list", "--broker", redis_server.url])
+    top = CliRunner().invoke(group, ["top", "--broker", redis_server.url])
+    shown = CliRunner().invoke(group, ["show", "odd", "--broker", redis_server.url])
+    page = {each["name"]: each for each in Places([], redis_server.url, broker_alone=True).listed()}
+
+    rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith((NAME, "odd"))}
+    assert f"can't be read: {named}" in rows["odd"]
+    assert "running" in rows[NAME]
+    assert top.exit_code == 0, top.output
+    assert f"odd can't be read: {named}" in top.stderr
+    assert [NAME in line for line in top.stdout.splitlines()[2:]] == [True]
+    assert isinstance(shown.exception, MessageVersionError)
+    assert named in str(shown.exception)
+    assert named in str(page["odd"]["error"])
+    assert page[NAME]["trials"] == 2
+    with pytest.raises(MessageVersionError, match=re.escape(named)):
+        list(follow(redis_server.url, "odd"))
+    with contextlib.closing(Follower(redis_server.url, "odd", from_start=False)) as follower:
+        assert follower.newest() == (entry, b"1")
 
 
 def test_a_broker_that_is_not_there_is_a_clear_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,7 +9,7 @@ from typing import Final
 from mqtune.cli.list import described_here, described_there
 from mqtune.cli.place import Place, live_broker
 from mqtune.cli.ui.paced import Paced
-from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments, state_of_folder
@@ -95,11 +94,15 @@ class Places:
         url = self.broker
         with Client(url) as there:
             for experiment in there.experiments():
-                with contextlib.suppress(MqtuneError):
+                try:
                     if (state := experiment.state()) is not None:
                         key, version = (state.name,), (state.entries, state.is_driven)
                         made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
                         yield _listed(made.value)
+                except (BrokerUnavailable, AccessDenied):
+                    continue
+                except MqtuneError as error:
+                    yield {"name": experiment.name, "error": str(error)}
 
 
 def _listed(described: Row) -> Row:

@@ -412,4 +412,9 @@ def _waiting(places: Places, feeds: Feeds) -> Iterator[Row]:
 def _live(places: Places, feeds: Feeds) -> Iterator[Feed]:
     for listed in places.listed():
         if not listed.get("outcome") and "error" not in listed:
-            yield feeds.get(str(listed["name"]))
+            try:
+                feed = feeds.get(str(listed["name"]))
+            except MqtuneError:
+                # The list does not read a long journal, and so does not know that it is broken.
+                continue
+            yield feed
