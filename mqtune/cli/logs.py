@@ -8,7 +8,8 @@ import sys
 import click
 
 from mqtune.cli.output import broker_option, json_option, say
-from mqtune.cli.place import name_argument, trial_argument, whole_name
+from mqtune.cli.place import find_place, find_trial, name_argument, opened, trial_argument, whole_name
+from mqtune.cli.terms import BEST
 from mqtune.core.text import printable
 from mqtune.results.results import json_text
 
@@ -47,6 +48,9 @@ def command(
     from mqtune.results.logs import follow_log  # noqa: PLC0415 - --help needs none of it
 
     name, stream = whole_name(name, broker), "stderr" if stderr else "stdout"
+    if trial == BEST:
+        with opened(find_place(name, broker)) as view:
+            trial = find_trial(view.results.experiment, trial)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     pieces = follow_log(
         name,

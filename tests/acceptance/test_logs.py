@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from waiting import DEADLINE_S, eventually
 
 import mqtune
+from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.results.logs import AttemptOutput
@@ -78,6 +80,8 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
         assert (shown.returncode, shown.stdout) == (0, b"on stderr\n")
         shown = read(tuner.name, "1", "--offset", "-8", broker=fleet, home=tmp_path)
         assert (shown.returncode, shown.stdout) == (0, b"the end\n")
+        shown = read(tuner.name, "best", "--offset", "-8", broker=fleet, home=tmp_path)
+        assert (shown.returncode, shown.stdout) == (0, b"the end\n")
 
 
 def test_without_a_worker_the_end_of_the_output_is_what_the_driver_knows(far: None, tune: Callable[..., mqtune.Tuner]):
@@ -114,3 +118,5 @@ def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tun
 
         assert (found + b"".join(following)).endswith(b"the end\n")
         assert next(mqtune.follow_log(tuner.name, "1", offset=-8, follow=False)) == b"the end\n"
+        shown = CliRunner().invoke(group, ["logs", tuner.name, "best", "--offset", "-8"])
+        assert (shown.exit_code, shown.output) == (0, "the end\n")
