@@ -36,8 +36,17 @@ LIST_S: Final = 30.0
 _MEMORY_STEP_MB: Final = 100
 _BYTES_PER_MB: Final = 1_000_000
 _MB_PER_GB: Final = 1_000
-#: Variables that limit the threads of numeric libraries in a trial to its slot's cores, unless the user has set them.
-_THREAD_LIMITS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: Variables that limit the threads and processes of libraries in a trial to its slot's cores, unless the user has set them.
+_CORE_LIMITS: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    # joblib's and scikit-learn's n_jobs=-1 would start a process for each core of the machine.
+    "LOKY_MAX_CPU_COUNT",
+    "POLARS_MAX_THREADS",
+    # Libraries in Rust, such as Hugging Face's tokenizers.
+    "RAYON_NUM_THREADS",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +58,7 @@ class SlotPlan:
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the environment variables of a slot's processes, set before any user code is imported."""
-        limits = {name: str(self.offer.cpus) for name in _THREAD_LIMITS if name not in os.environ}
+        limits = {name: str(self.offer.cpus) for name in _CORE_LIMITS if name not in os.environ}
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.devices[slot]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **limits}
 
 

@@ -329,10 +329,15 @@ def test_a_slot_without_gpus_sees_none() -> None:
     assert plan_slots((), slots=1).environment(0)["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_numeric_libraries_keep_to_the_slots_cores_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+@pytest.mark.parametrize(
+    "variable", ["OMP_NUM_THREADS", "LOKY_MAX_CPU_COUNT", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"]
+)
+def test_libraries_keep_to_the_slots_cores_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
     plan = plan_slots((), cpus=8, slots=2)
 
-    assert plan.environment(0)["OMP_NUM_THREADS"] == "4"
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert "OMP_NUM_THREADS" not in plan.environment(0)
+    assert plan.environment(0)[variable] == "4"
+    monkeypatch.setenv(variable, "2")
+    assert variable not in plan.environment(0)
