@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         TrialsStarted,
     )
     from mqtune.schedulers.stopping.rule import StopRule
-    from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialPlateau
+    from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialDiverged, TrialPlateau
     from mqtune.search.base import WAIT, PastTrial, Searcher
     from mqtune.search.domains import (
         choice,
@@ -121,6 +121,7 @@ __all__ = [
     "TargetReached",
     "TimeLimit",
     "Trainable",
+    "TrialDiverged",
     "TrialHandle",
     "TrialPlateau",
     "TrialStatus",
@@ -170,7 +171,9 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
     "RUSH": "mqtune.schedulers.rush",
     "StopRule": "mqtune.schedulers.stopping.rule",
-    **dict.fromkeys(("MaximumIteration", "MetricMaximum", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
+    **dict.fromkeys(
+        ("MaximumIteration", "MetricMaximum", "TrialDiverged", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"
+    ),
     **dict.fromkeys(
         (
             "ExperimentPlateau",

@@ -66,7 +66,8 @@ class Tuner:
             and ``mqtune.WarmStart([…])`` has a model learn from the trials of other experiments.
         scheduler: stops, or pauses, trials early; by default none is.
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
-            report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``.
+            report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``; ``mqtune.TrialDiverged()`` ends
+            trials whose metric is NaN or infinite.
         resources: what each trial gets.
         backend: where trials run: the URL of the Redis that workers use; ``mqtune.Local(slots=…)``: a server and a worker on
             this machine, which end with the run; ``mqtune.Simulated(…)``; or a backend of your own. By default

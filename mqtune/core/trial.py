@@ -603,9 +603,26 @@ class Trial:
             InvalidTransition: the table ``ALLOWED`` has no such step; nothing was changed.
         """
         self.check(status)
+        self.history.append(Transition(status, at, reason, by))
         self.status = status
         self.reason = reason
-        self.history.append(Transition(status, at, reason, by))
+
+
+def _set_status(trial: Trial, status: TrialStatus) -> None:
+    # A trial that is being made has no history yet.
+    history = getattr(trial, "history", None)
+    if history and history[-1].status is not status:
+        raise InvalidTransition(
+            f"trial {trial.id} is {trial.status.name}, as its history says, and can't be set to {status.name}: only its events "
+            f"change it; a driver's tuner.trial({trial.id!r}) has stop, pause, complete, abandon and the like"
+        )
+    _STATUS.__set__(trial, status)
+
+
+_STATUS: Final = Trial.__dict__["status"]
+# A record that says something else than its events would lead its experiment, and whoever reads it, astray. A property of the slot
+# costs readers nothing; a check of every assignment would cost each report.
+Trial.status = property(_STATUS.__get__, _set_status)  # type: ignore[assignment, misc]
 
 
 def _utc(at: float) -> datetime:

@@ -15,6 +15,8 @@ from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 
 _MEDIAN: Final = 0.5
+#: Every finite float is a whole number of 2 to the power of minus this.
+_SCALE_BITS: Final = 1074
 
 
 class MedianStopping(TimedScheduler["_Course"]):
@@ -128,7 +130,7 @@ class MedianStopping(TimedScheduler["_Course"]):
 class _Course(Progress):
     """A trial's progress and values, of which lower is better; each report counts for the average."""
 
-    __slots__ = ("_count", "_lowest", "_mean", "next_milestone", "reached")
+    __slots__ = ("_count", "_infinite", "_lowest", "_sum", "next_milestone", "reached")
 
     def __init__(self, next_milestone: float) -> None:
         super().__init__(-math.inf)
@@ -136,13 +138,18 @@ class _Course(Progress):
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
         self._count = 0
-        self._mean = 0.0
+        #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS: it neither rounds nor overflows.
+        self._sum = 0
+        #: The sum of the infinite values; NaN where they have both signs.
+        self._infinite = 0.0
         self._lowest = math.inf
 
     @property
     def average(self) -> float:
-        """The mean of the values, or infinity where there is none."""
-        return self._mean if self._count and not math.isnan(self._mean) else math.inf
+        """The mean of the values, rounded once; infinity where there is no value, or where there are infinities of both signs."""
+        if not self._count or math.isnan(self._infinite):
+            return math.inf
+        return self._infinite or self._sum / (self._count << _SCALE_BITS)
 
     @property
     def best(self) -> float:
@@ -157,8 +164,8 @@ class _Course(Progress):
         if not is_averaged:
             return
         self._count += 1
-        if math.isfinite(value) and math.isfinite(self._mean):
-            # A sum could overflow, and so could a difference.
-            self._mean += value / self._count - self._mean / self._count
+        if math.isfinite(value):
+            numerator, denominator = value.as_integer_ratio()
+            self._sum += numerator << (_SCALE_BITS + 1 - denominator.bit_length())
         else:
-            self._mean += value
+            self._infinite += value

@@ -36,7 +36,10 @@ class Quantile:
         if not above:
             return -self._low[0]
         low, high = -self._low[0], self._high[0]
-        return low * (1 - above) + high * above if math.isfinite(low) and math.isfinite(high) else high
+        if low == high or not (math.isfinite(low) and math.isfinite(high)):
+            # Between two equal numbers, rounding would lead past them.
+            return high
+        return low * (1 - above) + high * above
 
     def add(self, number: float) -> None:
         """Add a number."""

@@ -88,6 +88,8 @@ RULES: list[Callable[[], StopRule]] = [
     lambda: MetricBounds({"loss": 0.1 + 0.2, "training_iteration": 9}),
     lambda: mqtune.MetricMaximum("loss", 1e9),
     lambda: mqtune.MaximumIteration(5),
+    lambda: mqtune.TrialDiverged(),
+    lambda: mqtune.TrialDiverged("gradient_norm"),
     lambda: mqtune.TrialPlateau(),
     lambda: mqtune.TrialPlateau("accuracy", std=0, num_results=2, grace_period=0),
     lambda: mqtune.TimeLimit(5) | {"loss": 1} | mqtune.TargetReached(0),

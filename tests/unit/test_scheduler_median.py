@@ -86,6 +86,26 @@ def test_who_equals_the_median_goes_on() -> None:
     assert course(others([5], [5]), "t", 5) == "C"
 
 
+@pytest.mark.parametrize("count", [3, 4, 7, 8])
+def test_a_tie_is_a_tie_whatever_values_led_to_the_average(count: int) -> None:
+    # Rounding at each step made the averages of one in ten of these higher or lower than the number that they are.
+    draws = random.Random(count)
+    for _ in range(100):
+        values = [draws.randint(0, 1000) for _ in range(count - 1)]
+        average = draws.randint(0, 1000)
+        values.append(average * count - sum(values))
+        scheduler = others(values, values, grace_period=1, interval=count)
+
+        best = [average, *[average + 1] * (count - 1)]
+        assert course(scheduler, "t", *best) == "C" * count, values
+        assert course(scheduler, "worse", *[value + 1 for value in best]).endswith("S"), values
+
+
+def test_a_trial_that_equals_averages_that_are_all_alike_goes_on_whatever_the_cut_off() -> None:
+    for cutoff in (0.1, 0.3, 0.7):
+        assert course(others(*[[0.1]] * 6, cutoff=cutoff), "t", 0.1) == "C"
+
+
 def test_nobody_stops_before_there_are_enough_others() -> None:
     scheduler = median(min_samples=3)
 

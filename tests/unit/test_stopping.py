@@ -27,7 +27,7 @@ from mqtune.schedulers.stopping.experiment_rules import (
     TrialsStarted,
 )
 from mqtune.schedulers.stopping.rule import AllRule, AnyRule, FunctionRule, MetricBounds, Scope, StopRule, as_rule
-from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialPlateau
+from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialDiverged, TrialPlateau
 
 NAN, INF = math.nan, math.inf
 T0 = 1_700_000_000.0
@@ -174,14 +174,34 @@ def test_bounds_ask_to_be_bound_first() -> None:
 def test_a_maximum_is_reached_from_below_even_by_a_metric_that_is_minimised() -> None:
     run = Run(bound(MetricMaximum("loss", 100)))
 
-    assert [bool(run.report(loss)) for loss in (0.0, 99.0, 100, 1e9, INF, NAN)] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert [bool(run.report(loss)) for loss in (0.0, 99.0, 100, 1e9, INF)] == [False, False, True, True, True]
+
+
+def test_a_metric_that_is_nan_has_passed_its_maximum() -> None:
+    run = Run(bound(MetricMaximum("loss", 100)))
+
+    assert run.report(1.0) == ""
+    assert run.report(NAN) == "loss is NaN, and its maximum is 100"
+
+
+# A metric that has diverged.
+
+
+def test_a_trial_whose_metric_is_nan_or_infinite_has_diverged() -> None:
+    run = Run(bound(TrialDiverged(), mode="max"))
+
+    reasons = [run.report(loss) for loss in (0.0, 1e300, None, NAN, INF, -INF)]
+
+    assert reasons == ["", "", "", "loss has diverged: nan", "loss has diverged: inf", "loss has diverged: -inf"]
+
+
+def test_another_metric_than_the_experiments_can_diverge() -> None:
+    rule = bound(TrialDiverged("gradient_norm"))
+    run = Run(rule)
+
+    assert rule.reads == {"gradient_norm"}
+    assert run.report(NAN, gradient_norm=1.0) == ""
+    assert run.report(0.5, gradient_norm=INF) == "gradient_norm has diverged: inf"
 
 
 # A number of iterations.
@@ -564,6 +584,7 @@ def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
         (lambda: MaximumIteration(0), "iterations=0 is not a whole number of at least 1"),
         (lambda: MaximumIteration(2.5), "iterations=2.5"),  # type: ignore[arg-type]
         (lambda: MaximumIteration(True), "iterations=True"),
+        (lambda: TrialDiverged(""), "metric='' is not a name"),
         (lambda: TrialPlateau(""), "metric='' is not a name"),
         (lambda: TrialPlateau(std=-1), "std=-1 must not be below 0"),
         (lambda: TrialPlateau(num_results=1), "num_results=1 is not a whole number of at least 2"),
@@ -594,6 +615,7 @@ EVERY = (
     lambda: MetricBounds({"loss": 0.1, "epoch": 3}),
     lambda: MetricMaximum("loss", 9),
     lambda: MaximumIteration(3),
+    lambda: TrialDiverged(),
     lambda: TrialPlateau(std=0.5, num_results=2, grace_period=3),
     lambda: FunctionRule(limit_of_five),
     lambda: ExperimentPlateau(std=0.5, top=2, patience=1),

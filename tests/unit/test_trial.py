@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import re
@@ -53,6 +54,18 @@ PAIRS = list(itertools.product(NAMES, NAMES))
 
 def trial(status: str = "CANDIDATE") -> Trial:
     return Trial(TrialId("t7"), {"lr": 0.1}, TrialStatus[status])
+
+
+def test_a_status_can_not_be_set_past_its_history() -> None:
+    known = trial()
+    known.advance(TrialStatus.STAGED)
+    known.advance(TrialStatus.RUNNING)
+
+    with pytest.raises(InvalidTransition, match=r"trial t7 is RUNNING.*COMPLETED.*tuner\.trial\('t7'\)"):
+        known.status = TrialStatus.COMPLETED
+
+    assert known.status is TrialStatus.RUNNING
+    assert copy.deepcopy(known) == known
 
 
 def test_there_are_no_other_statuses() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from mqtune.core import checks
@@ -12,13 +13,13 @@ from mqtune.schedulers.stopping.rule import MetricBounds, Scope, StopRule, numbe
 
 
 class MetricMaximum(MetricBounds):
-    """Stops a trial when a metric is *maximum* or more, whatever the experiment optimises: a loss that has exploded.
+    """Stops a trial when a metric is *maximum* or more, or NaN, whatever the experiment optimises: a loss that has exploded.
 
     In all else it is like :class:`MetricBounds`.
 
     Args:
         metric: its key in the reports.
-        maximum: what it may not reach.
+        maximum: the lowest value that stops the trial.
     """
 
     kind = "metric_maximum"
@@ -29,6 +30,13 @@ class MetricMaximum(MetricBounds):
 
     def _is_from_above(self, key: str) -> bool:
         return False
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        reason = super().stops_trial(trial, report)
+        value = number(report, self._metric, self.metrics)
+        if value is not None and math.isnan(value):
+            return f"{self._metric} is NaN, and its maximum is {self._maximum:g}"
+        return reason
 
 
 class MaximumIteration(StopRule):
@@ -54,6 +62,34 @@ class MaximumIteration(StopRule):
     def stops_trial(self, trial: Trial, report: Report) -> str:
         reached = number(report, ITERATION)
         return f"reached iteration {self._iterations}" if reached is not None and reached >= self._iterations else ""
+
+
+class TrialDiverged(StopRule):
+    """Stops a trial with the first report whose metric is NaN or infinite, under any scheduler.
+
+    A report without the metric, or with something that is not a number for it, is skipped.
+
+    Args:
+        metric: its key in the reports; by default each metric that the experiment optimises.
+    """
+
+    kind = "trial_diverged"
+    scopes = frozenset({Scope.TRIAL})
+    takes_several = True
+
+    def __init__(self, metric: str | None = None) -> None:
+        self._metric = "" if metric is None else checks.name("TrialDiverged", "metric", metric, METRIC_KEY)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self._metric} if self._metric else self.metrics)
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        for key in [self._metric] if self._metric else self.metrics:
+            value = number(report, key, self.metrics)
+            if value is not None and not math.isfinite(value):
+                return f"{key} has diverged: {value:g}"
+        return ""
 
 
 class TrialPlateau(StopRule):
