@@ -74,14 +74,13 @@ class MLflow(TrialLogger):
 
     def begin_trial(self, trial: Trial) -> int:
         found = self._found(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
-        if found:
-            self._runs[trial.id] = found[0].info.run_id
-            return int(found[0].data.tags.get(_REPORTS_TAG, 0))
         tags = {_PARENT_TAG: self._parent, _TRIAL_TAG: trial.id}
         began_at = trial.attempts[0].staged_at if trial.attempts else None
-        self._runs[trial.id] = self._made(trial.id, tags, began_at).info.run_id
-        self._write_params(trial)
-        return 0
+        run = found[0] if found else self._made(trial.id, tags, began_at)
+        self._runs[trial.id] = run.info.run_id
+        # An earlier logger may have been killed between the run and its params.
+        self._write_params(trial, run.data.params)
+        return int(run.data.tags.get(_REPORTS_TAG, 0))
 
     def write_reports(self, trial: Trial, reports: Sequence[Report], first: int) -> None:
         batch: list[Metric] = []
@@ -126,8 +125,9 @@ class MLflow(TrialLogger):
         began_ms = None if began_at is None else int(began_at * _MS)
         return self._client.create_run(self._place, began_ms, tags=dict(tags), run_name=name)
 
-    def _write_params(self, trial: Trial) -> None:
-        params = [Param(_allowed(name), str(value)[:_MOST_CHARS]) for name, value in plain_config(trial.config).items()]
+    def _write_params(self, trial: Trial, known: Mapping[str, str]) -> None:
+        named = {_allowed(name): str(value)[:_MOST_CHARS] for name, value in plain_config(trial.config).items()}
+        params = [Param(name, value) for name, value in named.items() if name not in known]
         for begin in range(0, len(params), _MOST_PARAMS):
             self._client.log_batch(self._runs[trial.id], params=params[begin : begin + _MOST_PARAMS])
 

@@ -80,6 +80,25 @@ def test_later_drivers_and_a_later_write_add_no_point_twice(
         assert [point.step for point in history] == [1, 2, 3]
 
 
+def test_a_run_that_a_kill_has_left_without_its_params_gets_them_later(
+    place: str, tmp_path: Path, runs: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tuner(mqtune.Callback()).run()
+    with monkeypatch.context() as killed:
+        killed.setattr(mlflow.MlflowClient, "log_batch", kill)
+        with pytest.raises(KeyboardInterrupt):
+            MLflow(place, experiment=tmp_path.name).write(results)
+    assert runs()["0001"].data.params == {}
+
+    MLflow(place, experiment=tmp_path.name).write(results)
+
+    assert runs()["0001"].data.params == {"x": "0.5", "layers.widths": "[32, 8]"}
+
+
+def kill(*args: object, **named: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_place_that_can_not_be_used_is_said_before_anything_runs(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
 
