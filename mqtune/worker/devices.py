@@ -66,7 +66,8 @@ def find_gpus(asked: str) -> tuple[str, ...]:
     """Return the devices for ``--gpus``: ``auto``, a number, or a list such as ``0,1`` or ``3,`` or ``GPU-…,GPU-…``.
 
     Raises:
-        ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible.
+        ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible; or it is ``auto``, and the
+            driver fails.
     """
     asked = asked.strip()
     if asked == "auto":
@@ -100,11 +101,18 @@ def _visible_gpus() -> tuple[str, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return _listed(visible)
-    return tuple(gpu.number for gpu in _installed("this worker has no GPUs unless they are named: --gpus 0,1"))
+    try:
+        return tuple(gpu.number for gpu in _installed())
+    except _NoAnswer as error:
+        # As a worker without GPUs it would be lost to the fleet until somebody notices; a supervisor tries again.
+        raise ConfigurationError(
+            f"which GPUs this machine has is not known, because its NVIDIA driver fails: {error}; repair it, or go on without "
+            "GPUs by --gpus 0 (MQTUNE_GPUS=0)"
+        ) from None
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
-    """Return the memory of each GPU for ``--gpu-memory``, in MB (10⁶ bytes); 0 when it is unknown.
+    """Check that the driver knows the GPUs, and return the memory of each for ``--gpu-memory``, in MB (10⁶ bytes); 0 when it is unknown.
 
     If GPUs differ, the smallest counts, because all slots of a worker have one shape. A device that the driver does not list, such
     as a part of a GPU, makes it unknown.
@@ -114,19 +122,20 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
         gpus: the devices, from ``find_gpus``.
 
     Raises:
-        ConfigurationError: *asked* is malformed, or there are no GPUs.
+        ConfigurationError: *asked* is malformed, or there are no GPUs, or the driver answers and does not list one of them.
     """
     asked = asked.strip()
-    if asked != "auto":
-        memory_mb = _declared_mb(asked)
-        if not gpus:
-            raise ConfigurationError(
-                f"--gpu-memory {asked} is for workers with GPUs; leave it out, or name them: --gpus 0,1"
-            )
-        return memory_mb
+    declared_mb = None if asked == "auto" else _declared_mb(asked)
+    if not gpus and declared_mb is not None:
+        raise ConfigurationError(
+            f"--gpu-memory {asked} is for workers with GPUs; leave it out, or name them: --gpus 0,1"
+        )
     if not gpus:
         return 0
-    installed = _installed("how much memory its GPUs have is not known: --gpu-memory 24 says it")
+    installed = _installed_if_known()
+    _check_known(gpus, installed)
+    if declared_mb is not None:
+        return declared_mb
     found = [_memory_mb(gpu, installed) for gpu in gpus]
     if all(found) and len({*found}) > 1:
         shown = ", ".join(f"{gpu}: {mb / _MB_PER_GB:.1f} GB" for gpu, mb in zip(gpus, found, strict=True))
@@ -152,8 +161,12 @@ def _memory_mb(device: str, installed: Iterable[Gpu]) -> int:
     return gpu.total // _BYTES_PER_MB if gpu is not None else 0
 
 
-def _installed(otherwise: str) -> list[Gpu]:
-    """Return the GPUs of this machine; none, with a warning that says *otherwise*, where the driver does not answer."""
+def _installed() -> list[Gpu]:
+    """Return the GPUs of this machine; none where there is no driver.
+
+    Raises:
+        _NoAnswer: there is a driver, and it fails.
+    """
     if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None:
         return []
     with contextlib.closing(GpuProbe()) as probe:
@@ -161,9 +174,31 @@ def _installed(otherwise: str) -> list[Gpu]:
             return probe.gpus()
         except _NoAnswer as error:
             # A machine without a driver may have the package.
-            if not error.is_final:
-                logger.warning("which GPUs there are is not known (%s); %s", error, otherwise)
-            return []
+            if error.is_final:
+                return []
+            raise
+
+
+def _installed_if_known() -> list[Gpu]:
+    try:
+        return _installed()
+    except _NoAnswer as error:
+        logger.warning(
+            "which GPUs there are is not known (%s); neither is how much memory they have: --gpu-memory 24 says it",
+            error,
+        )
+        return []
+
+
+def _check_known(gpus: Iterable[str], installed: Sequence[Gpu]) -> None:
+    """Raise ConfigurationError if the driver lists GPUs, and one of *gpus* is not among them; it lists no parts of GPUs (MIG)."""
+    unknown = [gpu for gpu in gpus if not gpu.startswith("MIG-") and matching(gpu, installed) is None]
+    if installed and unknown:
+        known = ",".join(gpu.number for gpu in installed)
+        raise ConfigurationError(
+            f"NVIDIA's driver does not know the GPUs {','.join(unknown)} of --gpus, or of CUDA_VISIBLE_DEVICES: this machine has "
+            f"{known}; name some of these: --gpus {installed[0].number},"
+        )
 
 
 def plan_slots(

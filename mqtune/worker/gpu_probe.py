@@ -70,19 +70,21 @@ class Nvml:
     """Asks with nvidia-ml-py.
 
     Raises:
-        ImportError: the package is not installed.
+        ImportError: the package is not installed, or there is no driver for it.
         DriverError: the driver does not work.
     """
 
     def __init__(self) -> None:
-        import pynvml  # noqa: PLC0415 - an extra
-
+        try:
+            import pynvml  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ImportError("nvidia-ml-py is not installed: pip install 'mqtune[gpu]'") from None
         self._nvml = pynvml
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-                raise ImportError(str(error)) from None
+                raise ImportError(f"nvidia-ml-py finds no NVIDIA driver ({error})") from None
             raise DriverError(f"NVML: {error}") from None
 
     def gpus(self) -> list[Gpu]:
@@ -146,16 +148,17 @@ class Nvml:
 class NvidiaSmi:
     """Asks with the command nvidia-smi, which takes a moment for each question and knows nothing about parts of GPUs.
 
+    Args:
+        otherwise: why nvidia-ml-py can't be used.
+
     Raises:
         DriverError: there is no such command.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, otherwise: str) -> None:
         command = shutil.which("nvidia-smi")
         if command is None:
-            raise DriverError(
-                "there is neither nvidia-smi nor, with a driver, nvidia-ml-py: pip install 'mqtune[gpu]'", final=True
-            )
+            raise DriverError(f"there is no nvidia-smi, and {otherwise}", final=True)
         self._command = command
 
     def gpus(self) -> list[Gpu]:
@@ -232,8 +235,8 @@ def _text(value: str | bytes) -> str:
 def _open() -> GpuSource:
     try:
         return Nvml()
-    except ImportError:
-        return NvidiaSmi()
+    except ImportError as error:
+        return NvidiaSmi(str(error))
 
 
 def main() -> None:

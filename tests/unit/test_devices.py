@@ -62,17 +62,34 @@ def test_auto_finds_nothing_where_there_is_no_nvidia_smi() -> None:
     assert find_gpus("auto") == ()
 
 
-@pytest.mark.parametrize("body", ["sys.exit(9)", "print('No devices were found'); sys.exit(6)", "pass"])
-def test_auto_finds_nothing_where_nvidia_smi_does_not(nvidia_smi: Path, body: str) -> None:
+def test_auto_finds_nothing_where_the_driver_lists_nothing(nvidia_smi: Path) -> None:
+    write(nvidia_smi, "pass")
+
+    assert find_gpus("auto") == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("sys.exit(9)", "code 9"),
+        ("print('No devices were found'); sys.exit(6)", "No devices were found"),
+        ("print('Unable to determine the device handle: GPU is lost'); sys.exit(15)", "GPU is lost"),
+    ],
+)
+def test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_one_without_gpus(
+    nvidia_smi: Path, body: str, reason: str
+) -> None:
     write(nvidia_smi, body)
 
-    assert find_gpus("auto") == ()
+    with pytest.raises(ConfigurationError, match=rf"NVIDIA driver fails: .*{reason}.*--gpus 0 \(MQTUNE_GPUS=0\)"):
+        find_gpus("auto")
 
 
-def test_auto_finds_nothing_where_nvidia_smi_can_not_be_run(nvidia_smi: Path) -> None:
+def test_auto_is_refused_where_nvidia_smi_can_not_be_run(nvidia_smi: Path) -> None:
     nvidia_smi.write_bytes(b"\x7fELF of another machine")
 
-    assert find_gpus("auto") == ()
+    with pytest.raises(ConfigurationError, match="did not answer"):
+        find_gpus("auto")
 
 
 def test_auto_takes_the_visible_devices_and_asks_nobody(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +162,9 @@ def test_a_device_named_twice_is_refused_with_the_way_out() -> None:
         (("2",), 85_520),
         (("GPU-cccc",), 85_520),
         (("GPU-aaab-2", "GPU-aaaa-1"), 25_757),
-        (("GPU-eeee",), 0),
         (("MIG-GPU-aaaa-1/0/0",), 0),
         (("3",), 0),
         (("0", "3"), 0),
-        (("7",), 0),
     ],
 )
 def test_auto_asks_nvidia_smi_how_much_memory_the_gpus_have(
@@ -176,6 +191,19 @@ def test_nobody_is_asked_for_the_memory_of_no_gpu(nvidia_smi: Path) -> None:
     assert not nvidia_smi.with_name("called").exists()
 
 
+@pytest.mark.parametrize("memory", ["auto", "24"])
+@pytest.mark.parametrize(
+    ("gpus", "unknown"), [(("3", "4", "5"), "4,5"), (("GPU-aaaa", "GPU-eeee"), "GPU-eeee"), (("7",), "7")]
+)
+def test_a_gpu_that_the_driver_does_not_know_is_refused(
+    nvidia_smi: Path, gpus: tuple[str, ...], unknown: str, memory: str
+) -> None:
+    write(nvidia_smi, MEMORY)
+
+    with pytest.raises(ConfigurationError, match=rf"does not know the GPUs {unknown} .*has 0,1,2,3; .*--gpus 0,$"):
+        find_gpu_memory(memory, gpus)
+
+
 @pytest.mark.parametrize("body", ["sys.exit(9)", "print('an error, of two parts')", "print('0, 24564')"])
 def test_memory_that_nvidia_smi_does_not_say_is_not_known(nvidia_smi: Path, body: str) -> None:
     write(nvidia_smi, body)
@@ -199,9 +227,11 @@ def test_without_nvidia_smi_memory_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(("asked", "memory_mb"), [("24", 24_000), (" 12.5 ", 12_500), ("0.1", 100)])
-def test_memory_can_be_declared_and_then_nobody_is_asked(nvidia_smi: Path, asked: str, memory_mb: int) -> None:
+def test_memory_that_is_declared_counts_whatever_the_driver_says(nvidia_smi: Path, asked: str, memory_mb: int) -> None:
     assert find_gpu_memory(asked, TWO) == memory_mb
-    assert not nvidia_smi.with_name("called").exists()
+
+    write(nvidia_smi, "sys.exit(9)")
+    assert find_gpu_memory(asked, ("7",)) == memory_mb
 
 
 @pytest.mark.parametrize("asked", ["fish", "", "0", "-24", "nan", "inf", "24GB", "0.01"])

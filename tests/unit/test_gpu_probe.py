@@ -372,8 +372,8 @@ def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) 
 @pytest.mark.parametrize(
     ("machine", "reason", "is_final"),
     [
-        ({}, "mqtune[gpu]", True),
-        ({"pynvml": nvml(init=12)}, "mqtune[gpu]", True),
+        ({}, "no nvidia-smi, and nvidia-ml-py is not installed: pip install 'mqtune[gpu]'", True),
+        ({"pynvml": nvml(init=12)}, "no nvidia-smi, and nvidia-ml-py finds no NVIDIA driver (NVML Shared", True),
         ({"pynvml": nvml(init=9)}, "NVML: Driver Not Loaded", False),
         ({"smi": "print('No devices were found'); raise SystemExit(6)"}, "failed: No devices were found", False),
     ],
