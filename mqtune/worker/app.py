@@ -10,10 +10,9 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
@@ -64,6 +63,7 @@ from mqtune.worker.settings import (
     take_name,
 )
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
+from mqtune.worker.threads import Step, guarded
 from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
@@ -532,17 +532,12 @@ class ConsumerWatch:
 
     def start(self) -> None:
         """Start checking; it ends when the worker shuts down."""
-        threading.Thread(target=self._run, name="mqtune-consuming", daemon=True).start()
+        guarded("mqtune-consuming", self._steps).start()
 
-    def _run(self) -> None:
+    def _steps(self) -> Iterator[Step]:
         while not self._runtime.closing.wait(LOOK_S):
-            try:
-                self.look()
-                self._close_unused()
-            except BrokerUnavailable:
-                return
-            except Exception:
-                logger.exception("the check whether this worker takes trials failed; it is tried again")
+            yield self.look
+            yield self._close_unused
 
     def _close_unused(self) -> None:
         """Close connections: a fleet of a thousand workers would otherwise meet Redis' limit of 10,000."""

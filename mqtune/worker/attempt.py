@@ -503,13 +503,13 @@ class AttemptRun:
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
         """Start the trial and wait for its end; returns its wait status, if that is known."""
         self.stream = stream = Stream(self.journal, self.claim, self)
-        self._worker.uplink.attach(stream)
         try:
-            if zygote.key.keeps_process or turn.changes_zygote:
-                # A process that is kept must not get this attempt while the one before can still be signalled; and another
-                # zygote does not know about that one.
-                turn.wait()
             try:
+                self._worker.uplink.attach(stream)
+                if zygote.key.keeps_process or turn.changes_zygote:
+                    # A process that is kept must not get this attempt while the one before can still be signalled; and another
+                    # zygote does not know about that one.
+                    turn.wait()
                 zygote, pid = self._start(turn, zygote, message, [stream.write_end, self._control.read_end])
             finally:
                 os.close(stream.write_end)

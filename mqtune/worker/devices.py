@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
@@ -27,6 +27,7 @@ from mqtune.core.usage import DeviceUse
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
 from mqtune.worker.privileges import without_secrets
+from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -559,31 +560,32 @@ class DeviceMemory:
             # Replaced, never changed: other threads read it without the lock.
             self._quarantined = {**self._quarantined, **{d: used - self._before[d] for d, used in full.items()}}
             if self._looker is None:
-                self._looker = threading.Thread(target=self._look, name="mqtune-devices", daemon=True)
+                self._looker = guarded("mqtune-devices", self._looks)
                 self._looker.start()
         self._on_change()
 
+    def _looks(self) -> Iterator[Step]:
+        """Yield a look at the quarantined devices from time to time, until there are none."""
+        while self._looker is threading.current_thread() and not self._closing.wait(LOOK_S):
+            yield self._look
+
     def _look(self) -> None:
-        """Check the quarantined devices from time to time, until there are none."""
-        while not self._closing.wait(LOOK_S):
-            used = self._query.used(list(self._quarantined))
-            with self._lock:
-                kept = {
-                    device: beyond
-                    for device, beyond in self._quarantined.items()
-                    if used.get(device, float("inf")) > self._before[device] + TOLERANCE_BYTES
-                }
-                back = self._quarantined.keys() - kept
-                self._quarantined = kept
-                for device in back:
-                    del self._before[device]
-                if not kept:
-                    self._looker = None
-            if back:
-                logger.warning("device %s is in use again: its memory is back", ", ".join(sorted(back)))
-                self._on_change()
+        used = self._query.used(list(self._quarantined))
+        with self._lock:
+            kept = {
+                device: beyond
+                for device, beyond in self._quarantined.items()
+                if used.get(device, float("inf")) > self._before[device] + TOLERANCE_BYTES
+            }
+            back = self._quarantined.keys() - kept
+            self._quarantined = kept
+            for device in back:
+                del self._before[device]
             if not kept:
-                return
+                self._looker = None
+        if back:
+            logger.warning("device %s is in use again: its memory is back", ", ".join(sorted(back)))
+            self._on_change()
 
     def close(self) -> None:
         """Stop waiting for memory, and end the query."""

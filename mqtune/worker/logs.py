@@ -7,8 +7,8 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -16,6 +16,7 @@ from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import end_of_file
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, read_chunk
+from mqtune.worker.threads import Step, every, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Logs:
         self._missing: dict[Path, OSError] = {}
         self._looking = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mqtune-logs", daemon=True)
+        self._thread = guarded("mqtune-logs", lambda: every(LOOK_S, self._look_at_all, self._closing))
 
     def start(self) -> None:
         """Check the files from now on."""
@@ -151,11 +152,10 @@ class Logs:
             return f"(the output was not kept: {missing})\n"
         return "" if is_empty else _tail(path, size)
 
-    def _run(self) -> None:
-        while not self._closing.wait(LOOK_S):
-            for path in tuple(self._written):
-                with self._looking:
-                    self._look(path)
+    def _look_at_all(self) -> None:
+        for path in tuple(self._written):
+            with self._looking:
+                self._look(path)
 
     def _look(self, path: Path) -> int | None:
         """Shorten a file that is too long; return how many bytes it had, or None if that can't be seen."""
@@ -247,7 +247,7 @@ class LogServer:
         self._exchange = exchange
         self._woken: queue.Queue[str] = queue.Queue(_MOST_WAITING)
         self._waiting: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name="mqtune-log-server", daemon=True)
+        self._thread = guarded("mqtune-log-server", self._steps)
 
     def start(self) -> None:
         """Start answering."""
@@ -267,15 +267,13 @@ class LogServer:
             except queue.Full:
                 self._waiting.discard(experiment)
 
-    def _run(self) -> None:
+    def _steps(self) -> Iterator[Step]:
         while experiment := self._woken.get():
             self._waiting.discard(experiment)
-            try:
-                self._serve(self._exchange(experiment), experiment)
-            except Exception as error:  # noqa: BLE001 - one experiment's broken keys must not end the answers to all others
-                logger.warning("experiment %s: a request for output could not be answered: %s", experiment, error)
+            yield partial(self._serve, experiment)
 
-    def _serve(self, exchange: LogExchange, experiment: str) -> None:
+    def _serve(self, experiment: str) -> None:
+        exchange = self._exchange(experiment)
         for _ in range(_MOST_AT_ONCE):
             question = exchange.take(self._worker)
             if question is None:

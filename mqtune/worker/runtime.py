@@ -42,6 +42,7 @@ from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, me
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slots, ZygoteFinder
+from mqtune.worker.threads import Step, every, guarded
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.usage import UsageSampler
 from mqtune.worker.zygotes import CodeManifests
@@ -166,10 +167,11 @@ class WorkerRuntime:
         self._joined_at = clock.time()
         #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
         self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._revoker = threading.Thread(target=self._carry_out_revokes, name="mqtune-revoker", daemon=True)
-        self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
-        self._tidier = threading.Thread(target=self._tidy, name="mqtune-tidier", daemon=True)
-        self._control = threading.Thread(target=self._follow_control, name="mqtune-control", daemon=True)
+        self._revoker = guarded("mqtune-revoker", self._revokes)
+        self._heart = guarded("mqtune-heartbeat", self._beats)
+        # Of its own, because a frozen zygote is waited for.
+        self._tidier = guarded("mqtune-tidier", lambda: every(HEARTBEAT_S, self._tidy, self.closing))
+        self._control = guarded("mqtune-control", self._hints)
 
     @property
     def running(self) -> list[AttemptRun]:
@@ -332,18 +334,18 @@ class WorkerRuntime:
         for task_id in task_ids:
             self._revoked.put(str(task_id))
 
-    def _carry_out_revokes(self) -> None:
+    def _revokes(self) -> Iterator[Step]:
         while (task_id := self._revoked.get()) is not None:
-            experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
-            try:
-                if not (is_name(experiment) and is_name(trial) and attempt.isdecimal()):
-                    raise ConfigurationError("it is no task of mqtune's")
-                revoke(self.services, self._journal(experiment), TrialId(trial), int(attempt))
-            except BrokerUnavailable:
-                # Raised only when the worker is shutting down: until then the journal tries again.
-                return
-            except Exception as error:  # noqa: BLE001 - one experiment's broken keys or rights must not cost another its revokes
-                logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
+            yield partial(self._carry_out_revoke, task_id)
+
+    def _carry_out_revoke(self, task_id: str) -> None:
+        experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
+        try:
+            if not (is_name(experiment) and is_name(trial) and attempt.isdecimal()):
+                raise ConfigurationError("mqtune has no task with this id")
+            revoke(self.services, self._journal(experiment), TrialId(trial), int(attempt))
+        except MqtuneError as error:
+            logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 
     def waiting(self) -> int:
         """Return how many tasks wait in this worker's queue; while Redis is unreachable it waits.
@@ -407,40 +409,28 @@ class WorkerRuntime:
             self._idle.clear()
         return not self.running
 
-    def _beat(self) -> None:
-        """Renew leases, announce the attempts that wait here, and stay in the fleet."""
+    def _beats(self) -> Iterator[Step]:
+        """Yield the steps of each heartbeat: stay in the fleet, announce the attempts that wait here, and renew leases.
+
+        Each experiment has steps of its own: its broken keys must not cost another one its leases.
+        """
         while not self.closing.is_set():
             self._look.wait(HEARTBEAT_S)
             self._look.clear()
             if self.closing.is_set():
                 return
-            for step in self._steps():
-                try:
-                    step()
-                except BrokerUnavailable:
-                    return
-                except Exception:
-                    # One experiment's broken keys must not cost another its leases.
-                    logger.exception("a part of the heartbeat failed; the next heartbeat tries again")
-
-    def _steps(self) -> Iterator[Callable[[], object]]:
-        """Yield the steps of a heartbeat, experiment by experiment."""
-        yield self._keep_in_fleet
-        yield self.services.memory_kills.look
-        yield self.services.scratch.keep
-        for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():
-            yield partial(self._hold, journal, runs)
-        for journal, runs in _by_journal(self.running).items():
-            yield partial(self._renew, journal, runs)
+            yield self._keep_in_fleet
+            yield self.services.memory_kills.look
+            yield self.services.scratch.keep
+            for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():
+                yield partial(self._hold, journal, runs)
+            for journal, runs in _by_journal(self.running).items():
+                yield partial(self._renew, journal, runs)
 
     def _tidy(self) -> None:
-        """Close unused zygotes and reap orphans, in a thread of its own, because a frozen zygote is waited for."""
-        while not self.closing.wait(HEARTBEAT_S):
-            try:
-                self._slots.trim(ZYGOTE_IDLE_S)
-                reaper.clear(0)
-            except Exception:
-                logger.exception("unused zygotes could not be closed; the next look tries again")
+        """Close unused zygotes and reap orphans."""
+        self._slots.trim(ZYGOTE_IDLE_S)
+        reaper.clear(0)
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], LEASE_S)
@@ -483,18 +473,18 @@ class WorkerRuntime:
             # From here on the shutdown is the same as an operator's.
             os.kill(os.getpid(), SIGTERM)
 
-    def _follow_control(self) -> None:
-        """Apply messages of the control channel; a lost one comes again with a heartbeat or a report's answer."""
+    def _hints(self) -> Iterator[Step]:
+        """Yield what applies each message of the control channel; a lost one comes again with a heartbeat or a report's answer."""
         hints = ControlChannel(self._client, self.name)
         while not self.closing.is_set():
             try:
                 hint = hints.next(HEARTBEAT_S)
-            except BrokerUnavailable as error:
+            except Exception as error:  # noqa: BLE001 - nothing is lost, and the next connection may be sound
                 logger.warning("%s; intents come with the heartbeat until then", error)
                 self.closing.wait(HEARTBEAT_S)
                 continue
             if hint is not None:
-                self._apply(*hint)
+                yield partial(self._apply, *hint)
 
     def _apply(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
         if not experiment:

@@ -12,6 +12,7 @@ from signal import SIGINT
 from typing import Final
 
 from mqtune.worker.attempt import stop_s
+from mqtune.worker.threads import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +52,10 @@ class Shutdown:
         if not self._begun:
             self._begun = True
             self._stop()
-            threading.Thread(target=self._finish_in_time, name="mqtune-leaving", daemon=True).start()
+            guarded("mqtune-leaving", lambda: [self._requeue, self._end_in_time]).start()
 
-    def _finish_in_time(self) -> None:
-        """Requeue, and end the process in time even if the main thread waits for a broker that is unreachable."""
-        self._requeue()
+    def _end_in_time(self) -> None:
+        """End the process in time even if the main thread waits for a broker that is unreachable."""
         time.sleep(self._within_s)
         logger.error("the shutdown takes longer than %.0f s; ending at once", self._within_s)
         self.end_at_once()

@@ -15,7 +15,7 @@ import reprlib
 import selectors
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from mqtune.checkpoints import MAX_DICT_BYTES
@@ -26,6 +26,7 @@ from mqtune.core.events import CheckpointSaved
 from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
+from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -329,8 +330,8 @@ class Uplink:
         #: Streams that nothing more can come from.
         self._leaving: deque[Stream] = deque()
         self._closing = False
-        # A daemon: it must not keep the process alive while Redis is unreachable.
-        self._thread = threading.Thread(target=self._run, name="mqtune-uplink", daemon=True)
+        # What a step that fails has read is not written, and a stream without it can't be read on.
+        self._thread = guarded("mqtune-uplink", self._steps, vital=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -377,20 +378,24 @@ class Uplink:
             self._selector.close()
             self._wake.close()
 
-    def _run(self) -> None:
+    def _steps(self) -> Iterator[Step]:
         while not self._closing:
-            ready: list[Stream] = []
-            for key, _ in self._selector.select():
-                if key.fileobj is self._wake:
-                    self._wake.clear()
-                else:
-                    assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
-                    ready.append(key.fileobj)
-            while self._doubtful:
-                self._repeat(self._doubtful.popleft())
-            self._carry(ready)
-            while self._leaving:
-                self._finish(self._leaving.popleft())
+            yield self._carry_ready
+
+    def _carry_ready(self) -> None:
+        """Wait until something is to be done, and do it."""
+        ready: list[Stream] = []
+        for key, _ in self._selector.select():
+            if key.fileobj is self._wake:
+                self._wake.clear()
+            else:
+                assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
+                ready.append(key.fileobj)
+        while self._doubtful:
+            self._repeat(self._doubtful.popleft())
+        self._carry(ready)
+        while self._leaving:
+            self._finish(self._leaving.popleft())
 
     def _repeat(self, stream: Stream) -> None:
         if stream.last is not None:
@@ -406,7 +411,9 @@ class Uplink:
             self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
-        self._selector.unregister(stream)
+        # Without a descriptor to spare it could not be attached.
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(stream)
         stream.close()
         stream.drained.set()
 

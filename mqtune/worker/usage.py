@@ -20,6 +20,7 @@ from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.usage import UsageBoard
 from mqtune.trainable.process.descendants import children_of
+from mqtune.worker.threads import every, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +243,7 @@ class UsageSampler:
         self._board = board
         self._may_write = True
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mqtune-usage", daemon=True)
+        self._thread = guarded("mqtune-usage", lambda: every(SAMPLE_S, self.sample, self._closing))
 
     def start(self) -> None:
         """Start the thread."""
@@ -256,13 +257,6 @@ class UsageSampler:
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
         """Return how devices are used now, which may take seconds."""
         return self._query.use(devices)
-
-    def _run(self) -> None:
-        while not self._closing.wait(SAMPLE_S):
-            try:
-                self.sample()
-            except Exception:
-                logger.exception("what trials use could not be sampled; the next look tries again")
 
     def sample(self) -> None:
         """Sample each attempt that has a process, and write what it uses."""

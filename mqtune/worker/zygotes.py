@@ -242,9 +242,14 @@ class ZygoteHandle:
         """Whether it was killed from outside: by a person, or by the kernel for lack of memory."""
         return self._process.returncode == -signal.SIGKILL and not self._is_ended
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process has ended."""
+        return self._process.poll() is not None
+
     def is_current(self) -> bool:
         """Whether it is alive and has imported the code that is on the disk now."""
-        return self._process.poll() is None and not self._is_ended and are_current(self._files or ())
+        return not self.is_dead and not self._is_ended and are_current(self._files or ())
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Start a trial as soon as the one before it is gone; another thread may still wait for that one's end.
@@ -256,7 +261,7 @@ class ZygoteHandle:
             # After a message that was sent in part no other can be sent. A thread that still waits for the end of the trial before
             # gets ZygoteDied.
             self.end()
-            if self._process.poll() is not None:
+            if self.is_dead:
                 raise self._died()
             raise ZygoteSilent(f"the zygote of {self.key.spec} took no start message; it may have been frozen")
 
@@ -488,14 +493,15 @@ class KeptZygotes:
         self._on_empty(zygote)
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close zygotes beyond the number and the memory allowed, and those unused for *idle_s* seconds; the oldest first."""
+        """Close unused zygotes: dead ones, those beyond the number and the memory allowed, the oldest first, and after *idle_s* seconds."""
         now, count = time.monotonic(), len(self._kept)
         idle = [zygote for zygote in self.all if not zygote.users]
         sizes = [_own_bytes(zygote) for zygote in idle]
         total = sum(sizes)
         for zygote, size in zip(idle, sizes, strict=True):
             is_too_much = count > 1 and (count > KEPT or total > self._most_bytes)
-            if is_too_much or (idle_s is not None and now - zygote.used_at > idle_s):
+            is_idle = idle_s is not None and now - zygote.used_at > idle_s
+            if is_too_much or is_idle or zygote.is_dead:
                 self.drop(zygote, if_unused=True)
                 count, total = count - 1, total - size
 

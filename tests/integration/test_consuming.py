@@ -60,6 +60,18 @@ TIDY = """
 from mqtune.worker import app as worker_app
 worker_app.LOOK_S, worker_app.UNUSED_S = 0.3, 3.5
 """
+#: As soon as there is a file that says so, what a trial sends can't be joined for lack of memory.
+NO_MEMORY = """
+from pathlib import Path
+from mqtune.worker.uplink import Stream
+full = Path({full!r})
+read = Stream.read
+def read_if_there_is_memory(stream):
+    if full.exists():
+        raise MemoryError("no room")
+    return read(stream)
+Stream.read = read_if_there_is_memory
+"""
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
 
 
@@ -236,3 +248,19 @@ def test_a_worker_has_few_connections_whatever_its_slots(
         # The limit, and beside it the control channel and the pipeline of a heartbeat.
         assert 1 < peak <= MOST_COMMANDS + 2
         eventually(lambda: 0 < len(names()) <= FEW_CONNECTIONS, 30, why="connections that nobody uses stay")
+
+
+def test_a_worker_whose_uplink_has_died_ends_at_once_with_an_error_and_its_trials_with_it(
+    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    with altered_worker(server.url, tmp_path, NO_MEMORY.format(full=str(full)), *SLOTS) as worker:
+        first, second = (tuner.add({"number": number}) for number in (1, 2))
+        drive(tuner, lambda: first.attempt.reports and second.attempt.reports)
+        below = psutil.Process(worker.pid).children(recursive=True)
+        full.touch()
+        let_go(tmp_path, 1)
+
+        assert worker.wait(20) == os.EX_SOFTWARE, "a supervisor starts it again"
+        eventually(lambda: not any(lives(process) for process in below))
+        assert "the thread mqtune-uplink can't go on" in (tmp_path / "worker.log").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,9 +46,10 @@ from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
 from mqtune.worker.processes import MemoryKills
+from mqtune.worker.runtime import ZYGOTE_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slots, ZygoteFinder
-from mqtune.worker.uplink import Uplink
+from mqtune.worker.uplink import Stream, Uplink
 from mqtune.worker.zygotes import CodeManifests, ZygoteHandle
 
 CODE = """
@@ -449,6 +451,40 @@ def test_an_attempt_that_needs_no_import_is_claimed_without_another_word(
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
     assert said == []
+
+
+def test_a_zygote_that_is_killed_while_no_trial_uses_it_is_reaped_by_the_next_look(machine: Machine) -> None:
+    machine.start("steady").ended()
+    (zygote,) = machine.slot.zygotes.all
+    process = psutil.Process(zygote.pid)
+    process.kill()
+    eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
+
+    machine.services.slots.trim(ZYGOTE_IDLE_S)
+
+    assert not process.is_running()
+    assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
+
+
+def test_an_attempt_that_cannot_be_attached_leaves_no_pipe_open_and_the_next_one_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipes: list[str] = []
+
+    def refuse(_: Uplink, stream: Stream) -> NoReturn:
+        pipes.append(os.readlink(f"/proc/self/fd/{stream.write_end}"))
+        raise OSError("no descriptor is left")
+
+    machine.start("steady").ended()
+    with monkeypatch.context() as patched:
+        patched.setattr(Uplink, "attach", refuse)
+        failed = machine.start("steady", trial="0002")
+        assert "no descriptor is left" in failed.ended().error
+
+    assert machine.start("steady", trial="0003").ended().end is AttemptEnd.COMPLETED
+    opened = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    assert opened.isdisjoint(pipes)
+    assert pipes
 
 
 def test_a_paused_trial_goes_on_from_its_newest_checkpoint_in_a_new_attempt(machine: Machine) -> None:

@@ -323,7 +323,7 @@ def test_a_fault_costs_one_sample_and_a_driver_that_hangs_holds_up_no_end(
         looks.close()
     eventually(lambda: not looks._thread.is_alive())
 
-    assert "what trials use could not be sampled" in caplog.text
+    assert "a step of the thread mqtune-usage failed" in caplog.text
     with contextlib.suppress(StopIteration):
         next(faults)
         pytest.fail("it was not raised")

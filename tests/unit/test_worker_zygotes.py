@@ -25,7 +25,7 @@ class Zygote:
     def __init__(self, key: ZygoteKey, environment: dict[str, str], log: Path) -> None:
         self.key = key
         self.pid = id(self)
-        self.is_closed = self.is_stale = self.is_dropped = False
+        self.is_closed = self.is_stale = self.is_dropped = self.is_dead = False
         self.is_ready = True
         self.users, self.used_at = 0, 0.0
 
