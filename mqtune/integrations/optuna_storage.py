@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, scoped_session
+    from sqlalchemy.orm import Session
 
 try:
     import optuna
     from optuna.distributions import BaseDistribution, check_distribution_compatibility
     from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+    from optuna.storages import BaseStorage, JournalStorage, RDBStorage, _CachedStorage
     from optuna.storages.journal import BaseJournalBackend
     from optuna.storages.journal._base import BaseJournalSnapshot
     from optuna.study import StudyDirection
@@ -149,6 +148,10 @@ class DeferredStorage(BaseStorage):
         self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template_trial)))
         id_ = created[-1]
         known = getattr(self._behind, _NUMBERS, {}).get(id_)
+        if template_trial is not None and template_trial.state is not TrialState.RUNNING:
+            # A trial that is queued begins as any other that is, and one that has ended is not written again.
+            self.refresh()
+            return id_
         if template_trial is None or known is None:
             self.take_over(id_)
             return id_
@@ -319,13 +322,22 @@ class _HeldBackWithSnapshots(_HeldBack, BaseJournalSnapshot):
 
 
 def _joinable(storage: BaseStorage) -> BaseStorage:
-    """Return a storage whose writes can be joined: a journal is opened once more for that, and read again."""
-    if type(storage) is not JournalStorage:
-        return storage
-    backend = storage._backend
-    if isinstance(backend, BaseJournalSnapshot):
-        return JournalStorage(_HeldBackWithSnapshots(backend, backend))
-    return JournalStorage(_HeldBack(backend))
+    """Return a storage whose writes can be joined, and that nobody else uses: a journal or database is opened once more."""
+    if type(storage) is JournalStorage:
+        backend = storage._backend
+        if isinstance(backend, BaseJournalSnapshot):
+            return JournalStorage(_HeldBackWithSnapshots(backend, backend))
+        return JournalStorage(_HeldBack(backend))
+    if isinstance(storage, RDBStorage):
+        return _copy_of(storage)
+    return _CachedStorage(_copy_of(storage._backend)) if type(storage) is _CachedStorage else storage
+
+
+def _copy_of(database: RDBStorage) -> RDBStorage:
+    """Return a database with the same connections; copy.copy would make others, and one in memory would be another one."""
+    copied = object.__new__(type(database))
+    vars(copied).update(vars(database))
+    return copied
 
 
 def _write_alone(write: _Write) -> None:
@@ -349,7 +361,8 @@ def _written_together(storage: BaseStorage, writes: Sequence[_Write]) -> bool:
     sessions = database.scoped_session
     with sessions() as session:
         joined = _Joined(session)
-        vars(database)["scoped_session"] = _Sessions(sessions, joined)
+        # Nobody else uses this object: see _joinable.
+        vars(database)["scoped_session"] = lambda: joined
         try:
             # No write depends on what another one has added: that all goes out together, at the end.
             with session.no_autoflush:
@@ -385,17 +398,3 @@ class _Joined:
 
     def close(self) -> None:
         pass
-
-
-class _Sessions:
-    """Gives one session to this thread; others, which may have the same storage, have their own."""
-
-    def __init__(self, sessions: scoped_session[Session], joined: _Joined) -> None:
-        self._sessions, self._joined = sessions, joined
-        self._thread = threading.get_ident()
-
-    def __call__(self) -> _Joined | Session:
-        return self._joined if threading.get_ident() == self._thread else self._sessions()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._sessions, name)

@@ -42,9 +42,9 @@ def database(tmp_path: Path) -> BaseStorage:
     return opened("sqlite", tmp_path)
 
 
-def deferred(behind: BaseStorage) -> tuple[DeferredStorage, int, int]:
+def deferred(behind: BaseStorage, name: str = "study") -> tuple[DeferredStorage, int, int]:
     """A study with a trial that runs, with its parameter."""
-    study = behind.create_new_study([optuna.study.StudyDirection.MINIMIZE], "study")
+    study = behind.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
     storage = DeferredStorage(behind, study)
     trial = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 1}))
     storage.set_trial_param(trial, "x", 0.25, X)
@@ -236,6 +236,19 @@ def test_trials_of_others_are_seen_after_a_refresh(behind: BaseStorage) -> None:
     assert behind.get_trial(queued).params == {"x": 0.5}
 
 
+def test_a_trial_that_is_queued_here_begins_as_one_that_others_queue(behind: BaseStorage) -> None:
+    """By a sampler, which has this storage."""
+    storage, study, _ = deferred(behind)
+    queued = storage.create_new_trial(study, create_trial(state=TrialState.WAITING))
+
+    assert storage.set_trial_state_values(queued, TrialState.RUNNING)
+
+    began = storage.take_over(queued)
+    assert began.datetime_start is not None
+    assert began.datetime_complete is None
+    assert behind.get_trial(queued).datetime_start == began.datetime_start
+
+
 def test_another_thread_may_use_the_database_while_it_is_written(database: BaseStorage) -> None:
     storage, study, trial = deferred(database)
     say_all(storage, trial)
@@ -255,3 +268,33 @@ def test_another_thread_may_use_the_database_while_it_is_written(database: BaseS
     storage.flush()
     assert seen == [1]
     assert database.get_trial(trial).params == {"x": 0.25, "y": "b"}
+
+
+def test_two_threads_that_write_one_database_at_once_lose_nothing(database: BaseStorage) -> None:
+    """As calls for two studies do that have one storage: the second begins to write during the first, and ends after it."""
+    (here, study, mine), (there, _, theirs) = (deferred(database, name) for name in ("first", "second"))
+    has_begun, is_over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=there.flush)
+
+    def begin_the_other() -> None:
+        if not thread.ident:
+            thread.start()
+            assert has_begun.wait(30)
+
+    def wait_for_the_other() -> None:
+        has_begun.set()
+        assert is_over.wait(30)
+
+    for storage, trial, first in ((here, mine, begin_the_other), (there, theirs, wait_for_the_other)):
+        say_all(storage, trial)
+        write = storage._pending[what := (trial, "parameter", "x")]
+        storage._pending[what] = lambda first=first, write=write: (first(), write())
+    here.flush()
+    is_over.set()
+    thread.join()
+
+    database.set_study_user_attr(study, "written", 1)
+    elsewhere = RDBStorage(database._backend.url)
+    assert elsewhere.get_study_user_attrs(study) == {"written": 1}
+    for trial in (mine, theirs):
+        assert elsewhere.get_trial(trial).params == {"x": 0.25, "y": "b"}
