@@ -8,7 +8,7 @@ import inspect
 import re
 import secrets
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -61,12 +61,13 @@ StudyCallback = Callable[[optuna.Study, FrozenTrial], None]
 
 def optuna_optimize(
     study: optuna.Study,
-    objective: Callable[[optuna.Trial], float | Sequence[float]],
+    func: Callable[[optuna.Trial], float | Sequence[float]],
     n_trials: int | None = None,
     timeout: float | None = None,
     n_jobs: int | None = None,
     catch: type[Exception] | Sequence[type[Exception]] = (),
-    callbacks: Sequence[StudyCallback] | None = None,
+    callbacks: Iterable[StudyCallback] | None = None,
+    gc_after_trial: bool = False,
     show_progress_bar: bool = False,
     *,
     backend: str | Local | None = None,
@@ -88,13 +89,14 @@ def optuna_optimize(
 
     Args:
         study: any study of Optuna 4.3 to 5, over any storage; one call at a time.
-        objective: takes a trial, and returns a value, or one for each of the study's directions.
+        func: the objective: takes a trial, and returns a value, or one for each of the study's directions.
         n_trials: how many trials begin; None for no limit.
         timeout: after so many seconds no other trial begins.
-        n_jobs: the most trials at once; None for as many as there are slots.
+        n_jobs: the most trials at once; None or -1 for as many as there are slots.
         catch: errors of the objective that end its trial alone, as FAIL. Any other ends the call, once the trials that run
             have ended.
-        callbacks: called here with the study and each trial that has ended; ``study.stop()`` works there.
+        callbacks: called here with *study* and each trial that has ended; what they do with it counts, ``study.stop()`` too.
+        gc_after_trial: is not needed, as each trial is a process of its own; taken so that calls for Optuna fit.
         show_progress_bar: whether mqtune's progress is shown.
         backend: where trials run, as of ``Tuner``.
         resources: what each trial gets.
@@ -111,6 +113,11 @@ def optuna_optimize(
         ConfigurationError: workers can't import the objective, or an argument is invalid.
         BrokerUnavailable, NameTaken: as ``Tuner.run``. The next call goes on.
     """
+    del gc_after_trial
+    if n_jobs is not None and n_jobs < 1 and n_jobs != -1:
+        raise ConfigurationError(
+            f"n_jobs={n_jobs} is invalid; give a number from 1, or -1 for as many as there are slots"
+        )
     if study._thread_local.in_optimize_loop:
         raise RuntimeError("optuna_optimize: an objective or callback can't optimize its own study")
     kinds = (catch,) if isinstance(catch, type) else tuple(catch)
@@ -124,9 +131,11 @@ def optuna_optimize(
     study._stop_flag = False
     study._thread_local.in_optimize_loop = True
     try:
-        with _Call(study, objective, options, is_serial=n_jobs == 1, is_shown=show_progress_bar) as call:
-            limits = _Limits(n_trials, n_jobs, None if timeout is None else time.monotonic() + timeout)
-            return _Loop(call, limits, kinds, callbacks or ()).run()
+        with _Call(study, func, options, is_serial=n_jobs == 1, is_shown=show_progress_bar) as call:
+            limits = _Limits(
+                n_trials, None if n_jobs == -1 else n_jobs, None if timeout is None else time.monotonic() + timeout
+            )
+            return _Loop(call, limits, kinds, [*(callbacks or ())]).run()
     finally:
         study._thread_local.in_optimize_loop = False
         study._storage.remove_session()
@@ -366,13 +375,13 @@ class _Call:
     ) -> None:
         if not inspect.isfunction(objective):
             raise ConfigurationError(
-                f"objective={objective!r} is no function, and workers import it by its name: give one at the top level of a "
+                f"func={objective!r} is no function, and workers import it by its name: give one at the top level of a "
                 "module or script that takes a trial"
             )
         known = KnownTrainable.of(objective)
         #: The trials of the experiment that have ended and are not told to the study yet.
         self.ended: list[TrialId] = []
-        self._study, self._is_serial = study, is_serial
+        self.study, self._is_serial = study, is_serial
         self._options = {
             **options,
             **_metric_of(study),
@@ -391,13 +400,13 @@ class _Call:
         self._fail_unknown()
 
     def _open(self, name: str) -> tuple[Tuner, StudyTrials]:
-        self._study.set_user_attr(EXPERIMENT, name)
+        self.study.set_user_attr(EXPERIMENT, name)
         tuner = Tuner(name=name, **self._options)
         try:
             self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
         except NameTaken as error:
             raise NameTaken(f"a call for this study was cut off, and goes on: {error}") from None
-        return tuner, StudyTrials(self._study, name, is_serial=self._is_serial)
+        return tuner, StudyTrials(self.study, name, is_serial=self._is_serial)
 
     def _fail_unknown(self) -> None:
         """End what the study has of this experiment and the experiment has not."""
@@ -409,7 +418,7 @@ class _Call:
     def finish(self, reason: str) -> Results:
         """Journal the end; the next call is another one."""
         results = self.tuner.results() if self.tuner.is_finished else self.tuner.finish(reason)
-        self._study.set_user_attr(EXPERIMENT, None)
+        self.study.set_user_attr(EXPERIMENT, None)
         return results
 
     def __enter__(self) -> Self:
@@ -449,7 +458,7 @@ class _Loop:
         self, call: _Call, limits: _Limits, catch: Sequence[type[Exception]], callbacks: Sequence[StudyCallback]
     ) -> None:
         self._call, self._tuner, self._trials = call, call.tuner, call.trials
-        self._study = call.trials.study
+        self._study = call.study
         self._limits = limits
         self._caught = {f"{kind.__module__}.{kind.__qualname__}" for kind in catch}
         self._callbacks = callbacks

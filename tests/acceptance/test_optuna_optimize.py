@@ -131,6 +131,38 @@ def test_several_objectives_and_the_end_by_study_stop(fleet: str) -> None:
     assert set(states(study)) == {COMPLETE}
 
 
+def test_callbacks_have_the_callers_study_and_what_they_do_to_it_counts(fleet: str) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    later = optuna.samplers.TPESampler(seed=1)
+    given: list[optuna.Study] = []
+
+    def act(own: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        given.append(own)
+        if trial.number == 0:
+            study.enqueue_trial({"x": 0.125})
+            own.sampler = later
+        elif trial.params["x"] == 0.125:
+            study.stop()
+
+    optuna_optimize(study, objectives.marked, 30, None, 1, (), [act], True, False, backend=fleet)
+
+    assert all(own is study for own in given)
+    assert len(given) == len(study.trials) == 2
+    assert (study.trials[1].state, study.trials[1].params) == (COMPLETE, {"x": 0.125})
+    assert study.sampler is later
+
+
+def test_n_jobs_minus_one_is_as_many_as_there_are_slots(fleet: str) -> None:
+    study = optuna.create_study()
+
+    for n_jobs in (0, -2):
+        with pytest.raises(ConfigurationError, match="n_jobs"):
+            optuna_optimize(study, objectives.by_run, n_trials=3, n_jobs=n_jobs, backend=fleet)
+    optuna_optimize(study, objectives.by_run, n_trials=3, n_jobs=-1, backend=fleet)
+
+    assert states(study) == [COMPLETE] * 3
+
+
 def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: Path) -> None:
     """Twice: when nothing was written yet of what its trials had said, and in the middle of them."""
     # Its journal file would stay locked for 30 s.
