@@ -17,6 +17,7 @@ from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
 from mqtune.core.experiment import Experiment
+from mqtune.core.machine import DICTS
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     CONTINUE,
@@ -40,7 +41,6 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.results.callbacks import CallbackDispatcher
-from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher

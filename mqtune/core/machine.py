@@ -96,6 +96,9 @@ SERVER_FOLDER: Final = "redis"
 #: The file, in an experiment's folder, that says that no server has it: it was archived, and has not gone on since.
 ARCHIVED: Final = "archived"
 
+#: The folder, below an experiment's, of checkpoints that are dicts, as Redis may be gone when they are read.
+DICTS: Final = "dict-checkpoints"
+
 #: What an experiment in virtual time says that its driver is.
 SIMULATION: Final = "a simulation"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mqtune.checkpoints import open_store
 from mqtune.core.errors import MqtuneError
-from mqtune.core.machine import ARCHIVED, replace_file
+from mqtune.core.machine import ARCHIVED, DICTS, replace_file
 from mqtune.driver.bundling import BundleFolder
 from mqtune.driver.deletion import messages_of, remains_of, remove_messages, undriven
 from mqtune.driver.owning import give_to_archive, owner_on
@@ -16,7 +16,6 @@ from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalReader
 from mqtune.journal.redis import RedisJournal
-from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import is_digest
 

@@ -25,7 +25,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
-from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, SIMULATION, make_folder
+from mqtune.core.machine import ARCHIVED, DICTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId
 from mqtune.driver.bundling import BundleFolder, bring, needed
@@ -43,7 +43,6 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import bring_back, entries_behind, kept_definition
-from mqtune.results.checkpoints import DICTS
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 

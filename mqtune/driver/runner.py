@@ -22,7 +22,7 @@ from mqtune.core.errors import (
     RunInterrupted,
     WorkerStartError,
 )
-from mqtune.core.machine import mqtune_home, replace_file
+from mqtune.core.machine import DICTS, mqtune_home, replace_file
 from mqtune.core.trial import UNDRIVEN, Report, Trial, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
@@ -33,7 +33,6 @@ from mqtune.driver.settings import LEARNT
 from mqtune.driver.warm_start import teach
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
-from mqtune.results.checkpoints import DICTS
 from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results
 from mqtune.search.background import BackgroundSearcher

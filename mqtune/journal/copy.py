@@ -15,8 +15,8 @@ import msgpack
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
-from mqtune.core.events import START, Cursor, Event, decode_event, driver_events
-from mqtune.core.machine import replace_file
+from mqtune.core.events import START, Cursor, DriverStarted, Event, decode_event, driver_events
+from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
 from mqtune.journal.base import Entry, Journal, entry_order
 
 JOURNAL_FILE: Final = "journal.msgpack"
@@ -91,6 +91,21 @@ class JournalFile:
             self._file.truncate(before)
             self._file.seek(before)
             raise
+
+    def put_aside(self, last: str) -> Path:
+        """Rename the file, and the dict checkpoints beside it, by the id of its last entry; return the file's new path.
+
+        Raises:
+            OSError: the folder can't be written.
+        """
+        self.close()
+        aside = self.path.with_name(f"{self.path.stem}-{last}{self.path.suffix}")
+        self.path.replace(aside)
+        folder = self.path.parent
+        (folder / ARCHIVED).unlink(missing_ok=True)
+        if (folder / DICTS).is_dir():
+            (folder / DICTS).rename(folder / f"{DICTS}-{last}")
+        return aside
 
     def close(self) -> None:
         """Close the file; a no-op when it is closed."""
@@ -217,7 +232,8 @@ class JournalReader:
     def catch_up(self) -> dict[Cursor, list[Event]]:
         """Read the whole journal, complete the copy, and return the driver's events by their cursors.
 
-        Entries that the copy already has are read from there.
+        Entries that the copy already has are read from there. A copy of another journal is put aside: it may be all that is left of an
+        earlier experiment of this name.
 
         Raises:
             JournalGone: the copy has entries that the journal lacks; nothing was changed.
@@ -231,6 +247,7 @@ class JournalReader:
                 logger.debug("the copy %s is rewritten: %s", self._copy.path, error)
         self.last = self._kept = START.entry
         try:
+            self._put_aside()
             self._begin()
         except OSError as error:
             self._fall_behind(error)
@@ -368,6 +385,30 @@ class JournalReader:
             self._copy.path,
             error,
             extra={"action": "copy_behind", "path": str(self._copy.path)},
+        )
+
+    def _put_aside(self) -> None:
+        """Put a copy aside that may have entries of another journal; that of a simulation can be made again."""
+        path, first, last, driver = self._copy.path, None, None, None
+        try:
+            for entry in self._copy.read():
+                first, last = first or entry, entry
+                if driver is None and isinstance(event := decode_event(entry.data), DriverStarted):
+                    driver = event.driver
+        except FileNotFoundError:
+            return
+        except (OSError, MessageVersionError) as error:
+            problem = f"it can't be read: {error}"
+        else:
+            if last is None or driver == SIMULATION:
+                return
+            if [first] == self._journal.read(START.entry, count=1) and self._journal.holds(last.id):
+                return
+            problem = "it is of an earlier experiment of that name"
+        aside = self._copy.put_aside(last.id if last else f"{path.stat().st_mtime_ns // 1_000_000}-0")
+        name = self._journal.experiment
+        logger.warning(
+            "%s is no copy of experiment %r as Redis has it (%s); it was renamed %s", path, name, problem, aside
         )
 
     def _behind_copy(self) -> Iterator[Entry]:

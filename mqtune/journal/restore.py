@@ -81,8 +81,7 @@ def bring_back_end(journal: Journal, copy: JournalFile, *, at: float) -> None:
     if not any(getattr(decode_event(entry.data), "cursor", None) is not None for entry in behind):
         put_back(journal, copy, ids[-1], [], at=at)
         return
-    aside = copy.path.with_name(f"{copy.path.stem}-{ids[-1]}{copy.path.suffix}")
-    copy.path.replace(aside)
+    aside = copy.put_aside(ids[-1])
     logger.warning(
         "Redis came back without the last %d entries of experiment %r, and another driver has gone on from there, as this one "
         "does; the copy with those entries is %s",

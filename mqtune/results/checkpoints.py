@@ -16,6 +16,7 @@ from mqtune.checkpoints import Checkpoint, decode_dict, open_store
 from mqtune.checkpoints.manifest import MANIFEST
 from mqtune.core.errors import CheckpointGone, ConfigurationError
 from mqtune.core.experiment import Experiment
+from mqtune.core.machine import DICTS
 from mqtune.core.trial import CheckpointId, Trial, TrialId, checkpoint_id, is_in_memory, is_number, trial_of
 
 Which = Literal["newest", "best"]
@@ -24,9 +25,6 @@ Which = Literal["newest", "best"]
 Origin = str | os.PathLike[str] | Checkpoint
 
 _ID: Final = re.compile(r"[pm]-.+-\d+-\d+")
-
-#: The folder, below an experiment's, for the best trial's checkpoint if that is a dict: Redis may be gone when it is read.
-DICTS: Final = "dict-checkpoints"
 
 
 def fetch_checkpoint(

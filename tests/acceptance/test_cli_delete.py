@@ -168,6 +168,28 @@ def test_an_archived_experiment_is_in_its_folder_and_no_longer_on_its_broker(tun
     assert "there is no experiment 'old'" in archived("old", code=1)
 
 
+def test_an_archive_keeps_the_earlier_one_of_that_name(
+    tune: Tune, fleet: str, mqtune_home: Path, caplog: pytest.LogCaptureFixture
+):
+    before = tune("learns", name="again", max_trials=2).run().csv()
+    archived("again")
+    first = (mqtune_home / "again").rename(mqtune_home.with_name("first"))
+    # Another machine, whose folder has no experiment of that name.
+    tune("learns", name="again", max_trials=3).run()
+    shutil.rmtree(mqtune_home / "again")
+    first.rename(mqtune_home / "again")
+
+    archived("again")
+
+    assert len(Results.load("again")) == 3
+    (aside,) = (mqtune_home / "again").glob("journal-*.msgpack")
+    assert f"it was renamed {aside}" in caplog.text
+    earlier = mqtune_home / "earlier"
+    earlier.mkdir()
+    aside.rename(earlier / "journal.msgpack")
+    assert Results.load(earlier).csv() == before
+
+
 def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):
     with contextlib.closing(tune("slow", name="half", max_trials=2)) as tuner:
         eventually(lambda: tuner.step(0.1) or tuner.get_trials(mqtune.TrialStatus.RUNNING), 60)

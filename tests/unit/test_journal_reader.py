@@ -9,6 +9,7 @@ import pytest
 
 from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
+from mqtune.core.machine import DICTS
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import RETRY_S, JournalFile, JournalReader
@@ -171,8 +172,14 @@ def fill(path: Path, entries: list[Entry]) -> None:
     [another_experiment, another_beginning, a_gap, no_journal, nothing],
     ids=lambda s: s.__name__,
 )
-def test_a_copy_of_another_journal_is_replaced(path: Path, clock: Clock, spoil) -> None:
+def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
+    path: Path, clock: Clock, spoil, caplog: pytest.LogCaptureFixture
+) -> None:
     spoil(path, clock)
+    before = path.read_bytes()
+    dict_file = path.parent / DICTS / "m-0001-1-1"
+    dict_file.parent.mkdir()
+    dict_file.write_bytes(b"the state of its trial")
     writer, copy = Writer(10), JournalFile(path)
     reader = JournalReader(writer.journal, copy, clock)
 
@@ -182,6 +189,17 @@ def test_a_copy_of_another_journal_is_replaced(path: Path, clock: Clock, spoil) 
     assert list(reader.read()) == writer.entries
     copy.close()
     assert list(copy.read()) == writer.entries
+    aside = list(path.parent.glob("journal-*.msgpack"))
+    if spoil in (a_gap, nothing):
+        # The journal has all that these have.
+        assert aside == []
+        assert dict_file.exists()
+    else:
+        assert [each.read_bytes() for each in aside] == [before]
+        assert f"it was renamed {aside[0]}" in caplog.text
+        kept = path.parent / aside[0].name.replace("journal", DICTS).removesuffix(".msgpack") / dict_file.name
+        assert kept.read_bytes() == b"the state of its trial"
+        assert not dict_file.exists()
 
 
 def test_a_copy_that_has_more_than_the_journal_is_left_as_it_is(path: Path, clock: Clock) -> None:

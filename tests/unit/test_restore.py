@@ -27,6 +27,7 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import LOST_BUDGET
+from mqtune.core.machine import DICTS
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Answer, Reply
 from mqtune.journal.base import FENCED
@@ -34,7 +35,6 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.restore import bring_back, kept_definition
-from mqtune.results.checkpoints import DICTS
 from mqtune.schedulers.base import Fork
 
 ONE, TWO, THREE = "0001", "0002", "0003"
