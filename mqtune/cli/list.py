@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,24 +14,26 @@ import click
 
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
-from mqtune.cli.place import Place, opened
+from mqtune.cli.place import Place, is_asked_for, opened
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
-from mqtune.core.trial import NO_LABELS, Labels
+from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_value
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
-    from mqtune.client import ExperimentHandle, ExperimentState
+    from mqtune.client import ExperimentState
 
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]
-_HEADS: Final = ("name", "started", "status", "trials", "best", "tags")
+_HEADS: Final = ("name", "started", "status", "trials", "failed", "best", "tags")
+#: The columns that are shown where an experiment has something for them.
+_SELDOM: Final = frozenset({"failed", "tags"})
 #: The most entries of a journal on a broker that are read to know its best value: some tenths of a second.
-_ENTRIES: Final = 10_000
+ENTRIES: Final = 10_000
 _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
@@ -45,38 +49,68 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 @click.option("--notes", default="", metavar="TEXT", help="List only experiments with this text in their notes.")
 @json_option
 def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: bool) -> None:
-    """List the experiments on this machine, those with the newest event first, and then those on a broker.
+    """List the experiments on this machine, those with the newest event first, and then those on a broker, each once.
 
     On a broker the best value is shown where the journal is short enough to be read for that.
     """
-    is_filtered = bool(tags or notes)
-    folders = [each for each in saved_experiments() if not is_filtered or _labels(each).match(tags, notes)]
+    is_alone, is_filtered = broker is not None and is_asked_for(), bool(tags or notes)
+    here = [] if is_alone else [described_here(folder) for folder in saved_experiments()]
+    there: list[_Summary] = []
+    problem = None
+    if broker:
+        try:
+            # Labels are in the journal.
+            there = _described_on(broker, math.inf if is_filtered else ENTRIES)
+        except MqtuneError as error:
+            # What is on this machine is there all the same.
+            problem = error
+    here, there = listed_once(here, there)
+    if is_filtered:
+        here, there = ([each for each in some if _labels(each).match(tags, notes)] for some in (here, there))
     if as_json:
-        there = _described_on(broker, tags, notes) if broker else []
-        print_json([*map(described_here, folders), *there])
+        if problem is not None:
+            raise problem
+        print_json([*here, *there])
         return
-    if folders:
-        _print([_row(folder) for folder in folders])
+    if here:
+        _print(here)
     elif is_filtered and not broker:
         click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
-    elif not is_filtered:
+    elif not is_filtered and not is_alone and not there:
         more = "" if broker else "; try: mqtune demo"
         click.echo(f"no experiments in {mqtune_home()}{more}")
+    if problem is not None:
+        raise problem
     if broker:
-        _list_broker(broker, tags, notes)
+        _print_broker(broker, there, is_filtered=is_filtered)
 
 
-def _print(rows: list[list[str]]) -> None:
-    # No column for tags unless there are some.
-    width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
-    print_table(_HEADS[:width], (row[:width] for row in rows))
+def listed_once(here: list[_Summary], there: list[_Summary]) -> tuple[list[_Summary], list[_Summary]]:
+    """Return the experiments that are on this machine alone, and those on a broker.
+
+    The broker is believed; a copy on this machine has what the broker's journal is too long for.
+    """
+    copies = {_identity(each): each for each in here}
+    known = set(map(_identity, there))
+    return (
+        [each for each in here if _identity(each) not in known],
+        [{**copies.get(_identity(each), {}), **each} for each in there],
+    )
 
 
-def _labels(folder: Path) -> Labels:
-    with contextlib.suppress(MqtuneError, OSError):
-        summary = _summary(folder)
-        return Labels(tuple(summary.get("tags", ())), str(summary.get("notes", "")))
-    return NO_LABELS
+def _identity(described: _Summary) -> tuple[object, object]:
+    """Return the same for an experiment and its copy, and something else for others of its name."""
+    return described["name"], described.get("created_at", described.get("place"))
+
+
+def _labels(described: _Summary) -> Labels:
+    return Labels(tuple(described.get("tags", ())), str(described.get("notes", "")))
+
+
+def _print(described: list[_Summary]) -> None:
+    rows = list(map(_cells, described))
+    shown = [head not in _SELDOM or any(row[place] for row in rows) for place, head in enumerate(_HEADS)]
+    print_table(list(compress(_HEADS, shown)), (compress(row, shown) for row in rows))
 
 
 def described_here(folder: Path) -> dict[str, object]:
@@ -85,44 +119,32 @@ def described_here(folder: Path) -> dict[str, object]:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
         return {"name": folder.name, "place": str(folder), "error": str(error)}
-    return {**summary, "state": state_of_folder(folder, summary["outcome"]), "place": str(folder)}
+    state = state_of_folder(folder, summary["outcome"])
+    return {**summary, "name": folder.name, "state": state, "place": str(folder)}
 
 
-def _described_on(url: str, tags: tuple[str, ...], notes: str) -> list[dict[str, object]]:
-    """Return the experiments on a broker with these labels; of those with a long journal, unless that is needed, little."""
+def _described_on(url: str, most: float) -> list[_Summary]:
+    """Return the experiments on a broker, little of those whose journal has more than *most* entries."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    found: list[dict[str, object]] = []
+    found: list[_Summary] = []
     with Client(url) as there:
         for experiment in there.experiments():
             try:
-                described = _described_there(experiment, url, there.place, tags, notes)
+                # One that has not begun has no state yet.
+                if (state := experiment.state()) is not None:
+                    found.append(described_there(state, url, there.place, most))
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
                 # Others can write to a broker too, or have a later version; that must not hide the rest.
-                labelled = bool(tags or notes)
-                described = None if labelled else {"name": experiment.name, "place": there.place, "error": str(error)}
-            if described is not None:
-                found.append(described)
+                found.append({"name": experiment.name, "place": there.place, "error": str(error)})
     return found
 
 
-def _described_there(
-    experiment: ExperimentHandle, url: str, place: str, tags: tuple[str, ...], notes: str
-) -> dict[str, object] | None:
-    """Return what is known of an experiment on a broker; None if it has not begun, or has other labels."""
-    if (state := experiment.state()) is None:
-        return None
-    if not tags and not notes:
-        return described_there(state, url, place)
-    with opened(Place(experiment.name, None, url)) as view:
-        return described_experiment(view) if view.results.experiment.labels.match(tags, notes) else None
-
-
-def described_there(state: ExperimentState, url: str, place: str) -> dict[str, object]:
-    """Return what is known of an experiment on a broker, without reading a long journal."""
-    if state.entries <= _ENTRIES:
+def described_there(state: ExperimentState, url: str, place: str, most: float = ENTRIES) -> _Summary:
+    """Return what is known of an experiment on a broker, without reading a journal of more than *most* entries."""
+    if state.entries <= most:
         with opened(Place(state.name, None, url)) as view:
             return described_experiment(view)
     words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
@@ -130,13 +152,13 @@ def described_there(state: ExperimentState, url: str, place: str) -> dict[str, o
     return {**plain, "metric": state.metric, "state": words, "place": place}
 
 
-def _list_broker(url: str, tags: tuple[str, ...], notes: str) -> None:
+def _print_broker(url: str, there: list[_Summary], *, is_filtered: bool) -> None:
     from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
 
-    found = _described_on(url, tags, notes)
-    click.echo(f"\non {printable(redact(url))}{':' if found else ': no experiments'}")
-    if found:
-        _print(list(map(_cells, found)))
+    of_these = " with these tags and notes" if is_filtered else ""
+    click.echo(f"\non {printable(redact(url))}{':' if there else f': no experiments{of_these}'}")
+    if there:
+        _print(there)
         click.echo("details: mqtune show --broker … NAME")
 
 
@@ -144,24 +166,17 @@ def _time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _row(folder: Path) -> list[str]:
-    try:
-        summary = _summary(folder)
-    except (MqtuneError, OSError) as error:
-        return _cells({"name": folder.name, "error": str(error)})
-    return _cells({**summary, "name": folder.name, "state": state_of_folder(folder, summary["outcome"])})
-
-
 def _cells(summary: _Summary) -> list[str]:
     if "error" in summary:
-        return [printable(summary["name"]), "", f"can't be read: {printable(summary['error'])}", "", "", ""]
+        return [printable(summary["name"]), "", f"can't be read: {printable(summary['error'])}", "", "", "", ""]
     best, metric = summary.get("best"), printable(str(summary["metric"]))
     value = f"{metric}={short_value(best['value'])}" if best else "" if "best" in summary else metric
     if front := summary.get("pareto_front"):
         value = f"Pareto front: {len(front)}"
     tags = printable(", ".join(map(str, summary.get("tags", ()))))
     started, trials = _time(summary["created_at"]), str(summary.get("trials", ""))
-    return [printable(summary["name"]), started, summary["state"], trials, value, tags]
+    failed = str(summary.get("statuses", {}).get(TrialStatus.FAILED.value, ""))
+    return [printable(summary["name"]), started, summary["state"], trials, failed, value, tags]
 
 
 def _summary(folder: Path) -> _Summary:

@@ -18,7 +18,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import names_in_words, printable
 from mqtune.core.trial import TrialId
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE, is_written
 from mqtune.results.experiments import find_experiment, saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import Results
 
@@ -144,7 +144,7 @@ def opened(place: Place) -> Iterator[View]:
     """Yield what is known of an experiment: from its folder, if it is on this machine, else from its broker."""
     if place.folder is not None:
         results = Results.load(place.folder)
-        yield View(results, state_of_folder(results.folder, results.outcome), str(results.folder))
+        yield View(results, _state(place, place.folder, results), str(results.folder))
         return
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
@@ -153,6 +153,21 @@ def opened(place: Place) -> Iterator[View]:
         results, found = experiment.results(Path(folder)), experiment.state()
         state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
         yield View(results, state, there.place)
+
+
+def _state(place: Place, folder: Path, results: Results) -> str:
+    """Return the state of an experiment on this machine; one that has not ended here may have a driver elsewhere."""
+    is_own = (folder / SERVER_FOLDER).is_dir()
+    if place.broker and not (results.outcome or is_own or is_written(folder / JOURNAL_FILE)):
+        from mqtune.client import Client  # noqa: PLC0415 - as above
+
+        # Without an answer there is the copy.
+        with contextlib.suppress(MqtuneError), Client(place.broker) as there:
+            found = there.experiment(place.name).state()
+            # Another experiment may have this name there.
+            if found is not None and found.created_at == results.experiment.created_at:
+                return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+    return state_of_folder(folder, results.outcome)
 
 
 def live_broker(place: Place) -> str | None:

@@ -124,6 +124,19 @@ class JournalFile:
             yield from _unpacked(file, msgpack.Unpacker(file, max_buffer_size=0))
 
 
+def is_written(path: Path) -> bool:
+    """Whether a driver writes the file now: it keeps the file locked until it ends, however that is."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            # A file system without locks.
+            return False
+    return False
+
+
 class JournalTail:
     """Reads a file of entries on from where the last look ended, while a driver writes it; each entry comes once."""
 

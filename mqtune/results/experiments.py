@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, Protocol, cast
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
 from mqtune.core.experiment import Experiment
-from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE, is_written
 
 #: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5
@@ -139,8 +139,8 @@ class Snapshot:
 
 def state_of_folder(folder: Path, outcome: str) -> str:
     """Return the state of an experiment on this machine in a few words, such as "finished" or "running"."""
-    age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
-    return state_in_words(outcome, is_driven=(folder / SERVER_FOLDER / "url").exists(), age_s=age_s)
+    copy = folder / JOURNAL_FILE
+    return state_in_words(outcome, is_driven=is_written(copy), age_s=time.time() - copy.stat().st_mtime)
 
 
 def state_in_words(outcome: str, *, is_driven: bool, age_s: float) -> str:

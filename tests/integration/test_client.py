@@ -385,7 +385,7 @@ def test_an_entry_that_is_not_an_event_is_named_and_hides_no_other_experiment(
     listed = CliRunner().invoke(group, ["list", "--broker", redis_server.url])
     top = CliRunner().invoke(group, ["top", "--broker", redis_server.url])
     shown = CliRunner().invoke(group, ["show", "odd", "--broker", redis_server.url])
-    page = {each["name"]: each for each in Places([], redis_server.url, broker_alone=True).listed()}
+    page = {each["name"]: each for each in Places([], redis_server.url, broker_alone=True).listed().rows}
 
     rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith((NAME, "odd"))}
     assert f"can't be read: {named}" in rows["odd"]

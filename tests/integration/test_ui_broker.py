@@ -55,7 +55,7 @@ def test_a_monitors_account_is_enough_to_look(driver: AnsweringDriver, accounts:
     places = Places([], accounts.make("monitor"), broker_alone=True)
     feeds = Feeds(places.find)
     with contextlib.closing(feeds):
-        assert [(each["name"], each["trials"]) for each in places.listed()] == [(NAME, 2)]
+        assert [(each["name"], each["trials"]) for each in places.listed().rows] == [(NAME, 2)]
         feed = feeds.get(NAME)
         stage(driver, "0003")
         eventually(lambda: len(feed.experiment.trials) == 3)

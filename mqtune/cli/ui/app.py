@@ -150,7 +150,8 @@ class Page:
 
     def experiments(self, _: Request) -> Response:
         """Return the experiments."""
-        return Json({"experiments": self._places.listed(), "broker": bool(self._places.broker)})
+        rows, problem = self._places.listed()
+        return Json({"experiments": rows, "problem": str(problem or "")})
 
     def fleet(self, _: Request) -> Response:
         """Return the workers, and what runs where."""

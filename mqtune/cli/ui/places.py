@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from mqtune.cli.list import described_here, described_there
+from mqtune.cli.list import described_here, described_there, listed_once
 from mqtune.cli.place import Place, live_broker
 from mqtune.cli.ui.paced import Paced
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.results.experiments import saved_experiments, state_of_folder
+from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
 from mqtune.results.frames import Row
 
 #: What the list needs of an experiment.
 _LISTED: Final = ("name", "state", "outcome", "created_at", "metric", "trials", "reports", "statuses", "tags", "error")
+
+
+class Listed(NamedTuple):
+    """Experiments, and why those of the broker are missing, if they are."""
+
+    rows: list[Row]
+    problem: MqtuneError | None
 
 
 class Places:
@@ -53,17 +60,22 @@ class Places:
             raise ConfigurationError(f"there is no experiment {name!r} here")
         return found
 
-    def listed(self) -> list[Row]:
-        """Return what is known of each experiment, those with the newest events first; of a broker's with a long journal, less.
-
-        Raises:
-            BrokerUnavailable: the broker does not answer.
-        """
+    def listed(self) -> Listed:
+        """Return what is known of each experiment, those with the newest events first; of a broker's with a long journal, less."""
         here = {name: place for name, place in self._here().items() if not self._given or name in self._given}
         here |= {name: place for name, place in self._given.items() if place.folder is not None}
-        found = [self._listed_here(place) for place in here.values()]
-        there = [each for each in self._there() if each["name"] not in here]
-        return [*found, *(each for each in there if not self._given or each["name"] in self._given)]
+        there: list[Row] = []
+        problem = None
+        try:
+            there += (each for each in self._there() if not self._given or each["name"] in self._given)
+        except MqtuneError as error:
+            problem = error
+        mine, others = listed_once([self._listed_here(place) for place in here.values()], there)
+        # The page has one experiment of a name.
+        known = {each["name"] for each in mine}
+        others = [each for each in others if each["name"] not in known]
+        live = [each for each in others if not each.get("outcome")]
+        return Listed([*live, *mine, *(each for each in others if each.get("outcome"))], problem)
 
     def servers(self) -> Iterator[str]:
         """Yield the URLs of the servers that experiments which are shown run on."""
@@ -98,7 +110,8 @@ class Places:
                     if (state := experiment.state()) is not None:
                         key, version = (state.name,), (state.entries, state.is_driven)
                         made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
-                        yield _listed(made.value)
+                        words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
+                        yield {**_listed(made.value), "state": words}
                 except (BrokerUnavailable, AccessDenied):
                     continue
                 except MqtuneError as error:

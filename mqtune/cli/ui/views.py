@@ -354,7 +354,7 @@ def _waits(experiment: Experiment) -> bool:
 def fleet_page(places: Places, feeds: Feeds) -> Row:
     """Return the workers, the queues, who has how much and may have, what runs where of the experiments that are shown, and why what waits."""
     workers, queues, shares, quotas, problems = [], [], [], [], []
-    names = {busy_as(name): name for name in (str(each["name"]) for each in places.listed())}
+    names = {busy_as(name): name for name in (str(each["name"]) for each in places.listed().rows)}
     for url in places.servers():
         try:
             with open_fleet(url) as fleet:
@@ -410,7 +410,7 @@ def _waiting(places: Places, feeds: Feeds) -> Iterator[Row]:
 
 
 def _live(places: Places, feeds: Feeds) -> Iterator[Feed]:
-    for listed in places.listed():
+    for listed in places.listed().rows:
         if not listed.get("outcome") and "error" not in listed:
             try:
                 feed = feeds.get(str(listed["name"]))

@@ -192,12 +192,12 @@ function experimentsPage() {
   show("", "");
   return poll(2, async () => {
     let found;
-    try { found = await api("experiments"); problem.textContent = ""; } catch (error) { problem.textContent = error.message; return; }
+    try { found = await api("experiments"); problem.textContent = found.problem; } catch (error) { problem.textContent = error.message; return; }
     const rows = found.experiments.map((each) => [
-      el("a", { href: place("e", each.name) }, each.name), each.error ?? each.state, when(each.created_at), number(each.trials), number(each.reports),
+      el("a", { href: place("e", each.name) }, each.name), each.error ?? each.state, when(each.created_at), number(each.trials), number(each.statuses?.FAILED), number(each.reports),
       each.best === undefined ? "" : `${each.metric} = ${number(each.best)}`, (each.tags ?? []).join(", "),
     ]);
-    refill(list, [rows.length ? table(["name", "state", "started", "trials", "reports", "best", "tags"], rows) : el("p", {}, "There is no experiment yet; try: mqtune demo")]);
+    refill(list, [rows.length ? table(["name", "state", "started", "trials", "failed", "reports", "best", "tags"], rows) : el("p", {}, "There is no experiment yet; try: mqtune demo")]);
   });
 }
 
