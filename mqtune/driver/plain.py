@@ -24,7 +24,7 @@ class PlainReports:
         experiment: folds each report.
         deciders: are asked about each that counts.
         listeners: those who want to hear of each report; while there are any, no report is plain.
-        look: called now and then, as a journal may be long.
+        look: called now and then, as a journal may be long, and what else there is to do in it slow.
         act: called where a report brings more than that its trial goes on, with the verdict if it counts, before the next one.
     """
 
@@ -57,6 +57,7 @@ class PlainReports:
         new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS
         (last, count), taken = self.place, 0
         id_ = last
+        self._look()
         try:
             for number, entry in entries:
                 if not number % _LOOK_EVERY:

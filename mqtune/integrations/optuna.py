@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import random
 import warnings
@@ -27,7 +28,7 @@ try:
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
-    from mqtune.integrations.optuna_level import LevelStorage
+    from mqtune.integrations.optuna_level import LevelStorage, ModelStudy
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
@@ -43,6 +44,15 @@ _SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
 #: The share of configs that TPE leaves to chance once trials are stopped early; the "random fraction" of BOHB.
 _AT_RANDOM: Final = 1 / 3
+#: Samplers whose suggestions depend on nothing but the trials: a driver that resumes need not ask them again, which would take long.
+_MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
+#: Samplers that try each config of a set once, and then repeat themselves.
+_EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
+#: Where CMA-ES with margin keeps the generation of a trial, and the point that it learns of in place of the trial's parameters.
+_GENERATION: Final = "cmawm:generation"
+_POINT: Final = "x_for_tell"
+#: What a trial has that ``GridSampler`` was not asked for, else that takes it for a point of the grid.
+_NOT_IN_GRID: Final[dict[str, Any]] = {"grid_id": -1, "search_space": {}}
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
 _STATES: Final = {
     TrialStatus.COMPLETED: TrialState.COMPLETE,
@@ -50,6 +60,9 @@ _STATES: Final = {
     TrialStatus.FAILED: TrialState.FAIL,
     TrialStatus.ABANDONED: TrialState.FAIL,
 }
+
+#: The values of a trial by step, one of each metric.
+_Values = Mapping[int, tuple[float, ...]]
 
 
 @dataclass(slots=True)
@@ -68,10 +81,13 @@ class _Record:
     config: Config
     #: Empty for a config outside the space.
     params: dict[str, Any]
-    running: optuna.trial.Trial | None
+    #: Its number in the study while it runs there.
+    running: int | None
     #: The values by step, one of each metric.
     values: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    #: How many of them it had when the study was last told that it had ended, and the number of the trial that was told so.
+    #: The last value of everything that it has reported.
+    reported: dict[str, object] = field(default_factory=dict)
+    #: How many of the values it had when the study was last told that it had ended, and the number of the trial that was told so.
     told: int = 0
     number: int | None = None
 
@@ -79,14 +95,18 @@ class _Record:
 class OptunaSearcher(Searcher):
     """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
 
-    The study is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal has,
-    and asks for nothing again. With the default sampler it then suggests what it would have suggested without the break;
-    one of your own is reseeded.
+    The study is held in memory, and is a model only: a driver that resumes an experiment fills it from the journal. With the default
+    sampler it then suggests what it would have suggested without the break. TPE and GP samplers of your own are not asked again, but
+    reseeded. Any other is asked again for each trial, in the order of the journal, so that it has learnt what it had (CMA-ES, evolution)
+    and goes on where it was (grids, sequences); where it now suggests another config, the journal's counts.
 
     What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
     or paused: PRUNED at its last step; failed, abandoned, or without a value: FAIL, from which samplers learn nothing. None of
     them is pending any more. A trial whose last value is not finite has diverged: it counts as worse than all others. Pruning
-    itself is what mqtune's schedulers do.
+    itself is what mqtune's schedulers do. ``trial.user_attrs`` has the last value of all that the trial has reported, for a sampler's
+    ``constraints_func``.
+
+    It is exhausted when the sampler stops the study, as ``GridSampler`` and ``BruteForceSampler`` do when they are through.
 
     With several metrics the study has several directions. It knows no steps then: of a trial that was stopped early or paused it
     learns that it was, and not its values.
@@ -127,7 +147,8 @@ class OptunaSearcher(Searcher):
         #: How many configs were suggested or adopted: the default sampler's random numbers depend on it, so that a driver that
         #: resumes goes on with others than those that were used.
         self._count = 0
-        self._is_resumed = False
+        #: Whether the sampler would suggest again what it has suggested to the driver before.
+        self._is_behind = False
         #: Whether a trial was stopped early or paused.
         self._has_pruned = False
         self._abandoned: set[str] = set()
@@ -157,15 +178,11 @@ class OptunaSearcher(Searcher):
         warnings.filterwarnings(
             "ignore", "Argument ``(group|multivariate|constant_liar)``", optuna.exceptions.ExperimentalWarning
         )
+        # A name that is drawn would give a sampler that goes by it other suggestions each time.
+        name, directions = f"mqtune-{seed}", [DIRECTIONS[each] for each in self._objective.modes]
         with quiet():
-            self._study = optuna.create_study(
-                storage=self._storage,
-                # A name that is drawn would give a sampler that goes by it other suggestions each time.
-                study_name=f"mqtune-{seed}",
-                sampler=self._tpe() if self._sampler is None else self._sampler,
-                directions=[DIRECTIONS[each] for each in self._objective.modes],
-            )
-        self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
+            self._study_id = self._storage.create_new_study(directions, name)
+            self._study = ModelStudy(name, self._storage, self._tpe() if self._sampler is None else self._sampler)
 
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
@@ -187,21 +204,27 @@ class OptunaSearcher(Searcher):
 
     def learn(self, trial: PastTrial) -> None:
         """Add a trial that has ended to the study."""
-        record = _Record(trial.config, self._params(trial.config), None, {trial.step: (trial.value,)})
-        self._close(record, _STATES[trial.status])
+        params, state = self._params(trial.config), _STATES[trial.status]
+        if math.isfinite(trial.value):
+            last = (trial.value,)
+            self._has_pruned = self._has_pruned or state is TrialState.PRUNED
+            ended = self._trial(state, params, {trial.step: last}, last if state is TrialState.COMPLETE else None)
+        else:
+            ended = self._trial(TrialState.PRUNED, params)
+        self._study.add_trial(ended)
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the sampler's next config; None if all that can be found were abandoned."""
+        """Return the sampler's next config; None if the sampler is through, or all that can be found were abandoned."""
         if self._sampler is None:
             self._study.sampler = self._tpe()
-        elif self._is_resumed:
-            # It would suggest again what it has suggested to the driver before.
+        elif self._is_behind:
             self._sampler.reseed_rng()
-        self._is_resumed = False
+        self._is_behind = False
         self._count += 1
         with self._storage.at_one_time(self._study_id) if self._is_by_level else contextlib.nullcontext():
             record = self._new_from_sampler()
-        record = record or self._new_at_random()
+        if record is None and not self._study.is_stopped:
+            record = self._new_at_random()
         if record is None:
             return None
         self._asked.append(record)
@@ -209,18 +232,30 @@ class OptunaSearcher(Searcher):
 
     def _new_from_sampler(self) -> _Record | None:
         """Return a suggestion that was not abandoned and is allowed, if the sampler has one soon."""
+        is_exhaustive = isinstance(self._sampler, _EXHAUSTIVE)
         # With conditions TPE notes parameters of entries that are not chosen then, and would take them for tried.
         is_noted = self._sampler is None and self._space.has_conditions
-        for _ in range(_SUGGESTIONS):
+        # A sampler that tries each config once comes to an end.
+        for _ in itertools.count() if is_exhaustive else range(_SUGGESTIONS):
+            if self._study.is_stopped:
+                return None
             asked = self._study.ask({} if self._space.has_conditions else self._distributions)
             config = self._space.config_of(self._chosen(asked))
             is_new = fingerprint(config) not in self._abandoned and self._space.allows(config)
+            if is_exhaustive and self._repeats(asked):
+                # What runs has no other place in the set; once told, the sampler goes on, or stops the study.
+                is_new = False
             if is_new and not is_noted:
-                return _Record(config, asked.params, asked)
+                return _Record(config, asked.params, asked.number)
             self._study.tell(asked, state=TrialState.FAIL)
             if is_new:
                 return self._record(config)
         return None
+
+    def _repeats(self, asked: optuna.trial.Trial) -> bool:
+        """Whether a sampler that tries each config once has suggested one that runs: it leaves these out as long as it can."""
+        own, *others = reversed(self._study.get_trials(deepcopy=False))
+        return _place(own) in map(_place, others)
 
     def _chosen(self, asked: optuna.trial.Trial) -> dict[str, object]:
         """Return the values of a trial of the study; the sampler is asked for those that hang on others after these."""
@@ -244,10 +279,26 @@ class OptunaSearcher(Searcher):
         return _Record(config, params, self._begun(params))
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Adopt what was suggested to an earlier driver; the sampler is not asked."""
-        self._is_resumed = True
-        self.adopt(trial, config)
+        """Come to where the sampler was that suggested *config*, which is returned."""
+        if self._sampler is None or isinstance(self._sampler, _MEMORYLESS):
+            self._is_behind = True
+            self.adopt(trial, config)
+        elif (record := self._new_from_sampler()) is None or record.running is None:
+            self.adopt(trial, config)
+        else:
+            self._count += 1
+            if record.config != config:
+                self._correct(record, record.running, config)
+            self._records[trial] = record
         return config
+
+    def _correct(self, record: _Record, number: int, config: Config) -> None:
+        """Have a trial that was asked for again try the journal's config."""
+        record.config, record.params = config, self._params(config)
+        self._storage.correct(number, record.params, self._distributions)
+        if _POINT in self._storage.get_trial_system_attrs(number):
+            # The point is another config's, and the sampler must not learn of it.
+            self._storage.set_trial_system_attr(number, _GENERATION, -1)
 
     def adopt(self, trial: TrialId, config: Config) -> None:
         """Learn of a config that was not suggested now, as of one that was."""
@@ -279,12 +330,13 @@ class OptunaSearcher(Searcher):
     def on_report(self, trial: Trial, report: Report) -> None:
         """Learn a report's metrics; of several reports at the same step only the first counts."""
         values, record = self._objective.values(report.metrics), self._records[trial.id]
+        record.reported.update(report.metrics)
         step = report.metrics.get(ITERATION, trial.reports)
         if values is not None and isinstance(step, int) and step not in record.values:
             record.values[step] = tuple(map(float, values))
             if record.running is not None and self._objective.is_single:
                 # A study with several directions has no steps.
-                record.running.report(float(values[0]), step)
+                self._storage.set_trial_intermediate_value(record.running, step, float(values[0]))
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Count it as pruned: it may never go on, and is not pending any more."""
@@ -309,30 +361,33 @@ class OptunaSearcher(Searcher):
         running, record.running = record.running, None
         has_diverged = not all(map(math.isfinite, last))
         ended = TrialState.FAIL if has_diverged or not values else state
-        result = last if ended is TrialState.COMPLETE else None
         self._has_pruned = self._has_pruned or ended is TrialState.PRUNED
         if record.number is not None and state is not TrialState.FAIL:
             self._storage.outdated.add(record.number)
+        if running is None and ended is not TrialState.FAIL:
+            running = self._begun(record.params, values)
         if running is not None:
-            record.number = running.number
-            self._study.tell(running, result, ended)
-        elif ended is not TrialState.FAIL:
-            record.number = self._storage.get_n_trials(self._study_id)
-            self._study.add_trial(self._trial(ended, record.params, values, result))
+            record.number = running
+            if self._sampler is not None:
+                for name, value in record.reported.items():
+                    self._storage.set_trial_user_attr(running, name, value)
+            self._study.tell(running, last if ended is TrialState.COMPLETE else None, ended)
         if has_diverged and state is not TrialState.FAIL:
             # Without a step it ranks behind all that were pruned at one.
             self._study.add_trial(self._trial(TrialState.PRUNED, record.params))
 
-    def _begun(self, params: dict[str, Any]) -> optuna.trial.Trial:
-        """Begin a trial of the study without asking its sampler."""
-        number = self._storage.create_new_trial(self._study_id, self._trial(TrialState.RUNNING, params))
-        return optuna.trial.Trial(self._study, number)
+    def _begun(self, params: dict[str, Any], values: _Values = MappingProxyType({})) -> int:
+        """Begin a trial of the study without asking its sampler, and return its number."""
+        trial = self._trial(TrialState.RUNNING, params, values)
+        if isinstance(self._sampler, optuna.samplers.GridSampler):
+            trial.system_attrs = copy.deepcopy(_NOT_IN_GRID)
+        return self._storage.create_new_trial(self._study_id, trial)
 
     def _trial(
         self,
         state: TrialState,
         params: dict[str, Any],
-        values: Mapping[int, tuple[float, ...]] = MappingProxyType({}),
+        values: _Values = MappingProxyType({}),
         last: tuple[float, ...] | None = None,
     ) -> optuna.trial.FrozenTrial:
         return optuna.trial.create_trial(
@@ -361,6 +416,11 @@ class OptunaSearcher(Searcher):
                 f"give searcher=OptunaSearcher({sampler}(…))"
             )
         return super().from_arguments(arguments)
+
+
+def _place(trial: optuna.trial.FrozenTrial) -> object:
+    """Return the same for two trials at one place of the set that a sampler goes through: a grid's point, or the parameters."""
+    return trial.system_attrs.get("grid_id", trial.params)
 
 
 def _parameters(space: Space) -> dict[str, _Parameter]:

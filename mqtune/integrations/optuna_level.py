@@ -1,18 +1,39 @@
-"""What TPE is shown of trials that were stopped at different times; needs the extra ``optuna``."""
+"""The study of a searcher, and what TPE is shown of trials that were stopped at different times; needs the extra ``optuna``."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import math
-from collections.abc import Container, Iterator
-from typing import Final
+from collections.abc import Container, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from optuna.storages import InMemoryStorage
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
 
 #: How many values a time must have: as many trials as TPE leaves to chance before it has a model.
 ENOUGH: Final = 10
+
+
+class ModelStudy(optuna.Study):
+    """A study that is asked and told, and that its sampler may stop.
+
+    Attributes:
+        is_stopped: whether the sampler has said that it is through.
+    """
+
+    def __init__(self, name: str, storage: BaseStorage, sampler: BaseSampler) -> None:
+        super().__init__(name, storage, sampler)
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Have it noted; Optuna's own takes it from within ``optimize`` alone."""
+        self.is_stopped = True
 
 
 class LevelStorage(InMemoryStorage):
@@ -46,6 +67,12 @@ class LevelStorage(InMemoryStorage):
             yield
         finally:
             self._shown = None
+
+    def correct(self, trial_id: int, params: dict[str, Any], distributions: Mapping[str, BaseDistribution]) -> None:
+        """Give a running trial other parameters; what its sampler has noted of it stays."""
+        trial = copy.copy(self.get_trial(trial_id))
+        trial.params, trial.distributions = params, {name: distributions[name] for name in params}
+        self._set_trial(trial_id, trial)
 
     def _level(self, trials: list[FrozenTrial]) -> list[FrozenTrial] | None:
         reached = sorted((came_to for each in trials if (came_to := _came_to(each)) >= 0), reverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -460,7 +461,7 @@ def test_a_point_whose_id_an_added_trial_gets_teaches_as_another_one() -> None:
     space=st.sampled_from([SPACE, CONDITIONAL, LIMITED]),
     several=st.booleans(),
 )
-def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
+def test_a_resumed_driver_asks_tpe_nothing_again_and_is_suggested_what_the_first_would_have_been(
     ends: list[TrialStatus], losses: list[float], space: Space, several: bool
 ) -> None:
     asked: list[int] = []
@@ -497,6 +498,167 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [rounded(each) for each in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+BOWL = Space({f"x{number}": mqtune.uniform(-5, 5) for number in range(4)})
+STEPS = Space({"n": mqtune.randint(0, 40), "q": mqtune.quniform(0, 4, 0.25), "z": mqtune.uniform(0, 1)})
+COUNTED = Space({"a": mqtune.randint(0, 3), "b": mqtune.choice(["s", "m", "l"])})
+
+
+def cma_es(**arguments: Any) -> optuna.samplers.BaseSampler:
+    pytest.importorskip("cmaes")
+    return optuna.samplers.CmaEsSampler(**arguments)
+
+
+def bowl(config: Config) -> float:
+    return sum((value - 1) ** 2 for value in config.values() if isinstance(value, (int, float)))
+
+
+def continued(first: Story, again: OptunaSearcher, *, slots: int = 1, trials: int = 48) -> Story:
+    """Run trials, on slots that end them in turn, and return another driver's story of the same ones."""
+    second, running = Story(again), []
+    for _ in range(trials):
+        trial = first.begin()
+        running.append((trial, second.begin(replays=copy.deepcopy(trial.config))))
+        for story, each in zip((first, second), running.pop(0), strict=True) if len(running) == slots else ():
+            story.end(story.report(each, bowl(each.config)))
+    return second
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize(
+    ("sampler", "space"),
+    [
+        (lambda: optuna.samplers.NSGAIISampler(seed=3, population_size=8), BOWL),
+        (lambda: optuna.samplers.NSGAIISampler(seed=3, population_size=8), SPACE),
+        (lambda: cma_es(seed=3), BOWL),
+        (lambda: cma_es(seed=3, with_margin=True), STEPS),
+        (lambda: optuna.samplers.QMCSampler(seed=3, scramble=True), BOWL),
+        (lambda: optuna.samplers.RandomSampler(seed=3), CONDITIONAL),
+        (lambda: optuna.samplers.GridSampler({f"x{number}": [-1, 1, 2] for number in range(4)}, seed=3), BOWL),
+    ],
+    ids=["evolution", "evolution of all kinds", "cma-es", "cma-es of steps", "sequence", "random", "grid"],
+)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
+    sampler: Callable[[], optuna.samplers.BaseSampler], space: Space, slots: int
+) -> None:
+    first = Story(bound(sampler(), space=space))
+    second = continued(first, bound(sampler(), space=space), slots=slots)
+
+    for _ in range(12):
+        mine, others = first.begin(), second.begin()
+        assert others.config == mine.config
+        for story, trial in ((first, mine), (second, others)):
+            story.end(story.report(trial, bowl(trial.config)))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda seed: optuna.samplers.NSGAIISampler(seed=seed, population_size=10),
+        lambda seed: cma_es(seed=seed),
+    ],
+    ids=["evolution", "cma-es"],
+)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_that_now_suggests_other_configs_learns_from_those_of_the_journal(
+    sampler: Callable[[int], optuna.samplers.BaseSampler],
+) -> None:
+    first = Story(bound(sampler(1), space=BOWL))
+    second = continued(first, bound(sampler(2), space=BOWL))
+    assert [seen.params for seen in second.model] == [seen.params for seen in first.model]
+
+    random = RandomSearcher(BOWL, seed=1)
+    chance = sum(bowl(random.suggest(TrialId("0001")) or {}) for _ in range(200)) / 20
+    assert sum(bowl(second.end(second.report(second.begin(), 9.0)).config) for _ in range(10)) < chance / 2
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_cma_es_with_margin_does_not_learn_of_a_point_that_was_not_tried() -> None:
+    first = Story(bound(cma_es(seed=1, with_margin=True), space=STEPS))
+    second = continued(first, bound(cma_es(seed=2, with_margin=True), space=STEPS), trials=9)
+
+    assert {seen.system_attrs.get("cmawm:generation", -1) for seen in first.model} != {-1}
+    assert {seen.system_attrs.get("cmawm:generation", -1) for seen in second.model} == {-1}
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: optuna.samplers.GridSampler({"a": [0, 1, 2, 3], "b": [0, 1, 2]}),
+        lambda: optuna.samplers.BruteForceSampler(seed=1),
+        lambda: optuna.samplers.BruteForceSampler(seed=1, avoid_premature_stop=True),
+    ],
+    ids=["grid", "brute force", "brute force to the last"],
+)
+@pytest.mark.parametrize("slots", [1, 3, 20])
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_that_is_through_says_so_and_trials_under_way_end_as_they_do(
+    sampler: Callable[[], optuna.samplers.BaseSampler], slots: int
+) -> None:
+    story, again = Story(bound(sampler(), space=COUNTED)), Story(bound(sampler(), space=COUNTED))
+    tried: list[tuple[Trial, Trial]] = []
+    ended = 0
+    while True:
+        if len(tried) - ended < slots:
+            config = story.searcher.suggest(TrialId(f"{story.number + 1:04d}"))
+            if config is None:
+                break
+            story.number += 1
+            trial = Trial(TrialId(f"{story.number:04d}"), config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+            story.searcher.on_stage(trial)
+            tried.append((trial, again.begin(replays=copy.deepcopy(config))))
+        else:
+            for each, one in zip((story, again), tried[ended], strict=True):
+                each.end(each.report(one, 0.5))
+            ended += 1
+
+    configs = [(trial.config["a"], trial.config["b"]) for trial, _ in tried]
+    assert sorted(configs) == sorted((a, b) for a in range(4) for b in "sml")
+    for pair in tried[ended:]:
+        for each, one in zip((story, again), pair, strict=True):
+            each.end(each.report(one, 0.5))
+    assert story.searcher.suggest(TrialId("0013")) is None
+    assert again.searcher.suggest(TrialId("0013")) is None
+
+
+def test_a_grid_has_each_of_its_points_beside_configs_that_a_user_adds() -> None:
+    grid = Space({"x": mqtune.uniform(0, 9)})
+    story = Story(bound(optuna.samplers.GridSampler({"x": [1.0, 2.0, 3.0]}), space=grid))
+
+    added = [story.begin({"x": 5.5}), story.begin({"x": 6.5})]
+    first, second = story.begin(), story.begin()
+    for trial in (first, second, *added):
+        story.end(story.report(trial, 0.5))
+    third = story.end(story.report(story.begin(), 0.5))
+
+    assert sorted(trial.config["x"] for trial in (first, second, third)) == [1.0, 2.0, 3.0]
+    assert story.searcher.suggest(TrialId("0006")) is None
+
+
+@pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.PAUSED])
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning", "ignore:`constraints_func`:FutureWarning")
+def test_constraints_on_what_trials_report_reach_the_sampler(status: TrialStatus, *, several: bool) -> None:
+    def limit(trial: optuna.trial.FrozenTrial) -> list[float]:
+        return [trial.user_attrs["latency"] - 10]
+
+    searcher = bound(optuna.samplers.NSGAIISampler(constraints_func=limit), several=several)
+    story = Story(searcher)
+    for config in (None, bound(seed=9).suggest(TrialId("0001"))):
+        trial = story.begin(config)
+        for number, latency in enumerate((30.0, 12.0), 1):
+            metrics = {"loss": 1.0, "speed": 1.0, "latency": latency, "training_iteration": number}
+            searcher.on_report(trial, Report(trial.id, 1, number, 0.0, metrics))
+        story.end(trial, status)
+        if status is TrialStatus.PAUSED:
+            searcher.on_stage(trial)
+            searcher.on_report(trial, Report(trial.id, 1, 3, 0.0, {**metrics, "latency": 8.0, "training_iteration": 3}))
+            story.end(trial)
+
+    went_on = [(12.0, 2.0), (8.0, -2.0)] if status is TrialStatus.PAUSED else [(12.0, 2.0)]
+    assert [(seen.user_attrs["latency"], *seen.system_attrs["constraints"]) for seen in story.model] == went_on * 2
 
 
 def test_the_sampler_of_a_user_does_not_repeat_itself_after_a_resume() -> None:

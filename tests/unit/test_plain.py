@@ -96,6 +96,14 @@ def test_entries_of_reports_are_folded_and_shown_in_order(taker: Taker) -> None:
     assert taker.acted == []
 
 
+def test_it_looks_again_after_each_entry_that_others_take_as_they_may_be_slow(taker: Taker) -> None:
+    numbered = enumerate([Entry("1-0", OTHER), Entry("2-0", OTHER), Entry("3-0", OTHER)], 1)
+
+    for looks in (1, 2, 3):
+        assert taker.plain.take(numbered, ()) is not None
+        assert taker.looks == looks
+
+
 def test_nothing_to_take_changes_no_place(taker: Taker) -> None:
     taker.plain.place = Cursor("7-0", 3)
 
@@ -186,4 +194,4 @@ def test_an_error_leaves_the_driver_before_the_report(taker: Taker, sequence: in
 def test_the_lock_is_looked_at_in_a_long_journal(taker: Taker) -> None:
     taker.take(*(reports((ONE, number, 1)) for number in range(1, 130)))
 
-    assert taker.looks == 3
+    assert taker.looks == 4
