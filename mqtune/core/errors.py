@@ -37,6 +37,9 @@ class CodeDiffers(ConfigurationError):
 class BrokerUnavailable(MqtuneError, ConnectionError):
     """No Redis server answers at the broker's address."""
 
+    #: Whether it may be there again in a moment: it is down, starts, or fails over.
+    may_pass = False
+
 
 class BrokerRefused(BrokerUnavailable):
     """The Redis server refuses the user or password that the broker URL carries."""

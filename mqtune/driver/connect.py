@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -41,10 +43,12 @@ from mqtune.journal.connection import RedisClient, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
-from mqtune.journal.redis import RedisJournal, experiments_on
+from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
 from mqtune.journal.restore import bring_back, entries_behind, kept_definition
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
+
+logger = logging.getLogger(__name__)
 
 #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
 _PATIENCE_S: Final = 300.0
@@ -163,7 +167,7 @@ class BrokerDeployment:
         """
         stack.callback(self._held.close)
         self._start_ahead(plan, folder, stack)
-        server = self._connect(folder)
+        server = self._connect(folder, sleep=interrupts.sleep)
         broker, client, is_local = server.url, server.client, server.is_local
         if plan.project is not None and not is_local:
             check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
@@ -261,11 +265,11 @@ class BrokerDeployment:
             self._worker = worker = PrivateWorker(folder)
             stack.callback(worker.kill)
 
-    def _connect(self, folder: Path) -> _Server:
+    def _connect(self, folder: Path, sleep: Callable[[float], None] = time.sleep) -> _Server:
         """Return the server, with a connection to it; once."""
         if self._server is None:
             url, is_local, is_private = self._find(folder)
-            client = connect(url, role="driver")
+            client = _reach(url, sleep)
             self._held.callback(client.close)
             if is_private:
                 Fleet(client, patience_s=_PATIENCE_S).forget_all()
@@ -283,6 +287,22 @@ class BrokerDeployment:
         server = EmbeddedServer.start(folder, binary=binary)
         self._held.callback(server.stop)
         return server.url, True, True
+
+
+def _reach(url: str, sleep: Callable[[float], None]) -> RedisClient:
+    """Connect; a server that is away is waited for as long as by a driver that runs."""
+    deadline = time.monotonic() + _PATIENCE_S
+    is_said = False
+    while True:
+        try:
+            return connect(url, role="driver")
+        except BrokerUnavailable as error:
+            if not error.may_pass or time.monotonic() >= deadline:
+                raise
+            if not is_said:
+                logger.warning("%s; trying again for %g s", error, _PATIENCE_S)
+                is_said = True
+        sleep(RETRY_MAX_S)
 
 
 class BackendDeployment:

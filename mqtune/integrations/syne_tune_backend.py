@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,6 +25,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
 from mqtune.driver.trials import DrivenTrial
+from mqtune.integrations.syne_tune_function import ADAPTER
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 from mqtune.tuner import Tuner
 
@@ -115,6 +116,9 @@ class CeleryBackend(TrialBackend):
     Args:
         entry_point: the path of a script, which gets the config as arguments, with ``--st_checkpoint_dir`` where there is a
             store, and reports as for Syne Tune; or a trainable of mqtune, such as a function of the config.
+        tune_function: in place of an entry point, a function as for Syne Tune's ``PythonBackend``: it takes the config as
+            keywords and reports by its ``Reporter``. It must stand at the top level of a file, and may use what else is there.
+        config_space: as for ``PythonBackend``; nothing depends on it here.
         broker: the URL of the Redis that workers use, or ``mqtune.Local(slots=…)``; by default ``$MQTUNE_BROKER``, and without
             that this machine alone, with ``n_workers`` slots.
         checkpoints: where checkpoints that are folders are stored, and which are kept: a folder, a URL, or ``mqtune.Checkpoints``.
@@ -132,8 +136,10 @@ class CeleryBackend(TrialBackend):
 
     def __init__(
         self,
-        entry_point: AnyTrainable,
+        entry_point: AnyTrainable | None = None,
         *,
+        tune_function: Callable[..., object] | None = None,
+        config_space: Mapping[str, object] | None = None,
         broker: str | Local | None = None,
         checkpoints: str | Path | Checkpoints = Checkpoints(),
         delete_checkpoints: bool = False,
@@ -144,7 +150,9 @@ class CeleryBackend(TrialBackend):
         tags: tuple[str, ...] = (),
     ) -> None:
         super().__init__(delete_checkpoints=delete_checkpoints, pass_args_as_json=pass_args_as_json)
-        self._use(entry_point)
+        if (entry_point is None) is (tune_function is None):
+            raise ConfigurationError("give CeleryBackend an entry_point or a tune_function, and not both")
+        self._use(entry_point, tune_function)
         self._broker = broker
         how = "json" if pass_args_as_json else process.pass_config
         self._settings: dict[str, Any] = {
@@ -172,8 +180,11 @@ class CeleryBackend(TrialBackend):
         self._is_loaded = False
         self._forget()
 
-    def _use(self, entry_point: AnyTrainable) -> None:
-        self._trainable = KnownTrainable(*TrainableSpec.of(entry_point))
+    def _use(self, entry_point: AnyTrainable | None, tune_function: Callable[..., object] | None = None) -> None:
+        known = (
+            TrainableSpec.of(entry_point) if tune_function is None else TrainableSpec.of(tune_function, adapter=ADAPTER)
+        )
+        self._trainable = KnownTrainable(*known)
 
     def _forget(self) -> None:
         """Have no connection, and nothing that can be read again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import queue
@@ -252,6 +253,11 @@ _FORMS: Final = (
 )
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
 
+#: What a machine answers for a server that is down, or starts again.
+_PASSING: Final = frozenset(
+    {errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT}
+)
+
 #: Roles that obey whoever can write to the broker.
 _TRUSTING: Final = frozenset({"driver", "worker"})
 
@@ -287,7 +293,10 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
         )
     answer = outcome[0]
     if isinstance(answer, BaseException):
-        raise _explain(answer, url) from None
+        explained = _explain(answer, url)
+        if isinstance(explained, BrokerUnavailable):
+            explained.may_pass = _may_pass(answer)
+        raise explained from None
     _warn_of_eviction(answer, url)
     if role in _TRUSTING:
         _warn_of_open_doors(url)
@@ -524,6 +533,15 @@ def _explain(error: BaseException, url: str) -> BaseException:
                 f"no Redis answers at {place} ({reason}); start it, or give the address of one that runs"
             )
     return error
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the server may be there in a moment; not where a name, a port, a login or a certificate is wrong."""
+    if isinstance(error, redis.exceptions.BusyLoadingError | redis.sentinel.MasterNotFoundError):
+        return True
+    # redis-py says what it met in words; the error that it met has the number.
+    met = error if isinstance(error, OSError) and error.errno else error.__context__
+    return isinstance(met, OSError) and met.errno in _PASSING
 
 
 def _briefly(reason: str) -> str:

@@ -13,7 +13,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, NoReturn, cast, get_args
@@ -86,8 +86,11 @@ class TrainableSpec:
         return cls(**found)
 
     @classmethod
-    def of(cls, trainable: object) -> tuple[TrainableSpec, Path]:
-        """Return the spec of a function, class or script, and the code root below which it was found here."""
+    def of(cls, trainable: object, *, adapter: str = "") -> tuple[TrainableSpec, Path]:
+        """Return the spec of a function, class or script, and the code root below which it was found here.
+
+        A function for which there is an *adapter* may take whatever that calls it with.
+        """
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
         if inspect.isclass(trainable):
@@ -103,8 +106,9 @@ class TrainableSpec:
                 f"trainable {trainable!r} is not a function, a class or the path of a script; "
                 "give a function that takes the config"
             )
-        _check_function(trainable)
-        return cls._name(trainable, "function")
+        _check_function(trainable, adapter)
+        spec, code_root = cls._name(trainable, "function")
+        return replace(spec, adapter=adapter), code_root
 
     @classmethod
     def in_module(cls, trainable: Function | type, module: str) -> TrainableSpec:
@@ -154,7 +158,10 @@ class TrainableSpec:
         choices = [base] if self.script else [base.with_name(base.name + ".py"), base / "__init__.py"]
         path = next((path for path in choices if path.is_file()), None)
         if path is None:
-            raise TrainableNotFound(f"{what} is not below the code root {code_root}")
+            raise TrainableNotFound(
+                f"{what} is not below the code root {code_root}: start this program and the workers in one folder, the one that "
+                "has the code, or give workers that folder by --code-root"
+            )
         _check_inside(path, code_root, what)
         return path
 
@@ -260,12 +267,12 @@ def extras_of(function: Function) -> tuple[str, ...]:
     return extras
 
 
-def _check_function(function: Function) -> None:
+def _check_function(function: Function, adapter: str = "") -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainableNotFound(
             f"trainable {function.__name__!r} is an async function; write a plain one that calls asyncio.run"
         )
-    if "<" not in function.__qualname__:
+    if "<" not in function.__qualname__ and not adapter:
         extras_of(function)
 
 

@@ -429,7 +429,8 @@ def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_o
     ]
 
 
-def test_what_can_not_be_reached_ends_the_loop_and_no_trial(tmp_path: Path) -> None:
+def test_what_can_not_be_reached_ends_the_loop_and_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqtune.driver.connect._PATIENCE_S", 0.0)
     with MqtuneRunner(trainables.slow, backend="redis://127.0.0.1:1/0") as runner:
         experiment = experiment_of(runner)
         trial = experiment.new_trial().add_arm(Arm({"x": 0.5})).mark_running()

@@ -18,7 +18,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.core.errors import JournalGone
+from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialStatus
 from mqtune.journal.connection import connect
@@ -178,6 +178,31 @@ def restart(place: Place, wait: Callable[[float], object]) -> None:
     place.server.kill()
     wait(0.5)
     place.server.start()
+
+
+def test_a_program_that_starts_while_redis_is_away_waits_for_it(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(place, steps=2)
+    found: list[mqtune.Results] = []
+    place.server.kill()
+    try:
+        starting = threading.Thread(target=lambda: found.append(run.tuner().run()), daemon=True)
+        starting.start()
+        eventually(lambda: "no Redis answers at" in caplog.text, BACK_S)
+    finally:
+        place.server.start()
+
+    starting.join(BACK_S)
+    assert "trying again for 300 s" in caplog.text
+    run.check(found[0])
+
+
+def test_a_program_that_was_given_a_wrong_place_is_told_at_once(place: Place) -> None:
+    wrong = place.server.url.replace("redis://:", "redis://:wrong")
+    for url in (wrong, "redis://no-such-host.invalid:6379/0"):
+        tuner = mqtune.Tuner(trainables_counting.counts, {}, metric="loss", mode="min", backend=url)
+
+        with pytest.raises(BrokerUnavailable):
+            tuner.run()
 
 
 @pytest.mark.parametrize(

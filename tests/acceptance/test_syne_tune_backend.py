@@ -20,6 +20,7 @@ from running import HERE
 from waiting import eventually
 
 import mqtune
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import TrialStatus
 
 pytest.importorskip("syne_tune", reason="its dependencies take some 800 MB; pip install 'mqtune[syne-tune]'")
@@ -119,6 +120,24 @@ def test_each_result_is_told_once_and_a_trial_goes_on_from_the_one_that_it_was_p
     trials = experiment(backend)
     assert trials.outcome == "finished"
     assert [(each.status, len(each.attempts)) for each in trials] == [(TrialStatus.COMPLETED, 3)] * 2
+
+
+def test_a_function_for_their_python_backend_runs_as_it_is(fleet: str) -> None:
+    space = {"x": uniform(0, 1), "epochs": 3, "label": "a"}
+    backend = CeleryBackend(tune_function=trainables.height, config_space=space, broker=fleet)
+    scheduler = Told({"x": 0.5, "epochs": 3, "label": "a"}, {"x": 0.25, "epochs": 3, "label": "a"}, decisions={2: STOP})
+
+    tuner_of(backend, scheduler).run()
+
+    assert sorted(scheduler.results) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    first = next(experiment(backend).reports("0001"))
+    assert (first.metrics["loss"], first.metrics["label"]) == (0.5, "a")
+
+
+@pytest.mark.parametrize("given", [{}, {"entry_point": trainables.epochs, "tune_function": trainables.height}])
+def test_a_backend_runs_an_entry_point_or_a_function(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="an entry_point or a tune_function, and not both"):
+        CeleryBackend(**given)
 
 
 def test_a_trial_begins_with_the_checkpoint_of_one_that_was_stopped(fleet: str) -> None:
