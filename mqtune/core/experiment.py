@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 from collections import deque
@@ -34,6 +35,7 @@ from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
     FORGOTTEN,
+    ITERATION,
     UNDRIVEN,
     Action,
     Attempt,
@@ -55,8 +57,8 @@ from mqtune.core.trial import (
 )
 from mqtune.core.usage import sound_usage
 
-#: Attempts of one trial that may be lost, or requeued without a report, before it counts as failed: more than a flaky machine
-#: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
+#: Attempts in a row of one trial that may be lost, or requeued without a report, without coming further before it counts as failed: more
+#: than a flaky machine causes, fewer than a trial that takes its machine down with it would burn through a fleet.
 LOST_BUDGET: Final = 5
 #: The action of a request that changes labels, which is in force from the moment in which it is in the journal, and its arguments.
 LABEL: Final = "label"
@@ -107,11 +109,19 @@ class Experiment:
         metric: the metric that it optimises, or the list of them.
         mode: "min" or "max", or a list of one for each metric.
         max_failures: how often a trial may fail in user code and run again; -1 for any number.
+        max_lost: how many attempts in a row a trial may lose without coming further, and run again; -1 for any number.
         accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
     """
 
     def __init__(
-        self, name: str, *, metric: Metric, mode: Modes, max_failures: int = 0, accept_no_report: bool = False
+        self,
+        name: str,
+        *,
+        metric: Metric,
+        mode: Modes,
+        max_failures: int = 0,
+        max_lost: int = LOST_BUDGET,
+        accept_no_report: bool = False,
     ) -> None:
         self.name = name
         self.objective = Objective.of(metric, mode)
@@ -119,13 +129,14 @@ class Experiment:
         self.metric = self.objective.metrics[0] if self.objective.is_single else ""
         self.mode = self.objective.modes[0]
         self.max_failures = max_failures
+        self.max_lost = max_lost
         self.accept_no_report = accept_no_report
         self.trials: dict[TrialId, Trial] = {}
         #: The trials that were added with a key, by it.
         self.keys: dict[str, TrialId] = {}
         self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
-        #: Trials whose attempt ended and that want another one, in the order in which they came to it.
-        self.to_retry: deque[TrialId] = deque()
+        #: Trials whose attempt ended and that want another one, in the order of their precedence.
+        self.to_retry: list[TrialId] = []
         #: Trials that were paused to go on at once, in the order in which they came to it.
         self.to_restart: deque[TrialId] = deque()
         #: Requests that no driver has answered, by id, in the order in which they are to be carried out.
@@ -442,7 +453,7 @@ class Experiment:
         if attempt is trial.attempt:
             status, reason = self._status_after(trial, attempt, outlived=event.outlived)
             if status is TrialStatus.STAGED:
-                self.to_retry.append(trial.id)
+                bisect.insort(self.to_retry, trial.id, key=lambda id_: self.trials[id_].precedence)
             elif status is TrialStatus.PAUSED and trial.restart is not None:
                 self.to_restart.append(trial.id)
             decided = trial.decision is not None and attempt.stop is not None
@@ -491,6 +502,7 @@ class Experiment:
         end = attempt.end
         if trial.decision is not None:
             # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
+            trial.reached, trial.setbacks, trial.lost = 0.0, 0, 0
             by_hand = attempt.stop is not None and attempt.stop.by == "user"
             if trial.decision.action is Action.COMPLETE and by_hand:
                 # Who says so knows what it has reported.
@@ -516,19 +528,19 @@ class Experiment:
             return self._status_of_failed(trial, _in_short(attempt))
         if attempt.error_type == FORGOTTEN:
             return TrialStatus.STAGED, attempt.error
-        # What the driver took back itself, was given back because there was none, or was lost with Redis, says nothing
-        # against the trial.
-        gone = [a for a in trial.attempts if not a.intent.hands_back and a.error_type not in _BLAMELESS]
-        # Nor does a worker that was told to go, as in a cloud it is every few hours: it must only get somewhere in between.
-        lost = sum(a.end is AttemptEnd.LOST or (a.end is AttemptEnd.HANDED_BACK and not a.reports) for a in gone)
+        # What was given back because there was no driver says nothing against the trial. Nor does a worker that was told to go, as in a
+        # cloud it is every few hours: it must only get somewhere in between.
+        if attempt.error_type != UNDRIVEN and (end is AttemptEnd.LOST or not attempt.reports):
+            _set_back(trial)
+            trial.lost += 1
         worker = attempt.worker or "its worker"
         what = f"{end.value if end else 'lost'} by {worker}"
         if attempt.could_not_start:
             what = f"could not be started by {worker}: {_in_short(attempt)}"
-        if lost > LOST_BUDGET:
+        if 0 <= self.max_lost < trial.lost:
             return (
                 TrialStatus.FAILED,
-                f"{what}; {lost} attempts were lost or requeued, which is the most a trial may have",
+                f"{what}; {trial.lost} attempts in a row were lost or requeued without coming further, and max_lost={self.max_lost}",
             )
         return TrialStatus.STAGED, what
 
@@ -549,16 +561,22 @@ class Experiment:
 
     def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         trial.failures += 1
+        _set_back(trial)
         again = self.max_failures < 0 or trial.failures <= self.max_failures
         return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
-
-
-_BLAMELESS: Final = (UNDRIVEN, FORGOTTEN)
 
 
 def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:
     trial.checkpoint = checkpoint
     trial.checkpoints[checkpoint] = SavedCheckpoint(checkpoint, at, metrics)
+
+
+def _set_back(trial: Trial) -> None:
+    """Count that an attempt has failed, or was lost: one more in a row, unless the trial has come further since the last one."""
+    reached = trial.last_metrics.get(ITERATION, trial.reports)
+    if is_number(reached) and reached > trial.reached:
+        trial.reached, trial.setbacks, trial.lost = reached, 0, 0
+    trial.setbacks += 1
 
 
 def _in_short(attempt: Attempt) -> str:

@@ -519,6 +519,11 @@ class Trial:
     #: The last report of the current attempt that came after its decision.
     late_metrics: Metrics = field(default_factory=dict)
     failures: int = 0
+    #: How far it had come when its last attempt failed, or was lost, without having been told to end: the iteration of its last report.
+    reached: float = 0.0
+    #: How many attempts in a row have ended so without coming further, and how many of these were lost or requeued.
+    setbacks: int = 0
+    lost: int = 0
     has_metric: bool = False
     last_metrics: Metrics = field(default_factory=dict)
     last_timestamp: float = 0.0
@@ -532,6 +537,11 @@ class Trial:
     def attempt(self) -> Attempt:
         """The current attempt, which is the last one; IndexError before the first is staged."""
         return self.attempts[-1]
+
+    @property
+    def precedence(self) -> tuple[bool, int, str]:
+        """A sort key of trials that are to run again: those that have come somewhere first, and then in the order of their numbers."""
+        return not (self.checkpoints or self.reports), len(self.id), self.id
 
     @property
     def is_busy(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.core.events import decode_definition
-from mqtune.core.experiment import Experiment
+from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.keys import is_name
 from mqtune.core.objective import Objective
 from mqtune.core.registry import CLASS, described, differences
@@ -47,7 +47,7 @@ from mqtune.trainable.experiment_code import changed_files, fingerprints, read_c
 from mqtune.trainable.spec import TrainableSpec
 
 #: What counts of a definition that was written before it had this, and what must not change.
-_BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn"}
+_BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
 
 
 class Plan:
@@ -119,6 +119,7 @@ class Plan:
             metric=settings.metric,
             mode=settings.mode,
             max_failures=failures.max_failures,
+            max_lost=failures.max_lost,
             accept_no_report=failures.accept_no_report,
         )
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cas
 from mqtune.core.callback import Callback
 from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.resources import Resources
 from mqtune.core.shares import PRIORITIES, Priority
@@ -142,8 +143,9 @@ class Failures(_Checked):
     """What happens when a trial fails, a report can't be read, or the driver is lost.
 
     Args:
-        max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always. Attempts that
-            are lost with their worker, or requeued by it, have a budget of their own.
+        max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always.
+        max_lost: how often in a row a trial is run again whose attempt was lost with its worker, or requeued by it before its first report,
+            while it comes no further than before; -1: always.
         fail_fast: what the first trial that fails for good does: False: nothing; True: all others are stopped; "raise":
             ``run`` raises TrialFailed at once, and the others are requeued.
         metric_from: "first": a first report without the metric, or one of several, or without the time that the scheduler goes by, is a mistyped
@@ -162,6 +164,7 @@ class Failures(_Checked):
     """
 
     max_failures: int = _option(0, _is_retry_count)
+    max_lost: int = _option(LOST_BUDGET, _is_retry_count, is_later=True)
     fail_fast: FailFast = _option(False, _one_of(False, True, "raise"), may_change=True)
     metric_from: MetricFrom = _option("first", _one_of(*get_args(MetricFrom)), may_change=True, is_later=True)
     on_odd_report: OnOddReport = _option("warn", _one_of(*get_args(OnOddReport)), is_later=True)

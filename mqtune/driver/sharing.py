@@ -266,14 +266,13 @@ class Sharing:
         keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
-        """Yield what takes back attempts that wait for a slot beyond the share, the last ones first."""
+        """Yield what takes back attempts that wait for a slot beyond the share; those that would be staged again first go last."""
         surplus = self._experiment.live - keeper.limit
         if surplus <= 0 or not keeper.must_give:
             return
-        for trial in reversed(list(self._experiment.trials.values())):
-            if surplus > 0 and _waits(trial):
-                surplus -= 1
-                yield self._taken_back(trial, keeper.why)
+        waiting = sorted(filter(_waits, self._experiment.trials.values()), key=lambda trial: trial.precedence)
+        for trial in reversed(waiting[-math.ceil(surplus) :]):
+            yield self._taken_back(trial, keeper.why)
 
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""

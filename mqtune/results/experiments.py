@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
-from mqtune.core.experiment import Experiment
+from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId
 from mqtune.journal.base import Entry
@@ -110,8 +110,9 @@ def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentC
 def empty_experiment(created: ExperimentCreated) -> Experiment:
     """Return the experiment that the rest of a journal is folded into."""
     settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
-    accepts = created.definition.get("accept_no_report", False)
-    experiment = Experiment(created.name, **settings, accept_no_report=accepts)
+    later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
+    settings |= {name: created.definition.get(name, default) for name, default in later.items()}
+    experiment = Experiment(created.name, **settings)
     experiment.apply(created)
     return experiment
 

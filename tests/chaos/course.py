@@ -9,7 +9,7 @@ from observed import Entry, Observed, Row, Violation, cursor_of, written_at
 
 #: How long after the answer that all is stopped a trial may still come to its own end, in seconds, on a loaded machine.
 _STOPPED_S: Final = 8.0
-#: Attempts of a trial that may be lost or requeued before it counts as failed.
+#: Attempts in a row of a trial that may be lost, or requeued before a report, without coming further, before it counts as failed.
 _LOST_BUDGET: Final = 5
 _TERMINAL: Final = frozenset({"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
 #: The intents that end an attempt so that its trial runs again.
@@ -31,6 +31,7 @@ class _Trial:
         self.decision = ""
         self.failures = 0
         self.gone = 0
+        self.iteration = self.reached = 0
         self.shown = 0
         self.last_shown = 0
         self.checkpoint = ""
@@ -140,6 +141,7 @@ class Course:
         if is_current and not trial.decision:
             trial.shown += 1
             trial.last_shown = row.sequence
+            trial.iteration = row.metrics.get("training_iteration", trial.shown)
             self.calls.append(("report", row.trial, row.attempt, row.sequence))
         elif not is_current and not trial.decision and trial.intent not in _TAKES_BACK:
             self._wrong(
@@ -203,9 +205,9 @@ class Course:
             self._wrong("end", entry, f"trial {entry.body['trial']} runs to its end, and all was to be stopped")
 
     def _status_after(self, trial: _Trial, end: str) -> str:
-        gone = end in ("lost", "handed_back") and trial.intent not in _TAKES_BACK
-        trial.gone += gone
+        gone = end == "lost" or (end == "handed_back" and not trial.last_shown)
         if trial.decision:
+            trial.reached = trial.gone = 0
             return _AFTER_DECISION[trial.decision]
         if end == "completed":
             return "COMPLETED"
@@ -215,8 +217,17 @@ class Course:
             return "ABANDONED"
         if end == "failed":
             trial.failures += 1
+            self._set_back(trial)
             return "FAILED" if trial.failures > self._observed.max_failures else "STAGED"
+        if gone:
+            self._set_back(trial)
+            trial.gone += 1
         return "FAILED" if trial.gone > _LOST_BUDGET else "STAGED"
+
+    @staticmethod
+    def _set_back(trial: _Trial) -> None:
+        if trial.iteration > trial.reached:
+            trial.reached, trial.gone = trial.iteration, 0
 
     def _drop(self, entry: Entry, body: dict[str, Any]) -> None:
         for checkpoint in body["checkpoints"]:

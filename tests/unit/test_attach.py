@@ -91,7 +91,7 @@ ODD: dict[str, dict[str, Any]] = {
     "limits": {
         "max_trials": 7,
         "run": mqtune.Run(max_concurrent=3),
-        "failures": mqtune.Failures(max_failures=-1, fail_fast="raise"),
+        "failures": mqtune.Failures(max_failures=-1, max_lost=9, fail_fast="raise"),
         "process": mqtune.Process(ttl_s=1.5),
     },
     "scheduler": {

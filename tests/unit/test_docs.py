@@ -101,7 +101,7 @@ def test_every_end_of_an_attempt_is_told():
 def test_the_figures_are_those_of_the_code():
     doing = section("What can be done to it")
 
-    assert f"STAGED again, {LOST_BUDGET} times at most" in section("Attempts")
+    assert f"more than `max_lost` times in a row, {LOST_BUDGET} by default" in section("Attempts")
     assert f"{PAUSE_GRACE_S / 60:g} minutes to end its step" in doing
     assert f"has {TOLD_GRACE_S:g} s for its `finally` blocks" in " ".join(doing.split())
     assert f"SIGTERM, and {TERMINATE_GRACE_S:g} s later SIGKILL" in " ".join(doing.split())

@@ -31,8 +31,8 @@ ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 class Story:
     """An experiment, and short words for what happens to it."""
 
-    def __init__(self, *, mode: Mode = "min", max_failures: int = 0) -> None:
-        self.experiment = Experiment("x", metric="loss", mode=mode, max_failures=max_failures)
+    def __init__(self, *, mode: Mode = "min", max_failures: int = 0, max_lost: int = LOST_BUDGET) -> None:
+        self.experiment = Experiment("x", metric="loss", mode=mode, max_failures=max_failures, max_lost=max_lost)
         self.sequence = 0
 
     def trial(self, trial: TrialId = ONE) -> Trial:
@@ -63,10 +63,11 @@ class Story:
     def run(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
         return self.stage(trial, attempt).start(trial, attempt)
 
-    def report(self, *values: Any, trial: TrialId = ONE, attempt: int = 1) -> Story:
+    def report(self, *values: Any, trial: TrialId = ONE, attempt: int = 1, **others: Any) -> Story:
         for value in values:
             self.sequence += 1
-            self.experiment.apply_report(Report(trial, attempt, self.sequence, 12.0 + self.sequence, {"loss": value}))
+            metrics = {"loss": value, **others}
+            self.experiment.apply_report(Report(trial, attempt, self.sequence, 12.0 + self.sequence, metrics))
         return self
 
     def decide(
@@ -337,12 +338,25 @@ def test_a_trial_without_reports_is_tried_again_like_one_that_failed() -> None:
 def test_staging_the_next_attempt_takes_a_trial_from_the_waiting_ones() -> None:
     story = Story(max_failures=1)
     story.run(ONE).run(TWO).run(THREE).fail(TWO).fail(ONE).fail(THREE)
-    assert list(story.experiment.to_retry) == [TWO, ONE, THREE]
+    assert list(story.experiment.to_retry) == [ONE, TWO, THREE]
 
     story.stage(TWO, 2).stage(THREE, 2)
 
     assert list(story.experiment.to_retry) == [ONE]
     assert (story.experiment.live, story.experiment.busy) == (2, 3)
+
+
+def test_trials_that_have_come_somewhere_run_again_first_and_the_others_in_their_order(story: Story) -> None:
+    """In whatever order they were taken back: what a person put first, or a grid's beginning, stays first."""
+    ids = [TrialId(name) for name in ("0001", "0002", "0003", "9999", "10000")]
+    for id_ in ids:
+        story.stage(id_)
+    story.start(ids[2]).report(0.5, trial=ids[2])
+
+    for id_ in (ids[4], ids[1], ids[3], ids[2], ids[0]):
+        story.decide(Intent.HAND_BACK, "hand_back", "its share", trial=id_).end(AttemptEnd.HANDED_BACK, trial=id_)
+
+    assert story.experiment.to_retry == [ids[2], ids[0], ids[1], ids[3], ids[4]]
 
 
 def test_reports_of_all_attempts_count_for_the_trial(story: Story) -> None:
@@ -384,8 +398,66 @@ def test_lost_and_handed_back_attempts_have_a_budget(end: AttemptEnd) -> None:
     story.run(attempt=LOST_BUDGET + 1).end(end, attempt=LOST_BUDGET + 1)
 
     assert story.trial().status is TrialStatus.FAILED
-    assert f"{LOST_BUDGET + 1} attempts were lost or requeued" in story.trial().reason
+    assert f"{LOST_BUDGET + 1} attempts in a row were lost or requeued" in story.trial().reason
     assert list(story.experiment.to_retry) == []
+
+
+def test_a_trial_that_comes_further_each_time_may_be_lost_any_number_of_times(story: Story) -> None:
+    """As on machines that are taken away without notice."""
+    for attempt in range(1, 4 * LOST_BUDGET):
+        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=attempt)
+        story.end(AttemptEnd.LOST, attempt=attempt)
+
+        assert story.trial().status is TrialStatus.STAGED
+
+
+def test_reports_that_a_trial_makes_again_do_not_excuse_its_losses(story: Story) -> None:
+    """Else one without checkpoints that takes its machines down would do so for ever."""
+    for attempt in range(1, LOST_BUDGET + 3):
+        assert story.trial().status is TrialStatus.STAGED if attempt > 1 else True
+        story.run(attempt=attempt)
+        for iteration in (1, 2):
+            story.report(1, attempt=attempt, training_iteration=iteration)
+        story.end(AttemptEnd.LOST, attempt=attempt)
+        if story.trial().status is TrialStatus.FAILED:
+            break
+
+    # The first one came further than none.
+    assert attempt == LOST_BUDGET + 1
+
+
+def test_what_an_attempt_between_two_losses_has_reported_excuses_the_first(story: Story) -> None:
+    story = Story(max_failures=-1, max_lost=1)
+    story.run().end(AttemptEnd.LOST)
+    story.run(attempt=2).report(1, attempt=2, training_iteration=7).fail(attempt=2)
+
+    story.run(attempt=3).end(AttemptEnd.LOST, attempt=3)
+    assert story.trial().status is TrialStatus.STAGED
+    story.run(attempt=4).end(AttemptEnd.LOST, attempt=4)
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert story.trial().reason == (
+        "lost by w@a; 2 attempts in a row were lost or requeued without coming further, and max_lost=1"
+    )
+
+
+def test_a_trial_may_be_lost_as_often_as_was_said() -> None:
+    endless = Story(max_lost=-1)
+    for attempt in range(1, 3 * LOST_BUDGET):
+        endless.run(attempt=attempt).end(AttemptEnd.LOST, attempt=attempt)
+    never = Story(max_lost=0).run().end(AttemptEnd.LOST)
+
+    assert endless.trial().status is TrialStatus.STAGED
+    assert never.trial().status is TrialStatus.FAILED
+
+
+@pytest.mark.parametrize("iteration", ["many", math.nan, True, None])
+def test_an_iteration_that_is_no_number_disturbs_no_count(story: Story, iteration: Any) -> None:
+    for attempt in range(1, LOST_BUDGET + 2):
+        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=iteration)
+        story.end(AttemptEnd.LOST, attempt=attempt)
+
+    assert story.trial().status is TrialStatus.FAILED
 
 
 def test_an_attempt_that_could_not_be_started_is_no_failure_and_says_why(story: Story) -> None:

@@ -90,7 +90,7 @@ def entries_in(folder: Path) -> list[Entry]:
 
 def test_every_field_is_in_a_state() -> None:
     experiment = vars(Experiment("name", metric="loss", mode="min"))
-    defined = {"name", "objective", "metric", "mode", "max_failures", "accept_no_report", "_sign"}
+    defined = {"name", "objective", "metric", "mode", "max_failures", "max_lost", "accept_no_report", "_sign"}
     converted = {"trials", "counts", "requests", "code_changes", "labels", "best"}
 
     assert experiment.keys() - defined - converted <= set(STATE_FORM)

@@ -12,7 +12,7 @@ import pytest
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.shares import Demand, Pool, Priority
 from mqtune.core.shares import Table as Shared
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
 from mqtune.driver.sharing import GRACE_S, RECKON_S, TURN_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
 
 QUEUE = ["q"]
@@ -270,6 +270,30 @@ def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_s
     list(sharing.look(None))
     assert table.demands["a"].wanted == 2
     assert look(other, hungry(2), priority="high") == 2
+
+
+def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
+    """First those that never ran, from the last one on; then those that have come somewhere."""
+    table = Table(q=4)
+    trials = {id_: waiting_trial(id_, reports=3 * (id_ == "0004")) for id_ in ("0001", "0002", "0003", "0004")}
+    experiment = SimpleNamespace(trials=trials, counts=Counter(), live=4, mode="min")
+    sharing = Sharing(experiment, Seat(table, "a", QUEUE), Standing())  # type: ignore[arg-type]
+    other = table.keeper("b")
+    list(sharing.look(None))
+
+    look(other, hungry(0))
+
+    assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002"]
+    table.now += 60.0
+    look(other, hungry(2), priority="high")
+    experiment.live = 4
+    assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002", "0001", "0004"]
+
+
+def waiting_trial(id_: str, *, reports: int) -> Trial:
+    trial = Trial(TrialId(id_), {}, TrialStatus.STAGED, reports=reports)
+    trial.attempts.append(Attempt(1, staged_at=0.0))
+    return trial
 
 
 def running_trial(id_: str) -> SimpleNamespace:
