@@ -24,7 +24,7 @@ from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
 from mqtune.journal.demands import Demands
-from mqtune.journal.redis import retrying
+from mqtune.journal.redis import is_full, retrying
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,10 @@ class CeleryBackend(QueueBackend):
         self._send_all([(Offer(trial, attempt, config), queue)])
 
     def _send_all(self, placed: Sequence[tuple[Offer, str]]) -> None:
-        """Put messages on queues; all of them again after an outage, as some may have been lost."""
+        """Put messages on queues; all of them again after an outage, as some may have been lost.
+
+        On a full server they are left out: nothing could begin, the driver has other work, and it publishes them again later.
+        """
 
         def send() -> None:
             self._connect()
@@ -171,8 +174,10 @@ class CeleryBackend(QueueBackend):
                 with self._producer.channel.together():
                     for offer, queue in placed:
                         self._send_task(offer, queue)
-            except BaseException:
+            except BaseException as error:
                 self._disconnect()
+                if is_full(error):
+                    return
                 raise
 
         retrying(send, patience_s=self._patience_s, also=(OperationalError, OSError))

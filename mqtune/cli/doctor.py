@@ -18,6 +18,7 @@ from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.version import __version__
+from mqtune.journal.room import MAKE_ROOM, Room
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Less free space than this, in bytes, is soon used up by checkpoints and logs.
 _SPACE_BYTES: Final = 1 << 30
-#: A share of its memory limit from which on a server is nearly full.
-_FULL: Final = 0.8
 #: A round trip, in seconds, from which on trials in lockstep are slowed down.
 _FAR_S: Final = 0.1
 #: A difference of clocks, in seconds, that people who compare log files notice.
@@ -217,13 +216,11 @@ def _memory(info: object) -> Iterator[Finding]:
     from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
 
     said = info if isinstance(info, dict) else {}
-    used, most = said.get("used_memory", 0), said.get("maxmemory", 0)
-    limit = f" of {most / (1 << 20):.0f} MiB" if most else ", no limit"
-    text = f"{used / (1 << 20):.0f} MiB used{limit}"
-    if most and used > _FULL * most:
-        yield Finding("memory", "warning", text, "raise maxmemory; when it is full, drivers and workers wait")
+    room = Room.of(said)
+    if room.shortage:
+        yield Finding("memory", "problem" if room.is_full else "warning", room.shortage, MAKE_ROOM)
     else:
-        yield Finding("memory", "ok", text)
+        yield Finding("memory", "ok", str(room))
     if policy := eviction_policy(said):
         way_out = "redis-cli config set maxmemory-policy noeviction; of a managed Redis it is a setting of its own"
         yield Finding("eviction", "problem", f"{policy}: a full server deletes experiments", way_out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -21,6 +21,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.shares import QUOTA_USED, SHARE_USED
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import meets
+from mqtune.journal.room import FULL, MAKE_ROOM, Room
 from mqtune.results.experiments import duration
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
+#: Causes that a server with room would not remove.
+_UNLIKE_FULL: Final = frozenset({"no driver", "worker gone", "paused", "ending", "redis takes no writes"})
 _WHO: Final = {
     "scheduler": " by the scheduler",
     "stop rule": " by the stop rule",
@@ -123,7 +126,7 @@ class Inquiry:
         if trial is None and self._state is not None and self._state.outcome:
             # The copy on this machine is a moment behind.
             return self._ended(self._state.outcome)
-        return self._of_experiment() if trial is None else self._of_trial(trial)
+        return self._with_memory(self._of_experiment() if trial is None else self._of_trial(trial))
 
     def no_slot(self) -> Reason | None:
         """Return why no slot takes another trial now: none fits, or all are busy; None when one is free."""
@@ -142,6 +145,30 @@ class Inquiry:
             return None
         with Client(self._url) as there:
             return there.experiment(self._place.name).state()
+
+    def _with_memory(self, reason: Reason) -> Reason:
+        """Return a reason with what is to be said of its server's memory."""
+        room = Room.of(self._server)
+        if reason.cause == "ended" or not room.shortage:
+            return reason
+        # The driver says it, too, where it lives.
+        text = reason.text if FULL in reason.text else f"{reason.text}; {room.shortage}"
+        if not room.is_full or reason.cause in _UNLIKE_FULL:
+            return reason._replace(text=text)
+        return reason._replace(cause="redis full", text=text, way_out=MAKE_ROOM)
+
+    @cached_property
+    def _server(self) -> Mapping[str, object]:
+        """What the server says of itself, where this account may ask."""
+        from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+        from mqtune.journal.redis import retrying  # noqa: PLC0415
+
+        if self._url is None:
+            return {}
+        with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
+            info: Mapping[str, object] = retrying(client.info, patience_s=0)
+            return info
+        return {}
 
     # An experiment.
 
@@ -179,6 +206,10 @@ class Inquiry:
         if state is not None and state.is_driven:
             return None
         counts, name = self._counts, self._place.name
+        if state is not None and self._server.get("aof_last_write_status", "ok") != "ok":
+            # Nothing but a write could tell.
+            text = f"whether a driver lives is not known: Redis can't write its file, and so takes no writes for {name}"
+            return Reason("redis takes no writes", text, way_out="make room on its disk; its log says more")
         if state is None:
             return Reason("no driver", f"nobody drives {name}, so nothing starts", way_out=self._go_on)
         rest = f"; {_runs(running)} on without one" if (running := counts[TrialStatus.RUNNING]) else ""

@@ -160,7 +160,7 @@ class Driver:
     def waiting_for(self) -> str:
         """Why nothing runs, or no more than its share of a fleet; else an empty text."""
         if self.experiment.counts[TrialStatus.RUNNING] or self._draining or self.is_finished:
-            return "" if self._draining else self._slots.sharing.why
+            return "" if self._draining else self._timers.why_full or self._slots.sharing.why
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:

@@ -14,6 +14,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.publishing import publish_all
+from mqtune.driver.room import RoomWatch
 from mqtune.driver.sharing import LOOK_S, SharedFleet
 from mqtune.journal.base import Held, entry_order
 from mqtune.journal.copy import JournalReader
@@ -101,8 +102,9 @@ class DriverTimers:
                 _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
                 _Timer(_RECONCILE_PART_S, self._reconcile, now),
             ]
-        #: Why no attempt runs yet, for people; empty when one does, or nothing is known.
-        self.held_up_by = ""
+        self._room = RoomWatch()
+        #: Who imports code while no attempt runs yet, for people.
+        self._importing = ""
         #: When the next timer is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
@@ -127,7 +129,19 @@ class DriverTimers:
         """Keep the lock if it is time, and do nothing else: for what takes long before the loop runs."""
         self._timers[0].run_if_due(self._clock.monotonic())
 
+    @property
+    def why_full(self) -> str:
+        """Why nothing begins, for people, if the server is full."""
+        return self._room.why
+
+    @property
+    def held_up_by(self) -> str:
+        """Why no attempt runs yet, for people; empty when one does, or nothing is known."""
+        return self._room.why or self._importing
+
     def _keep_lock(self) -> None:
+        # Before the lock, which tells others why nothing starts.
+        self._room.look(self._journal.room())
         self._restorer.lock(self._owner, LOCK_S)
 
     def forfeit_leases(self, error_type: str) -> list[Lose]:
@@ -139,7 +153,7 @@ class DriverTimers:
         """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
         expired = self._journal.expired()
         if expired:
-            # A server that is full answers, and takes no renewal of a lease: a write waits until it does.
+            # A server whose disk is full answers, and takes no renewal of a lease: a write waits until it does.
             self._keep_lock()
         now = self._clock.monotonic()
         # The look itself may have waited for a server that was away, or frozen.
@@ -188,7 +202,7 @@ class DriverTimers:
     def _look_at_held(self) -> None:
         counts = self._experiment.counts
         is_waiting = counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
-        self.held_up_by = _in_words(self._journal.held()) if is_waiting else ""
+        self._importing = _in_words(self._journal.held()) if is_waiting else ""
 
     def look_at_fleet_if_changed(self) -> None:
         """Look at the slots again if a worker has come or gone."""

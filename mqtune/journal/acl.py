@@ -230,7 +230,7 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
     """Return the rules for requests to the driver; a worker requests that a trial whose task was revoked is abandoned."""
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
-        Rule("hget hset hexists", (kept.meta, kept.requests)),
+        Rule("hget hset hdel hexists", (kept.meta, kept.requests)),
         Rule("xadd", (kept.journal,)),
         Rule("publish", channels=(kept.metrics,)),
     ]

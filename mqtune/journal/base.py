@@ -12,6 +12,7 @@ from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.journal.again import Again
+from mqtune.journal.room import Room
 
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
@@ -167,6 +168,10 @@ class Journal(ABC):
     fleet_changed: bool = False
 
     # For the driver.
+
+    def room(self) -> Room | None:
+        """Return the room in the server's memory; None where there is no server, or this account may not know."""
+        return None
 
     @abstractmethod
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:

@@ -196,7 +196,8 @@ class Fleet:
         """Remove a worker and wake all drivers; a no-op when another process has its name."""
 
         def remove() -> None:
-            with self._client.pipeline() as pipe:
+            # No transaction, which a full server may refuse whatever is in it.
+            with self._client.pipeline(transaction=False) as pipe:
                 pipe.delete(worker_key(worker))
                 pipe.zrem(WORKERS, worker)
                 pipe.execute()
@@ -212,7 +213,13 @@ class Fleet:
 
     def announce(self, worker: str, what: str) -> None:
         """Wake all drivers: a worker has joined, left, or changed its description."""
-        self._retrying(lambda: self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH))
+
+        def add() -> None:
+            # Drivers look by themselves, too; a heartbeat must not wait until a full server has room.
+            with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+                self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH)
+
+        self._retrying(add)
 
     def workers(self) -> list[WorkerInfo]:
         """Return the workers whose heartbeat has not expired, by name."""

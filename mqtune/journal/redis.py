@@ -50,7 +50,8 @@ from mqtune.journal.base import (
     Released,
     Segment,
 )
-from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient
+from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
+from mqtune.journal.room import FULL, MAKE_ROOM, Room
 
 _PRELUDE: Final = "prelude"
 
@@ -119,6 +120,10 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (
 #: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
 #: its replicas or its master are away, a script holds it up.
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
+#: A server without memory says so, in words of its own or, where a script met it (6.2), in a script's.
+_FULL: Final = "used memory > 'maxmemory'"
+#: The action of a request that adds a trial: it waits while the server is full, as reports do.
+_ADD: Final = "add"
 #: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
 #: say only "The user executing the script can't run this command".
 _DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
@@ -132,9 +137,9 @@ def retrying(
     also: tuple[type[BaseException], ...] = (),
     on_return: Callable[[], None] = lambda: None,
 ) -> T:
-    """Return the result of *call*, retrying while the server is away; errors in *also* count as that.
+    """Return the result of *call*, retrying while the server is away or full; errors in *also* count as away.
 
-    *on_return* is called when the server has been away and is back.
+    *on_return* is called when the server has been away and is back. A full server is waited for without end, but by people.
 
     Raises:
         BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
@@ -143,6 +148,7 @@ def retrying(
     away = _AWAY + also
     caught: tuple[type[BaseException], ...] = (*away, ResponseError)
     since: float | None = None
+    was_full = False
     wait_s = RETRY_MIN_S
     while True:
         try:
@@ -155,21 +161,37 @@ def retrying(
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
             now = time.monotonic()
-            if since is None:
-                since = now
-                what = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
-                limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
-                logger.warning("Redis %s (%s); trying again%s", what, error, limit)
-            if now - since >= patience_s or (closing is not None and closing.is_set()):
+            if since is None or is_full(error) != was_full:
+                _log_wait(error, patience_s)
+            since, was_full = now if since is None else since, is_full(error)
+            # It answers, and says what is the matter: only people are not kept waiting.
+            waits_on = was_full and patience_s > CONNECT_TIMEOUT_S
+            if (now - since >= patience_s and not waits_on) or (closing is not None and closing.is_set()):
+                if was_full:
+                    raise BrokerUnavailable(f"{FULL} and refused for {now - since:.0f} s; {MAKE_ROOM}") from None
                 did = "refused" if isinstance(error, ResponseError) else "gave no answer"
                 raise BrokerUnavailable(f"Redis {did} for {now - since:.0f} s: {error}") from None
             (closing or threading.Event()).wait(_spread.uniform(wait_s / 2, wait_s))
             wait_s = min(wait_s * 2, RETRY_MAX_S)
         else:
             if since is not None:
-                logger.warning("Redis is back after %.1f s", time.monotonic() - since)
+                logger.warning("Redis %s after %.1f s", "has room" if was_full else "is back", time.monotonic() - since)
                 on_return()
             return result
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a server has refused a command because its memory is used up."""
+    return _FULL in str(error)
+
+
+def _log_wait(error: BaseException, patience_s: float) -> None:
+    if is_full(error):
+        logger.warning("%s, and what takes memory waits; %s", FULL, MAKE_ROOM, extra={"action": "broker_is_full"})
+        return
+    what = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
+    limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
+    logger.warning("Redis %s (%s); trying again%s", what, error, limit)
 
 
 def experiments_on(client: Any, *, patience_s: float) -> list[str]:
@@ -330,6 +352,12 @@ class RedisJournal(Journal):
         loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
         waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
         return self._run("lock", keys, [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits])
+
+    def room(self) -> Room | None:
+        try:
+            return Room.of(self._retrying(lambda: self._client.info("memory")))
+        except (AccessDenied, ResponseError):
+            return None
 
     def kept_on_loss(self) -> OnLoss:
         """Return what the last driver has said that workers do without one."""
@@ -530,9 +558,10 @@ class RedisJournal(Journal):
         self.erase(trials)
 
         def delete() -> None:
-            with self._client.pipeline() as pipe:
-                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal)
+            # No transaction, which a full server may refuse whatever is in it. Until the lock goes, nobody can take the name.
+            with self._client.pipeline(transaction=False) as pipe:
                 pipe.zrem(EXPERIMENTS, self.experiment)
+                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal)
                 pipe.execute()
 
         self._retrying(delete)
@@ -550,7 +579,9 @@ class RedisJournal(Journal):
                 pipe.execute()
 
     def request(self, event: Requested) -> str:
-        entry: bytes = self._write("request", [self._keys.requests], [event.id, event.encode()])
+        # What ends or changes something may be what makes room.
+        is_small = event.action != _ADD
+        entry: bytes = self._write("request", [self._keys.requests], [event.id, event.encode(), int(is_small)])
         if not entry:
             raise JournalGone(f"Redis has no experiment {self.experiment!r}")
         return entry.decode()
@@ -559,7 +590,7 @@ class RedisJournal(Journal):
         args: list[Any] = [round(hold_s * 1000)]
         for _, attempt, worker, importing_s in held:
             args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))
-        self._run("hold", [self._keys.trial(each.trial) for each in held], args)
+        self._run("hold", [self._keys.staged, *(self._keys.trial(each.trial) for each in held)], args)
 
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases, QUOTAS]

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import trainables_counting
+from click.testing import CliRunner
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
 from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.cli import group
 from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialStatus
@@ -117,6 +119,13 @@ class Run:
             assert seen[trial.attempts[-1].number][-1] == self.steps
 
 
+def mqtune_says(*arguments: str) -> str:
+    """Return what a command of a person's says, which must succeed."""
+    done = CliRunner().invoke(group, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return str(done.output)
+
+
 def cut(place: Place, wait: Callable[[float], object]) -> None:
     for _ in range(5):
         for line in place.lines:
@@ -214,6 +223,46 @@ def test_trials_run_on_and_everything_arrives_once(place: Place, fault: Callable
     results = run.run(lambda: fault(place, threading.Event().wait))
 
     run.check(results)
+
+
+def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_has_ended_makes_room(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", place.server.url)
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
+    monkeypatch.setattr("mqtune.driver.timers.LOCK_S", 1.5)
+    old = [Run(place, trials=1, steps=3) for _ in range(2)]
+    for each in old:
+        each.check(each.tuner().run())
+    run = Run(place, trials=50, steps=10_000)
+    said: list[str] = []
+
+    def fill_and_end() -> None:
+        place.server.client.config_set("maxmemory", 1)
+        # Longer than its lock, had it not been kept.
+        eventually(lambda: "Redis is full" in caplog.text, BACK_S)
+        threading.Event().wait(2.0)
+        said.append(mqtune_says("why", run.name))
+        said.append(mqtune_says("why", run.name, "0001"))
+        mqtune_says("delete", old[0].name, "--yes")
+        mqtune_says("archive", old[1].name, "--yes")
+        mqtune_says("end", run.name)
+        place.server.client.config_set("maxmemory", 0)
+        eventually(lambda: "Redis has room again" in caplog.text, BACK_S)
+        mqtune_says("end", run.name, "--now")
+
+    try:
+        results = run.run(fill_and_end)
+    finally:
+        place.server.client.config_set("maxmemory", 0)
+
+    for text in said:
+        assert "Redis is full" in text
+        assert "mqtune archive" in text
+        assert "nobody drives" not in text
+    assert not place.server.client.zscore("mqtune:experiments", old[0].name)
+    assert not place.server.client.zscore("mqtune:experiments", old[1].name)
+    assert max(len(trial.attempts) for trial in results.trials) == 1
 
 
 def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(place: Place) -> None:

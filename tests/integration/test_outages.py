@@ -128,13 +128,15 @@ def test_a_line_that_is_refused_is_tried_until_it_is_not(line: FaultyProxy, jour
 def test_a_server_that_takes_no_writes_is_said_to_and_waited_for(
     server: RestartableRedis, journal: RedisJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.client.config_set("maxmemory", 1)
+    server.client.config_set("min-replicas-to-write", 1)
     try:
-        with pytest.raises(BrokerUnavailable, match=r"refused for .*maxmemory"):
+        with pytest.raises(BrokerUnavailable, match=r"refused for .*NOREPLICAS"):
             RedisJournal(journal._client, "y", patience_s=0.01).lock("driver-1", "process 1 on head", LONG_S)
-        during(lambda: None, lambda: server.client.config_set("maxmemory", 0), lambda: journal.record(closed()))
+        during(
+            lambda: None, lambda: server.client.config_set("min-replicas-to-write", 0), lambda: journal.record(closed())
+        )
     finally:
-        server.client.config_set("maxmemory", 0)
+        server.client.config_set("min-replicas-to-write", 0)
 
     assert "takes no writes" in caplog.text
     assert len(entries(journal)) == 1

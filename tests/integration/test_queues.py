@@ -100,6 +100,21 @@ def test_what_waits_for_workers_that_left_goes_to_those_that_are_there(
     assert backend.queued() == {("0001", 1)}
 
 
+def test_what_a_full_server_does_not_take_holds_up_no_driver_and_is_published_again(
+    backend: CeleryBackend, redis_client: redis.Redis
+) -> None:
+    redis_client.config_set("maxmemory", 1)
+    try:
+        backend.publish(TrialId("0001"), 1, {})
+        assert published(redis_client, PLAIN) == set()
+    finally:
+        redis_client.config_set("maxmemory", 0)
+
+    backend.publish(TrialId("0001"), 1, {})
+
+    assert published(redis_client, PLAIN) == {"x/0001/1"}
+
+
 # Many attempts at once.
 
 

@@ -9,6 +9,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'closed')
 local mark = redis.sha1hex(ARGV[4])
 if not have[1] then

@@ -6,6 +6,7 @@
 -- Returns a list of each token and demand that holds, and one of each quota and how many attempts it allows. Repeating a call does no
 -- harm.
 
+also_when_full('HDEL', KEYS[1])
 local now = now_ms()
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])

@@ -8,6 +8,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 if #ARGV < 4 then return 1 end
 local mark = redis.sha1hex(table.concat(ARGV, ' ', 4))
 if redis.call('HGET', KEYS[1], 'dropped') == mark then return 1 end

@@ -7,5 +7,6 @@
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 redis.call('ZUNIONSTORE', KEYS[2], 1, KEYS[2], 'WEIGHTS', 0)
 return 1

@@ -1,15 +1,16 @@
 -- Workers say that they have attempts that they have not claimed yet, so that nobody publishes them again.
 --
--- KEYS  1… the trial of each attempt
+-- KEYS  1 staged  2… the trial of each attempt
 -- ARGV  1 milliseconds for which they are held, then for each attempt: attempt, worker, milliseconds for which it has been
 --       importing the trainable, or '' when it is not
 --
 -- Returns how many are held: those that are not staged, or are claimed, are left out. A later call takes the place of an
 -- earlier one; repeating it does no harm.
 
+also_when_full('ZREM', KEYS[1])
 local now, count = now_ms(), 0
-for i = 1, #KEYS do
-  local at = 2 + (i - 1) * 3
+for i = 2, #KEYS do
+  local at = 2 + (i - 2) * 3
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'state')
   if have[1] == ARGV[at] and have[2] == 'staged' then
     local since = ARGV[at + 2] ~= '' and now - ARGV[at + 2] or ''

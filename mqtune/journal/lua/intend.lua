@@ -13,6 +13,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'worker', 'decided')
 if not have[1] then
   redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'ended')

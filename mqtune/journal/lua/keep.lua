@@ -9,6 +9,7 @@
 
 local have = redis.call('GET', KEYS[1])
 if have and have ~= ARGV[1] then return {have, redis.call('PTTL', KEYS[1]), '', 0} end
+also_when_full('ZREM', KEYS[3])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 local is_described = 1
 if ARGV[3] ~= '' then

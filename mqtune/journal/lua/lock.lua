@@ -13,6 +13,7 @@
 -- An error STALEDRIVER when the caller has an epoch that is over: it must not take the lock from a later driver; an error
 -- JOURNALGONE when it is the server that has lost the caller's epoch.
 
+also_when_full('HDEL', KEYS[1])
 local now = now_ms()
 local have = redis.call('HMGET', KEYS[1], 'owner', 'driver', 'epoch', 'since')
 local hold_ms = tonumber(ARGV[3])

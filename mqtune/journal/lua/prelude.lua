@@ -1,5 +1,11 @@
 -- Shared functions; each script is loaded behind those that it uses. Empty lines part them.
 
+-- Have the script run to its end also on a server that is full (maxmemory): such a server refuses a script whose first write takes
+-- memory, and no other. This write removes what is never there.
+local function also_when_full(remove, key)
+  redis.call(remove, key, '')
+end
+
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -8,6 +8,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'ended_by', 'worker')
 if have[1] ~= ARGV[4] then return 0 end
 if have[2] == 'ended' then return have[3] == ARGV[2] and 1 or 0 end

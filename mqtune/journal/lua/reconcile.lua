@@ -9,6 +9,7 @@
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
 local found = { newest and newest[1] or '' }
 for i = 5, #KEYS do

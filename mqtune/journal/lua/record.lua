@@ -8,6 +8,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 if redis.call('HGET', KEYS[1], 'recorded') == ARGV[3] then return 1 end
 redis.call('HSET', KEYS[1], 'recorded', ARGV[3])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'definition', ARGV[5]) end

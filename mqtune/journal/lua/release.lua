@@ -10,6 +10,7 @@
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local hints = {}
 for i = 3, #KEYS do
   local at = 3 + (i - 3) * 4

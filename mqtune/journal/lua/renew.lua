@@ -9,6 +9,7 @@
 -- the attempt doesn't hold the lease. A lease that has expired but was not reaped yet is renewed. Repeating a call does no harm.
 -- If all hold theirs, and that worker has claimed them, the mark stands for these answers until one of them changes.
 
+also_when_full('ZREM', KEYS[2])
 local answers, renewed = {}, {}
 local are_its_own = ARGV[3] ~= ''
 local ends = undriven(KEYS[1]) == 'stop'

@@ -8,6 +8,7 @@
 
 local have = redis.call('HMGET', KEYS[1], 'renewed:' .. ARGV[3], 'relooks')
 if have[1] ~= ARGV[4] .. ' ' .. (have[2] or '0') or undriven(KEYS[1]) == 'stop' then return 0 end
+also_when_full('ZREM', KEYS[2])
 local trials = {}
 for i = 5, #ARGV do trials[#trials + 1] = ARGV[i] end
 lease(KEYS[2], quotas_of(KEYS[3], ARGV[2]), ARGV[2], trials, now_ms() + ARGV[1])

@@ -8,6 +8,7 @@
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'worker', 'wished')
 if have[1] ~= ARGV[3] or have[2] ~= 'running' then return 0 end
 if have[4] ~= ARGV[4] then

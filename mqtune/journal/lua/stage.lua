@@ -9,6 +9,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'worker')
 if tonumber(have[1] or '0') >= tonumber(ARGV[4]) then return 0 end
 look_again(KEYS[2], have[2])

@@ -9,6 +9,7 @@
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
+also_when_full('HDEL', KEYS[1])
 local have = redis.pcall('HMGET', KEYS[4], 'attempt', 'state', 'ended_by')
 if have.err then have = {} end
 if tonumber(have[1] or '0') > tonumber(ARGV[4]) then return 0 end

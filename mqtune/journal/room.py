@@ -1,0 +1,47 @@
+"""The room in a server's memory: what it uses of what it may (``maxmemory``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Self
+
+#: From this part of its memory on, a server is said to be nearly full: room for hours, and time to do something.
+NEARLY_FULL: Final = 0.8
+#: What is said of a full server, and what can be done about it.
+FULL: Final = "Redis is full (maxmemory)"
+MAKE_ROOM: Final = "raise its maxmemory, or make room: mqtune archive or mqtune delete experiments that have ended, mqtune end one that fills it"
+
+
+class Room(NamedTuple):
+    """The bytes of memory that a server uses, and the most that it may use; 0 for no limit."""
+
+    used: int
+    most: int
+
+    @classmethod
+    def of(cls, info: Mapping[str, object]) -> Self:
+        """Return it from what a server says of itself."""
+        used, most, besides = (info.get(name) for name in ("used_memory", "maxmemory", "mem_not_counted_for_evict"))
+        counted = (used if isinstance(used, int) else 0) - (besides if isinstance(besides, int) else 0)
+        return cls(max(0, counted), most if isinstance(most, int) else 0)
+
+    @property
+    def part(self) -> float:
+        """The part of its memory that it uses; 0 without a limit."""
+        return self.used / self.most if self.most else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it refuses what takes memory."""
+        return self.part > 1
+
+    @property
+    def shortage(self) -> str:
+        """What is short, in words, when it is time to make room; else an empty text."""
+        if self.is_full:
+            return f"{FULL}, {self}: no trial begins, and report() waits"
+        return f"Redis is nearly full, {self}" if self.part >= NEARLY_FULL else ""
+
+    def __str__(self) -> str:
+        limit = f" of {self.most / (1 << 20):.0f} MiB" if self.most else ", no limit"
+        return f"{self.used / (1 << 20):.0f} MiB used{limit}"

@@ -1,0 +1,197 @@
+"""A server whose memory is used up (``maxmemory``): what keeps or frees goes on, and what takes memory waits until there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from contract.journals.world import (
+    ASSIGNMENT,
+    HELD,
+    INFO,
+    LONG_S,
+    ONE,
+    THREE,
+    TWO,
+    closed,
+    decided,
+    dropped,
+    ended,
+    entries,
+    reported,
+    segment,
+    staged,
+    started,
+    trial_closed,
+)
+from servers import EACH_SERVER, started_on
+from waiting import DEADLINE_S, eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.events import AttemptEnded, Requested, decode_event
+from mqtune.core.shares import Demand
+from mqtune.core.trial import Intent, TrialId
+from mqtune.journal.base import FENCED, Claim, Grant, Held, Released
+from mqtune.journal.connection import RedisClient, connect
+from mqtune.journal.demands import Demands
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.redis import RedisJournal
+
+#: How long a call goes on trying where a person waits for it.
+PATIENCE_S = 0.1
+TRIALS = [ONE, TWO, THREE]
+DEFINITION = b"a definition"
+
+
+class Filled:
+    """A server with an experiment in which three attempts run, and a fourth is staged; it has no memory left until it gets some."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self.client = client
+        self.driver = RedisJournal(client, "x", patience_s=PATIENCE_S)
+        self.worker = RedisJournal(client, "x", patience_s=PATIENCE_S)
+        self.fleet = Fleet(client, patience_s=PATIENCE_S)
+        self.claims = [Claim(trial, 1, "t") for trial in TRIALS]
+        self.driver.lock("driver-1", "process 1 on head", LONG_S)
+        self.driver.record(closed(), definition=DEFINITION)
+        self.fleet.join(INFO, LONG_S)
+        for claim in self.claims:
+            self.driver.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
+            self.worker.claim(claim, INFO.name, LONG_S, started(claim))
+        self.driver.stage(TrialId("0004"), 1, ASSIGNMENT, staged(TrialId("0004")))
+        self.worker.put_checkpoint(self.claims[0], HELD, b"data")
+        client.config_set("maxmemory", 1)
+
+    def make_room(self) -> None:
+        self.client.config_set("maxmemory", 0)
+
+
+@pytest.fixture(scope="module", params=EACH_SERVER)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("full"), binary=started_on(request)) as running:
+        yield running
+
+
+@pytest.fixture
+def full(server: EmbeddedServer) -> Iterator[Filled]:
+    with contextlib.closing(connect(server.url)) as client:
+        client.flushall()
+        filled = Filled(client)
+        try:
+            yield filled
+        finally:
+            filled.make_room()
+
+
+def request(action: str) -> Requested:
+    return Requested(id=f"a {action}", action=action, trial="", arguments={}, by="me", at=1.0)
+
+
+def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> None:
+    driver = full.driver
+
+    driver.lock("driver-1", "process 1 on head", LONG_S)
+    driver.record(closed())
+    assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "running"
+    assert driver.request_save(TWO, 1)
+    driver.release([Released(TWO, 1, 1)])
+    driver.drop_checkpoints([HELD], dropped(HELD))
+    assert driver.reconcile([(TWO, 1)], LONG_S).under_way == [True]
+    driver.forfeit_leases()
+    assert driver.reap(TWO, 1, ended(TWO))
+    assert driver.stage(TWO, 2, ASSIGNMENT, staged(TWO, 2))
+    full.client.delete(driver._keys.trial(THREE))
+    assert driver.void(THREE, 1, 0.0, ended(THREE))
+    assert driver.close_trial(THREE, 1, trial_closed(THREE))
+    demand = Demand(experiment="token", queues=("q",), wanted=1)
+    table = Demands(full.client, patience_s=PATIENCE_S).exchange(demand)
+    assert table is not None
+    assert [each.experiment for each in table.demands] == ["token"]
+
+
+def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: Filled) -> None:
+    fourth = Held(TrialId("0004"), 1, INFO.name)
+
+    for _ in range(3):
+        again = full.worker.again(full.claims)
+        full.fleet.keep(INFO, LONG_S, [again] if again else [])
+        full.worker.hold([fourth], LONG_S)
+        assert full.worker.renew(full.claims, LONG_S) == [""] * 3
+
+    full.fleet.announce(INFO.name, "changed")
+    full.fleet.leave(INFO.name)
+    assert full.fleet.workers() == []
+    assert full.worker.end(full.claims[0], ended())
+    assert isinstance(decode_event(entries(full.driver)[-1].data), AttemptEnded)
+    assert [held.trial for held in full.driver.held()] == [fourth.trial]
+
+
+@pytest.mark.parametrize("action", ["stop", "end", "set"])
+def test_who_asks_for_an_end_or_a_change_is_heard_on_a_full_server(full: Filled, action: str) -> None:
+    assert full.worker.request(request(action)) == entries(full.driver)[-1].id
+
+
+def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_send_is_refused(full: Filled) -> None:
+    full.driver.forget(TRIALS)
+
+    assert full.driver.definition() is None
+    assert full.worker.report([segment(full.claims[0], 1)]) == [FENCED]
+
+
+GROWING: dict[str, Callable[[Filled], object]] = {
+    "report": lambda full: full.worker.report([segment(full.claims[0], 1)]),
+    "claim": lambda full: full.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(full.claims[0])),
+    "checkpoint": lambda full: full.worker.put_checkpoint(full.claims[1], HELD, b"data"),
+    "added trial": lambda full: full.worker.request(request("add")),
+}
+
+
+@pytest.mark.parametrize("what", GROWING)
+def test_what_takes_memory_is_refused_with_the_way_out_where_a_person_waits(full: Filled, what: str) -> None:
+    before = entries(full.driver)
+
+    with pytest.raises(BrokerUnavailable, match=r"Redis is full \(maxmemory\).*raise its maxmemory.*mqtune archive"):
+        GROWING[what](full)
+
+    assert entries(full.driver) == before
+
+
+@pytest.mark.parametrize("what", ["report", "claim"])
+def test_what_takes_memory_waits_for_room_longer_than_for_a_server_that_is_away_and_says_so_once(
+    full: Filled, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Whoever is more patient than a person.
+    monkeypatch.setattr("mqtune.journal.redis.CONNECT_TIMEOUT_S", PATIENCE_S / 2)
+    answers: list[object] = []
+    caller = threading.Thread(target=lambda: answers.append(GROWING[what](full)), daemon=True)
+
+    caller.start()
+    caller.join(4 * PATIENCE_S)
+    assert caller.is_alive(), "it has given up, or did not wait"
+    full.make_room()
+    caller.join(DEADLINE_S)
+
+    assert answers == [[""]] if what == "report" else isinstance(answers[0], Grant)
+    assert caplog.text.count("Redis is full") == 1
+    eventually(lambda: "Redis has room after" in caplog.text)
+    if what == "report":
+        assert reported(full.driver) == [[(ONE, 1, 1)]]
+
+
+def test_the_room_that_is_left_is_known(full: Filled) -> None:
+    room = full.driver.room()
+
+    assert room is not None
+    assert room.is_full
+    assert "Redis is full" in room.shortage
+    full.client.config_set("maxmemory", 10**10)
+    room = full.driver.room()
+    assert room is not None
+    assert (room.is_full, room.shortage) == (False, "")
+    full.client.config_set("maxmemory", int(room.used * 1.15))
+    room = full.driver.room()
+    assert room is not None
+    assert "nearly full" in room.shortage
