@@ -258,6 +258,8 @@ _PASSING: Final = frozenset(
     {errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT}
 )
 
+_CLOSED: Final = "closed by server"
+
 #: Roles that obey whoever can write to the broker.
 _TRUSTING: Final = frozenset({"driver", "worker"})
 
@@ -522,7 +524,7 @@ def _explain(error: BaseException, url: str) -> BaseException:
                 f"the certificate of the Redis at {place} is not one to trust ({reason}); give its authority's certificate "
                 "(rediss://…?ssl_ca_certs=/path/ca.pem), and the host by the name that its own is for"
             )
-        case redis.exceptions.ConnectionError() if "closed by server" in reason and celery_tls(url) is None:
+        case redis.exceptions.ConnectionError() if _CLOSED in reason and celery_tls(url) is None:
             return BrokerUnavailable(
                 f"the server at {place} closes the connection ({reason}); give rediss:// if it expects TLS, as a managed Redis may"
             )
@@ -538,6 +540,9 @@ def _explain(error: BaseException, url: str) -> BaseException:
 def _may_pass(error: BaseException) -> bool:
     """Return whether the server may be there in a moment; not where a name, a port, a login or a certificate is wrong."""
     if isinstance(error, redis.exceptions.BusyLoadingError | redis.sentinel.MasterNotFoundError):
+        return True
+    # So does what stands before a server that is down.
+    if isinstance(error, redis.exceptions.ConnectionError) and _CLOSED in str(error):
         return True
     # redis-py says what it met in words; the error that it met has the number.
     met = error if isinstance(error, OSError) and error.errno else error.__context__

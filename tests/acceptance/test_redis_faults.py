@@ -196,12 +196,11 @@ def test_a_program_that_starts_while_redis_is_away_waits_for_it(place: Place, ca
     try:
         starting = threading.Thread(target=lambda: found.append(run.tuner().run()), daemon=True)
         starting.start()
-        eventually(lambda: "no Redis answers at" in caplog.text, BACK_S)
+        eventually(lambda: "trying again for 300 s" in caplog.text, BACK_S)
     finally:
         place.server.start()
 
     starting.join(BACK_S)
-    assert "trying again for 300 s" in caplog.text
     run.check(found[0])
 
 
