@@ -70,6 +70,7 @@ def start_message(**fields: Any) -> StartMessage:
         "stderr": os.devnull,
         "trial": "t1",
         "attempt": 1,
+        "claim": "",
         "experiment": "exp",
         "checkpoint": "",
         "checkpoint_data": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -215,14 +216,18 @@ FORGOTTEN: Final = "forgotten"
 #: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
 _PERSISTENT: Final = "p"
 _IN_MEMORY: Final = "m"
+#: What they end with: the attempt, the number, and the mark of the claim, if there is one.
+_NUMBERS: Final = re.compile(r"-(\d+)-(\d+)(?:\.\w+)?\Z", re.ASCII)
 
 
-def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool) -> CheckpointId:
+def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool, claim: str = "") -> CheckpointId:
     """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it.
 
-    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order.
+    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order. *claim* is the mark of the
+    worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
     """
-    return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}")
+    mark = f".{claim}" if claim else ""
+    return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}{mark}")
 
 
 def trial_of(checkpoint: CheckpointId) -> TrialId:
@@ -232,17 +237,17 @@ def trial_of(checkpoint: CheckpointId) -> TrialId:
 
 def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
     """Return the attempt that saved a checkpoint, and which of its checkpoints it is; zeros for a name that is no such id."""
-    words = checkpoint.rsplit("-", 2)[1:]
-    return (int(words[0]), int(words[1])) if len(words) > 1 and all(map(str.isdecimal, words)) else (0, 0)
+    found = _NUMBERS.search(checkpoint)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def is_checkpoint_of(checkpoint: object, trial: str, attempt: int) -> bool:
-    """Whether *checkpoint* is the id of a checkpoint that this attempt has saved, or will."""
+def is_checkpoint_of(checkpoint: object, trial: str, attempt: int, claim: str) -> bool:
+    """Whether *checkpoint* is the id of a checkpoint that this claim of an attempt has saved, or will."""
     if type(checkpoint) is not str:
         return False
     name = CheckpointId(checkpoint)
     number = attempt_and_number(name)[1]
-    return number > 0 and name == checkpoint_id(trial, attempt, number, in_memory=is_in_memory(name))
+    return number > 0 and name == checkpoint_id(trial, attempt, number, in_memory=is_in_memory(name), claim=claim)
 
 
 def is_in_memory(checkpoint: CheckpointId) -> bool:

@@ -52,6 +52,11 @@ class Claim(NamedTuple):
     attempt: int
     token: str
 
+    @property
+    def mark(self) -> str:
+        """The part of the token by which names of folders and checkpoints differ from those of another claim of the attempt."""
+        return self.token[:8]
+
 
 class Assignment(NamedTuple):
     """The work of an attempt; encoded as a map, of which a reader ignores unknown keys.

@@ -24,7 +24,7 @@ Which = Literal["newest", "best"]
 #: machine.
 Origin = str | os.PathLike[str] | Checkpoint
 
-_ID: Final = re.compile(r"[pm]-.+-\d+-\d+")
+_ID: Final = re.compile(r"[pm]-.+-\d+-\d+(\.\w+)?")
 
 
 def fetch_checkpoint(

@@ -480,7 +480,6 @@ class AttemptRun:
     def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path, *, reuse: bool) -> StartMessage:
         clock = self._worker.clock
         config, checkpoint, _ = grant.assignment
-        held = self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None
         return {
             "config": config,
             "timestamp": grant.timestamp,
@@ -489,9 +488,10 @@ class AttemptRun:
             "stderr": str(stderr),
             "trial": self.claim.trial,
             "attempt": self.claim.attempt,
+            "claim": self.claim.mark,
             "experiment": self.journal.experiment,
             "checkpoint": checkpoint,
-            "checkpoint_data": held,
+            "checkpoint_data": self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None,
             "store": self.definition.get("store", ""),
             "sync": self.definition.get("sync", "stream"),
             "folder": str(folder),

@@ -113,7 +113,7 @@ class Scratch:
 
     def folder(self, experiment: str, claim: Claim) -> Path:
         """Return the path of an attempt's folder."""
-        return self._mine / f"{experiment}.{claim.trial}.{claim.attempt}.{claim.token[:8]}"
+        return self._mine / f"{experiment}.{claim.trial}.{claim.attempt}.{claim.mark}"
 
     def working_dir(self, experiment: str, claim: Claim, keep: str) -> Path:
         """Return the path of an attempt's own working directory, a new one for each claim.
@@ -125,8 +125,8 @@ class Scratch:
         """
         if keep == "never":
             return self.folder(experiment, claim) / _WORK
-        # With part of the token: an earlier experiment of the same name may have left folders of the same attempts.
-        return self._log_root / experiment / claim.trial / f"{claim.attempt}-{claim.token[:8]}"
+        # With the claim's mark: an earlier experiment of the same name may have left folders of the same attempts.
+        return self._log_root / experiment / claim.trial / f"{claim.attempt}-{claim.mark}"
 
     def leave(self, working_dir: Path, keep: str, end: AttemptEnd) -> None:
         """Delete the working directory of an ended attempt, unless it is to be kept and not empty."""

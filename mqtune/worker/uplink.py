@@ -297,7 +297,7 @@ class Stream:
         Raises:
             ValueError: it is malformed, or another attempt's.
         """
-        if not is_checkpoint_of(checkpoint, self.claim.trial, self.claim.attempt):
+        if not is_checkpoint_of(checkpoint, *self.claim[:2], self.claim.mark):
             raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not its own")
         return CheckpointId(str(checkpoint))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trainables_counting
+import trainables_saving
 from click.testing import CliRunner
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
@@ -22,7 +23,7 @@ import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.trial import FORGOTTEN, TrialStatus
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive
@@ -70,9 +71,9 @@ class Run:
         self.steps = steps
         self.space = {"steps": steps, "step_s": step_s, "saves": saves, "x": mqtune.uniform(0, 1)}
 
-    def tuner(self, **options: Any) -> mqtune.Tuner:
+    def tuner(self, trainable: Any = trainables_counting.counts, **options: Any) -> mqtune.Tuner:
         return mqtune.Tuner(
-            trainables_counting.counts,
+            trainable,
             self.space,
             metric="loss",
             mode="min",
@@ -336,6 +337,33 @@ def test_a_trial_in_lockstep_goes_on_when_a_redis_that_is_set_back_has_lost_a_re
         results = second.results()
 
     run.check(results)
+
+
+def test_an_attempt_that_runs_twice_as_a_redis_that_is_set_back_has_lost_its_claim_saves_again(
+    place: Place, tmp_path: Path
+) -> None:
+    run = Run(place, trials=1, steps=30, step_s=0.1)
+    options = {"trainable": trainables_saving.in_files, "checkpoints": mqtune.Checkpoints(tmp_path / "store")}
+    run.space["lr"] = mqtune.uniform(0, 1)
+    place.to_worker.refuse()
+    place.to_worker.cut()
+    with contextlib.closing(run.tuner(**options)) as first:
+        drive(first, lambda: first.get_trials(TrialStatus.STAGED))
+    place.server.keep_data()
+    before = run.entries
+    place.to_worker.accept()
+    # The claim, and reports that its process saved checkpoints for.
+    eventually(lambda: run.entries >= before + 6, BACK_S)
+    place.server.lose_data(to_kept=True)
+    eventually(lambda: run.entries >= before + 6, BACK_S)
+
+    with contextlib.closing(run.tuner(**options)) as second:
+        drive(second, lambda: second.is_finished)
+        (trial,) = second.results().trials
+
+    assert trial.status is TrialStatus.COMPLETED
+    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.COMPLETED]
+    assert trial.metrics["step"] == 30
 
 
 def test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied(

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.resources import Resources
-from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
 from mqtune.journal.base import Answer, Assignment, Claim, Released, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
@@ -278,7 +279,7 @@ class Machine:
     ) -> Attempt:
         """Have an attempt run, if it can be claimed."""
         whole = {"trainable": {"name": name, "module": "worker_code", "kind": kind}, "metric": "loss", **definition}
-        return Attempt(self, Claim(TrialId(trial), number, f"token-{trial}-{number}"), whole)
+        return Attempt(self, Claim(TrialId(trial), number, uuid.uuid4().hex), whole)
 
     def events(self) -> list[Any]:
         return [decode_event(entry.data) for entry in self.driver.read("0-0", count=100_000)]
@@ -519,6 +520,30 @@ def test_a_directory_comes_back_from_the_store_and_the_attempts_folder_is_gone(
     assert not list(machine.services.scratch._mine.iterdir())
     saved = {report.checkpoint for report in [*first.reports, *second.reports]}
     assert saved <= set(open_store(store).ids())
+
+
+@pytest.mark.parametrize("kind", ["files", "resumable"])
+def test_a_second_process_of_an_attempt_saves_checkpoints_of_its_own(
+    machine: Machine, tmp_path: Path, kind: str
+) -> None:
+    store = made_store(tmp_path)
+    number = machine.stage()
+    before = snapshot(machine.server)
+    first = machine.attempt(number, kind, store=store).has_reported(2)
+    old = [report.checkpoint for report in first.reports]
+    # The server forgets the claim, so the attempt is staged, and its number is claimed once more.
+    set_back(machine.server, before)
+    eventually(lambda: first.outcome)
+
+    second = machine.attempt(number, kind, store=store).has_reported(2).intend(Intent.PAUSE)
+
+    assert second.ended().end is AttemptEnd.PAUSED
+    saved = [report.checkpoint for report in second.reports]
+    assert [attempt_and_number(name) for name in saved[:2]] == [attempt_and_number(name) for name in old[:2]]
+    assert not {*saved} & {*old}
+    third = machine.start(kind, checkpoint=saved[-1], store=store).has_reported(1).intend(Intent.STOP)
+    third.ended()
+    assert third.reports[0].metrics["epoch"] == second.reports[-1].metrics["epoch"] + 1
 
 
 def test_a_function_that_catches_the_pause_can_save_where_it_is(machine: Machine) -> None:

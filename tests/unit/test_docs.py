@@ -106,8 +106,8 @@ def test_the_figures_are_those_of_the_code():
     assert f"has {TOLD_GRACE_S:g} s for its `finally` blocks" in " ".join(doing.split())
     assert f"SIGTERM, and {TERMINATE_GRACE_S:g} s later SIGKILL" in " ".join(doing.split())
     assert f"at most {MAX_DICT_BYTES:,} bytes" in section("Checkpoints")
-    assert f"`{checkpoint_id('0007', 1, 3, in_memory=False)}`" in section("Checkpoints")
-    assert f"`{checkpoint_id('0007', 1, 3, in_memory=True)}`" in section("Checkpoints")
+    assert f"`{checkpoint_id('0007', 1, 3, in_memory=False, claim='5f2c09ab')}`" in section("Checkpoints")
+    assert f"`{checkpoint_id('0007', 1, 3, in_memory=True, claim='5f2c09ab')}`" in section("Checkpoints")
     default = mqtune.Checkpoints()
     assert f"mqtune.Checkpoints(keep_last={default.keep_last}, keep_best={default.keep_best})` is the default" in PAGE
 

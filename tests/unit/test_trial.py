@@ -21,7 +21,9 @@ from mqtune.core.trial import (
     Trial,
     TrialId,
     TrialStatus,
+    attempt_and_number,
     checkpoint_id,
+    is_checkpoint_of,
     is_in_memory,
     trial_of,
 )
@@ -158,23 +160,31 @@ def test_times_are_those_of_the_first_step_to_a_status_in_utc() -> None:
 
 @pytest.mark.parametrize("trial_id", ["0001", "12345", "a-b"])
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_checkpoints_id_names_its_trial_and_where_it_is(trial_id: str, in_memory: bool) -> None:
-    name = checkpoint_id(trial_id, 3, 17, in_memory=in_memory)
+@pytest.mark.parametrize("claim", ["", "5f2c09ab", "12345678"])
+def test_a_checkpoints_id_names_its_trial_attempt_and_number_and_where_it_is(
+    trial_id: str, in_memory: bool, claim: str
+) -> None:
+    name = checkpoint_id(trial_id, 3, 17, in_memory=in_memory, claim=claim)
 
     assert trial_of(name) == trial_id
+    assert attempt_and_number(name) == (3, 17)
     assert is_in_memory(name) is in_memory
+    assert is_checkpoint_of(name, trial_id, 3, claim)
+    assert not is_checkpoint_of(name, trial_id, 3, "another")
+    assert not is_checkpoint_of(name, trial_id, 4, claim)
 
 
 def test_no_two_checkpoints_share_an_id() -> None:
     names = {
-        checkpoint_id(trial_id, attempt, number, in_memory=in_memory)
+        checkpoint_id(trial_id, attempt, number, in_memory=in_memory, claim=claim)
         for trial_id in ("0001", "0011")
         for attempt in (1, 11)
         for number in (1, 11)
         for in_memory in (True, False)
+        for claim in ("", "5f2c09ab", "5f2c09ac")
     }
 
-    assert len(names) == 16
+    assert len(names) == 48
 
 
 def test_the_current_attempt_is_the_last_one() -> None:

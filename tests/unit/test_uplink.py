@@ -69,7 +69,7 @@ class Sender:
     """A trial at its end of the pipe, and the attempt's supervisor, which hears of it."""
 
     def __init__(self, book: Book, trial: str) -> None:
-        self.claim = Claim(TrialId(trial), 1, f"token-{trial}")
+        self.claim = Claim(TrialId(trial), 1, "t")
         staged = TrialStaged(trial=self.claim.trial, attempt=1, config={}, at=1.0, cursor=START)
         book.stage(self.claim.trial, 1, Assignment({}), staged.encode())
         started = AttemptStarted(trial=self.claim.trial, attempt=1, worker="w", host="h", devices=[], at=1.0)
@@ -191,14 +191,17 @@ def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_
 ) -> None:
     one = sender("0001")
     one.frames(
-        a_report(), in_memory("m-0001-1-1", b"one"), a_report(checkpoint="m-0001-1-1"), in_memory("m-0001-1-2", b"two")
+        a_report(),
+        in_memory("m-0001-1-1.t", b"one"),
+        a_report(checkpoint="m-0001-1-1.t"),
+        in_memory("m-0001-1-2.t", b"two"),
     )
-    one.frames(a_report(checkpoint="m-0001-1-2"), a_report())
+    one.frames(a_report(checkpoint="m-0001-1-2.t"), a_report())
     send_all(uplink, one)
 
-    assert book.calls == ["put m-0001-1-1", "put m-0001-1-2", "report 0001:1-4"]
-    assert book.told() == ["0001:1", "0001:2 m-0001-1-1", "0001:3 m-0001-1-2", "0001:4"]
-    assert book.checkpoint(CheckpointId("m-0001-1-2")) == b"two"
+    assert book.calls == ["put m-0001-1-1.t", "put m-0001-1-2.t", "report 0001:1-4"]
+    assert book.told() == ["0001:1", "0001:2 m-0001-1-1.t", "0001:3 m-0001-1-2.t", "0001:4"]
+    assert book.checkpoint(CheckpointId("m-0001-1-2.t")) == b"two"
 
 
 def test_a_checkpoint_without_a_report_stands_where_it_was_saved(
@@ -208,18 +211,26 @@ def test_a_checkpoint_without_a_report_stands_where_it_was_saved(
     one.frames(
         a_report(),
         a_report(),
-        without_report("p-0001-1-1"),
+        without_report("p-0001-1-1.t"),
         a_report(),
-        in_memory("m-0001-1-2"),
-        without_report("m-0001-1-2"),
+        in_memory("m-0001-1-2.t"),
+        without_report("m-0001-1-2.t"),
     )
-    one.frames(without_report("p-0001-1-3"), a_report(), an_end())
+    one.frames(without_report("p-0001-1-3.t"), a_report(), an_end())
     other.frames(a_report())
     send_all(uplink, one, other)
 
     mine = [what for what in book.told() if not what.startswith("0002")]
-    assert mine == ["0001:1", "0001:2", "saved p-0001-1-1", "0001:3", "saved m-0001-1-2", "saved p-0001-1-3", "0001:4"]
-    assert book.calls.index("put m-0001-1-2") < book.calls.index("saved m-0001-1-2")
+    assert mine == [
+        "0001:1",
+        "0001:2",
+        "saved p-0001-1-1.t",
+        "0001:3",
+        "saved m-0001-1-2.t",
+        "saved p-0001-1-3.t",
+        "0001:4",
+    ]
+    assert book.calls.index("put m-0001-1-2.t") < book.calls.index("saved m-0001-1-2.t")
     assert one.has_ended
     assert one.stream.end == an_end()[1]
 
@@ -230,12 +241,12 @@ def test_a_checkpoint_that_takes_several_reads_is_held_whole(
     one = sender("0001")
     uplink.attach(one.stream)
     data = os.urandom(READ_BYTES + 400_000)
-    one.frames(in_memory("m-0001-1-1", data), a_report(checkpoint="m-0001-1-1"))
+    one.frames(in_memory("m-0001-1-1.t", data), a_report(checkpoint="m-0001-1-1.t"))
     one.close()
 
     assert one.stream.drained.wait(DEADLINE_S)
-    assert book.checkpoint(CheckpointId("m-0001-1-1")) == data
-    assert book.told() == ["0001:1 m-0001-1-1"]
+    assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == data
+    assert book.told() == ["0001:1 m-0001-1-1.t"]
 
 
 def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
@@ -243,15 +254,15 @@ def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_c
 ) -> None:
     one = sender("0001")
     one.frames(
-        in_memory("m-0001-1-1", os.urandom(READ_BYTES + 1)),
-        a_report(checkpoint="m-0001-1-1"),
-        without_report("p-0001-1-2"),
+        in_memory("m-0001-1-1.t", os.urandom(READ_BYTES + 1)),
+        a_report(checkpoint="m-0001-1-1.t"),
+        without_report("p-0001-1-2.t"),
     )
     uplink.attach(one.stream)
 
     assert uplink.detach(one.stream)
 
-    assert book.told() == ["0001:1 m-0001-1-1", "saved p-0001-1-2"]
+    assert book.told() == ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
     one.close()
 
 
@@ -260,11 +271,11 @@ def test_answers_to_checkpoints_reach_the_attempt_too(
 ) -> None:
     one = sender("0001")
     book.request_save(one.claim.trial, 1)
-    one.frames(without_report("p-0001-1-1"))
+    one.frames(without_report("p-0001-1-1.t"))
     uplink.attach(one.stream)
     eventually(lambda: one.answers)
     book.intend(one.claim.trial, 1, Intent.PAUSE, b"", b"")
-    one.frames(in_memory("m-0001-1-2"))
+    one.frames(in_memory("m-0001-1-2.t"))
     eventually(lambda: "pause" in one.answers)
     one.close()
 
@@ -276,7 +287,7 @@ def test_a_report_whose_checkpoint_could_not_be_held_is_never_written(
 ) -> None:
     one, other = sender("0001"), sender("0002")
     book.fails["put"] = ValueError("no room")
-    one.frames(a_report(), in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"))
+    one.frames(a_report(), in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"))
     other.frames(a_report())
     send_all(uplink, one, other)
 
@@ -290,12 +301,12 @@ def test_a_superseded_attempt_is_told_so_and_its_checkpoint_is_not_held(
     one = sender("0001")
     staged = TrialStaged(trial=one.claim.trial, attempt=2, config={}, at=1.0, cursor=START)
     book.stage(one.claim.trial, 2, Assignment({}), staged.encode())
-    one.frames(in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"), without_report("p-0001-1-2"))
+    one.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
     send_all(uplink, one)
 
     assert FENCED in one.answers
     assert book.told() == []
-    assert book.checkpoint(CheckpointId("m-0001-1-1")) is None
+    assert book.checkpoint(CheckpointId("m-0001-1-1.t")) is None
 
 
 @pytest.mark.parametrize(("call", "answers"), [("put", [GAP]), ("report", []), ("saved", [])])
@@ -304,12 +315,12 @@ def test_while_the_worker_closes_nothing_hangs_and_nothing_is_named_that_is_not_
 ) -> None:
     one = sender("0001")
     book.fails[call] = BrokerUnavailable("closing")
-    one.frames(in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"), without_report("p-0001-1-2"))
+    one.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
     send_all(uplink, one)
 
     assert one.answers == answers
-    assert (book.checkpoint(CheckpointId("m-0001-1-1")) is None) == (call == "put")
-    assert book.told() == {"put": [], "report": ["saved p-0001-1-2"], "saved": ["0001:1 m-0001-1-1"]}[call]
+    assert (book.checkpoint(CheckpointId("m-0001-1-1.t")) is None) == (call == "put")
+    assert book.told() == {"put": [], "report": ["saved p-0001-1-2.t"], "saved": ["0001:1 m-0001-1-1.t"]}[call]
 
 
 # What no trial of this mqtune sends.
@@ -331,17 +342,17 @@ FORGED: dict[str, tuple[int, bytes]] = {
         encode_value([1.0, {"lo": 1.0}]).replace(b"lo", b"\xff\xfe"),
     ),
     "a report of lists in lists": (FRAME_REPORT, b"\x92\xcb\x3f\xf0\0\0\0\0\0\0\x81\xa1a" + b"\x91" * 1015 + b"\x01"),
-    "a report of four things": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, "m-0001-1-1", 1])),
+    "a report of four things": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, "m-0001-1-1.t", 1])),
     "a report with a number for a checkpoint": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, 1])),
-    "a report with another trial's checkpoint": a_report(checkpoint="m-0002-1-1"),
-    "a report with a later attempt's checkpoint": a_report(checkpoint="p-0001-2-1"),
-    "another trial's next checkpoint": in_memory("m-0002-1-1"),
-    "a later attempt's checkpoint": in_memory("m-0001-2-1"),
-    "a checkpoint of no number": in_memory("m-0001-1-0"),
-    "a checkpoint of a name like it": in_memory("m-0001-1-01"),
-    "a checkpoint in memory that is none": in_memory("p-0001-1-1"),
-    "a checkpoint that is too large": in_memory("m-0001-1-1", bytes(1_000_200)),
-    "that another trial has saved one": without_report("p-0002-1-1"),
+    "a report with another trial's checkpoint": a_report(checkpoint="m-0002-1-1.t"),
+    "a report with a later attempt's checkpoint": a_report(checkpoint="p-0001-2-1.t"),
+    "another trial's next checkpoint": in_memory("m-0002-1-1.t"),
+    "a later attempt's checkpoint": in_memory("m-0001-2-1.t"),
+    "a checkpoint of no number": in_memory("m-0001-1-0.t"),
+    "a checkpoint of a name like it": in_memory("m-0001-1-01.t"),
+    "a checkpoint in memory that is none": in_memory("p-0001-1-1.t"),
+    "a checkpoint that is too large": in_memory("m-0001-1-1.t", bytes(1_000_200)),
+    "that another trial has saved one": without_report("p-0002-1-1.t"),
     "an end that is none": (FRAME_END, b"\xc1"),
     "an end that only a worker can tell": (
         FRAME_END,
@@ -355,19 +366,19 @@ def test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], what: str
 ) -> None:
     one, victim = sender("0001"), sender("0002")
-    before = [a_report(), a_report(), in_memory("m-0001-1-9", b"mine"), a_report(checkpoint="m-0001-1-9")]
+    before = [a_report(), a_report(), in_memory("m-0001-1-9.t", b"mine"), a_report(checkpoint="m-0001-1-9.t")]
     kind, body = FORGED[what]
     uplink.attach(one.stream)
     threading.Thread(target=lambda: one.frames(*before, (kind, body), a_report(2.0)), daemon=True).start()
 
     assert one.stream.drained.wait(DEADLINE_S), "its pipe is closed, so that it can't go on writing"
     assert len(one.noise) == 1
-    victim.frames(in_memory("m-0002-1-1", b"the victim's"), a_report(checkpoint="m-0002-1-1"))
+    victim.frames(in_memory("m-0002-1-1.t", b"the victim's"), a_report(checkpoint="m-0002-1-1.t"))
     send_all(uplink, victim)
 
-    assert book.told() == ["0001:1", "0001:2", "0001:3 m-0001-1-9", "0002:1 m-0002-1-1"]
-    assert book.checkpoint(CheckpointId("m-0002-1-1")) == b"the victim's"
-    assert book.checkpoints() == {"m-0001-1-9", "m-0002-1-1"}
+    assert book.told() == ["0001:1", "0001:2", "0001:3 m-0001-1-9.t", "0002:1 m-0002-1-1.t"]
+    assert book.checkpoint(CheckpointId("m-0002-1-1.t")) == b"the victim's"
+    assert book.checkpoints() == {"m-0001-1-9.t", "m-0002-1-1.t"}
     assert victim.noise == []
     assert one.answers == []
 
@@ -396,8 +407,8 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     uplink.attach(one.stream)
     eventually(lambda: book.told() == ["0001:1"])
     before = snapshot(book._server)
-    one.frames(in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"))
-    all_of_it = ["0001:1", "0001:2 m-0001-1-1"]
+    one.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"))
+    all_of_it = ["0001:1", "0001:2 m-0001-1-1.t"]
     eventually(lambda: book.told() == all_of_it)
     if is_drained:
         one.close()
@@ -412,7 +423,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     eventually(lambda: book.told() == all_of_it)
     # Of one that is drained, the attempt's end follows at once.
     assert (book.threads[-1] is threading.current_thread()) == is_drained
-    assert book.checkpoint(CheckpointId("m-0001-1-1")) == b"state"
+    assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == b"state"
     assert not one.stream.may_be_lost
     calls = len(book.calls)
     uplink.write_again(one.stream)

@@ -22,9 +22,10 @@ class StartMessage(TypedDict):
     ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s`` is the
     time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is first needed and
     deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its own.
-    ``checkpoint`` is the id of the checkpoint to start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis
-    and still exists; ``store`` is the URL of the experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its
-    decision. ``reuse`` says that the process may run several attempts.
+    ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with. ``checkpoint`` is the id of the checkpoint to
+    start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis and still exists; ``store`` is the URL of the
+    experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
+    run several attempts.
     """
 
     config: Config
@@ -34,6 +35,7 @@ class StartMessage(TypedDict):
     stderr: str
     trial: str
     attempt: int
+    claim: str
     experiment: str
     checkpoint: str
     checkpoint_data: bytes | None

@@ -29,7 +29,6 @@ class Saver:
     """Saves an attempt's checkpoints and fetches the one that it starts from; any thread may call it."""
 
     def __init__(self, message: StartMessage) -> None:
-        self._trial, self._attempt = message["trial"], message["attempt"]
         self._url = message["store"]
         self._start, self._data = CheckpointId(message["checkpoint"]), message["checkpoint_data"]
         self._message = message
@@ -73,15 +72,18 @@ class Saver:
         if isinstance(content, dict):
             from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
-            name = checkpoint_id(self._trial, self._attempt, number, in_memory=True)
-            return name, encode_dict(content, counters)
-        name = checkpoint_id(self._trial, self._attempt, number, in_memory=False)
+            return self._id(number, in_memory=True), encode_dict(content, counters)
+        name = self._id(number, in_memory=False)
         self._opened_store().save(name, content, counters)
         if content in self._drafts:
             # The store has a copy, and nothing else uses the draft.
             self._drafts.discard(content)
             remove_folder(content)
         return name, None
+
+    def _id(self, number: int, *, in_memory: bool) -> CheckpointId:
+        message = self._message
+        return checkpoint_id(message["trial"], message["attempt"], number, in_memory=in_memory, claim=message["claim"])
 
     def fetch(self) -> Checkpoint | None:
         """Return a verified local copy of the checkpoint that the attempt starts from; None if it starts from scratch."""
