@@ -75,7 +75,10 @@ class Tuner:
             of one of its own.
         name: the experiment's name, by which the same script goes on with it; by default the trainable's with the time, so
             that each run is a new experiment.
-        seed: for everything that is random; drawn and kept with the experiment if left out.
+        seed: for everything that is random; drawn and kept with the experiment if left out. The same seed gives random search the same
+            configs. A model's configs and a scheduler's decisions also depend on the order in which reports come, which on several slots
+            is a matter of time. So is, on one slot too, what a model knows when it is slow: a suggestion that takes longer than 0.1 s has
+            the next one worked out before the trial ends.
         failures: what happens when a trial fails, a report can't be read, or the driver is lost.
         checkpoints: where checkpoints are stored, and which are kept.
         process: how a trial's process runs; ``mqtune.Process(bundle=".")`` brings your code to workers that take code.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from mqtune.core.trial import Decision, TrialId
-from mqtune.search.background import CLOSE_S, give_way, hand_over_soon
+from mqtune.search.background import CLOSE_S
 
 
 class BackgroundDecisions:
@@ -52,7 +52,6 @@ class BackgroundDecisions:
         if self._error is not None:
             raise self._error
         if self._thread is None:
-            hand_over_soon()
             self._thread = threading.Thread(target=self._run, name="mqtune-scheduler", daemon=True)
             self._thread.start()
         found: dict[TrialId, Decision] = {}
@@ -68,7 +67,6 @@ class BackgroundDecisions:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        give_way()
         try:
             while (call := self._calls.get()) is not None:
                 begin = time.monotonic()

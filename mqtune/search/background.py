@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtune.core.errors import MqtuneError, UserCodeFailed
@@ -22,31 +19,6 @@ from mqtune.search.base import WAIT, Searcher, Suggestion
 PREFETCH_S: Final = 0.1
 #: How long ``close`` waits for the call that the thread is in; it is a daemon, and ends with the process at the latest.
 CLOSE_S: Final = 0.5
-#: After how long, in seconds, a thread hands the interpreter over to another one that wants it. Python's own 5 ms are what each of
-#: the driver's steps would wait for a model that computes in Python; a step itself takes about 0.5 ms. With less, the one that wants
-#: it keeps the other, on a busy machine, from letting go of it.
-SWITCH_S: Final = 0.000_01
-#: How much later than asked for, in nanoseconds, Linux may wake the driver's thread; by default 50 µs, longer than ``SWITCH_S``.
-_DRIVERS_SLACK_NS: Final = 1
-#: The same for the model's thread: it asks for the interpreter only when the driver has had time for a few steps.
-_MODELS_SLACK_NS: Final = 5_000_000
-
-
-def hand_over_soon() -> None:
-    """Have other threads hand the interpreter over to this one soon, from now on."""
-    sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
-    _set_timer_slack(_DRIVERS_SLACK_NS)
-
-
-def give_way() -> None:
-    """Have this thread leave the interpreter to others for as long as they have a few milliseconds' work, from now on."""
-    _set_timer_slack(_MODELS_SLACK_NS)
-
-
-def _set_timer_slack(slack_ns: int) -> None:
-    # Only Linux has it; elsewhere the driver waits longer beside a model that computes in Python.
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text(str(slack_ns), "ascii")
 
 
 class BackgroundSearcher(Searcher):
@@ -56,8 +28,7 @@ class BackgroundSearcher(Searcher):
     there. Where that takes long (``PREFETCH_S``), the next one is worked out at once, for the trial that then comes next.
     Before the first suggestion, as in a replay, calls are made in the driver's thread: it has nothing else to do.
 
-    A model that computes in Python shares the interpreter with the driver: from the first suggestion on, threads of this process hand it
-    over after ``SWITCH_S``. Code that keeps it for long without being Python (a large sort) still holds the driver up.
+    A model that computes in Python shares the interpreter with the driver, which then waits for it for some milliseconds at each report.
 
     The searcher is told of a trial with the status and the metrics that it had when the driver called. After an error, which comes out of
     the driver's next call as UserCodeFailed, nothing is called any more.
@@ -81,7 +52,6 @@ class BackgroundSearcher(Searcher):
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the config that was worked out since it was asked for, or WAIT."""
         if self._thread is None:
-            hand_over_soon()
             self._thread = threading.Thread(target=self._run, name="mqtune-searcher", daemon=True)
             self._thread.start()
         self._ask(trial)
@@ -160,7 +130,6 @@ class BackgroundSearcher(Searcher):
             raise self._error
 
     def _run(self) -> None:
-        give_way()
         while (call := self._calls.get()) is not None:
             try:
                 call.make()

@@ -6,15 +6,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.schedulers.background import BackgroundDecisions
 from mqtune.search import background
-from mqtune.search.background import PREFETCH_S, SWITCH_S, BackgroundSearcher
+from mqtune.search.background import PREFETCH_S, BackgroundSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
@@ -57,27 +57,9 @@ class Slow(Searcher):
         self.threads.add(threading.current_thread().name)
 
 
-def timer_slack(thread: int | str = "self") -> str:
-    """Return how much later Linux may wake a thread, by default this one, in nanoseconds; an empty text on other systems."""
-    try:
-        return Path(f"/proc/{thread}/timerslack_ns").read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
 @pytest.fixture
 def slow() -> Slow:
     return Slow()
-
-
-@pytest.fixture
-def switch_interval() -> Iterator[None]:
-    interval, slack = sys.getswitchinterval(), timer_slack()
-    sys.setswitchinterval(0.005)
-    yield
-    sys.setswitchinterval(interval)
-    if slack:
-        Path("/proc/self/timerslack_ns").write_text(slack, "ascii")
 
 
 @pytest.fixture
@@ -141,26 +123,15 @@ def test_what_it_is_told_while_it_works_it_hears_afterwards_and_in_order(
     ]
 
 
-@pytest.mark.usefixtures("switch_interval")
-def test_a_model_that_computes_in_python_hands_the_interpreter_over_soon_and_leaves_it_for_a_while(
-    searcher: BackgroundSearcher, slow: Slow
-) -> None:
-    searcher.adopt(ONE, {"x": 1})
-    assert sys.getswitchinterval() == 0.005
+def test_the_users_process_keeps_its_settings(searcher: BackgroundSearcher, slow: Slow) -> None:
+    interval = sys.getswitchinterval()
+    decisions = BackgroundDecisions(dict)
+    with closing(decisions):
+        searcher.suggest(ONE)
+        decisions.take()
+        eventually(lambda: slow.calls)
 
-    searcher.suggest(ONE)
-    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
-    assert timer_slack() in ("1", "")
-    eventually(lambda: ("suggest", ONE) in slow.calls)
-    assert timer_slack(cast("threading.Thread", searcher._thread).native_id or "self") in ("5000000", "")
-
-
-@pytest.mark.usefixtures("switch_interval")
-def test_who_wants_it_sooner_still_gets_it_sooner(searcher: BackgroundSearcher) -> None:
-    sys.setswitchinterval(SWITCH_S / 5)
-
-    searcher.suggest(ONE)
-    assert sys.getswitchinterval() == pytest.approx(SWITCH_S / 5)
+        assert sys.getswitchinterval() == interval
 
 
 def test_before_the_first_suggestion_all_is_done_at_once(searcher: BackgroundSearcher, slow: Slow) -> None:
