@@ -77,6 +77,10 @@ class StoreUnavailable(MqtuneError):
     """The store of checkpoints, or the folder that one is copied to, can't be reached, read or written."""
 
 
+class StoreMissing(ConfigurationError):
+    """A trial saved a folder as its checkpoint, and the experiment has no store that all workers reach."""
+
+
 class LogUnavailable(MqtuneError):
     """What a trial printed can't be read from here: its worker is not there, or doesn't have it any more."""
 

@@ -96,6 +96,8 @@ SERVER_FOLDER: Final = "redis"
 #: The file, in an experiment's folder, that says that no server has it: it was archived, and has not gone on since.
 ARCHIVED: Final = "archived"
 
+#: The folder, below an experiment's, of checkpoints that are folders, where no store is given and it runs on this machine alone.
+CHECKPOINTS: Final = "checkpoints"
 #: The folder, below an experiment's, of checkpoints that are dicts, as Redis may be gone when they are read.
 DICTS: Final = "dict-checkpoints"
 

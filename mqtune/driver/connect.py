@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
-from mqtune.core.machine import ARCHIVED, DICTS, SERVER_FOLDER, SIMULATION, make_folder
+from mqtune.core.machine import ARCHIVED, CHECKPOINTS, DICTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId
 from mqtune.driver.bundling import BundleFolder, bring, needed
@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
 _PATIENCE_S: Final = 300.0
-#: The folder, below the experiment's, of the checkpoints of a run on this machine alone.
-CHECKPOINTS: Final = "checkpoints"
 
 
 @dataclass(slots=True)
@@ -188,7 +186,7 @@ class BrokerDeployment:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 slot_settings(plan.resources, self.local_slots)
-            _delete(journal, folder, store)
+            _delete(journal, folder, store, stays=(SERVER_FOLDER, CHECKPOINTS) if is_local else ())
         if store is not None:
             claim(store, client, plan.name)
         kept = journal.definition()
@@ -425,14 +423,16 @@ def _keep_code(plan: Plan, definition: Definition, folder: Path) -> None:
             keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
 
 
-def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
-    """Delete an experiment, of which this process has the lock: what its server, its folder and its store have."""
+def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
+    """Delete an experiment, of which this process has the lock: what its server, its folder and its store have.
+
+    The folders that stay are those of a server that is at work, and of a store, which deletes what it has.
+    """
     written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
-            # The server is at work, and what the store has is deleted by it.
-            if path.name not in (SERVER_FOLDER, CHECKPOINTS):
+            if path.name not in stays:
                 shutil.rmtree(path)
         else:
             path.unlink()

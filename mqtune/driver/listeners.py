@@ -12,6 +12,7 @@ from mqtune.core.errors import (
     CodeRefused,
     MetricMissing,
     MqtuneError,
+    StoreMissing,
     StoreUnavailable,
     TrainableNotFound,
     TrialFailed,
@@ -119,6 +120,10 @@ class FailureWatch:
         elif attempt.error_type == TrainableNotFound.__name__ and not self._experiment.reports:
             # A process that is spawned finds out by itself that its trainable can't be imported.
             self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {trial.reason}")
+        elif attempt.error_type == StoreMissing.__name__:
+            # No trial can save its folder.
+            said = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()
+            self.failure = StoreMissing(f"trial {trial.id}: {said}")
         if trial.status is TrialStatus.FAILED:
             self._look_at_failed(trial)
 

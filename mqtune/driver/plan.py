@@ -14,6 +14,7 @@ from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.core.events import decode_definition
 from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.keys import is_name
+from mqtune.core.machine import CHECKPOINTS
 from mqtune.core.objective import Objective
 from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.resources import Resources
@@ -34,6 +35,7 @@ from mqtune.driver.settings import (
 from mqtune.driver.sharing import Standing
 from mqtune.driver.warm_start import WarmStart
 from mqtune.journal.base import OnLoss
+from mqtune.journal.connection import redact
 from mqtune.schedulers.base import FIFO, Decider
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import Searcher, searcher_named
@@ -248,13 +250,27 @@ class Plan:
         lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
         # A searcher that has the space and the seed would say the same once more.
         lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
+        go_on = f"`mqtune resume {self.name}`"
+        if moved := self._where_it_ran(*differing.get("store", ("", ""))):
+            ran, go_on = moved
+            lines = [ran, *(line for line in lines if not line.startswith("store "))]
         head = f"experiment {self.name!r} exists, and is another one:"
         ways_out = (
             f"Give this one another name, such as name={f'{self.name}-2'!r}; or go on with the one that exists: "
-            f"`mqtune resume {self.name}`; or delete that, with its results, and start from scratch: "
-            "run=Run(overwrite=True)"
+            f"{go_on}; or delete that, with its results, and start from scratch: run=Run(overwrite=True)"
         )
         return "\n  ".join([head, *lines, ways_out])
+
+    def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
+        """Return that the store says that the experiment ran elsewhere, and how it goes on there; None if it doesn't."""
+        # Without a store given, a run on this machine alone has one in its folder, and a run on a broker has none.
+        own = f"/{self.name}/{CHECKPOINTS}"
+        if self.broker and own in str(was) and not is_:
+            ran = f"it ran on this machine alone, and now a broker is given: {redact(self.broker)}"
+            return ran, "backend=mqtune.Local(), or without $MQTUNE_BROKER"
+        if not self.broker and own in str(is_) and not was:
+            return "it ran on a broker, and now none is given", "with $MQTUNE_BROKER, or backend='redis://…'"
+        return None
 
     def _describe(self) -> Definition:
         kept, rule = kept_options(self.settings), self.limits.rule

@@ -16,10 +16,12 @@ from typing import Any
 import psutil
 import pytest
 import trainables
+from click.testing import CliRunner
 from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.cli import group
 from mqtune.core.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -327,6 +329,30 @@ def test_a_name_that_another_definition_has_is_refused_with_what_differs(tune: T
 
     with pytest.raises(NameTaken, match=r"metric was 'loss' and is 'accuracy'"):
         tune("steady", name="mine", metric="accuracy").run()
+
+
+def test_a_name_of_this_machine_is_refused_on_a_broker_in_words_and_the_other_way_round(
+    tune: Tune, broker: str, mqtune_home: Path
+):
+    def here(**options: Any) -> mqtune.Tuner:
+        return tune("steady", name="moving", max_trials=1, seed=1, backend=mqtune.Local(), **options)
+
+    def there(**options: Any) -> mqtune.Tuner:
+        return tune("steady", name="moving", max_trials=1, seed=1, **options)
+
+    here().run()
+    with pytest.raises(NameTaken) as refused:
+        there().run()
+    assert "it ran on this machine alone, and now a broker is given: " in str(refused.value)
+    assert "backend=mqtune.Local(), or without $MQTUNE_BROKER" in str(refused.value)
+    assert "store was" not in str(refused.value)
+
+    there(run=mqtune.Run(overwrite=True)).run()
+    assert CliRunner().invoke(group, ["show", "moving", "--broker", broker]).exit_code == 0
+    # Nothing says any more that it has a server of its own.
+    assert not (mqtune_home / "moving" / "redis").exists()
+    with pytest.raises(NameTaken, match=r"it ran on a broker, and now none is given\n.*with \$MQTUNE_BROKER"):
+        here().run()
 
 
 def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp_path: Path, mqtune_home: Path):

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trainables_saving as saving
@@ -15,7 +16,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.core.errors import CheckpointGone, ConfigurationError, StoreUnavailable, TrainableNotFound
+from mqtune.core.errors import CheckpointGone, ConfigurationError, StoreMissing, StoreUnavailable, TrainableNotFound
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import CheckpointId, TrialStatus
 from mqtune.journal.connection import connect
@@ -316,22 +317,34 @@ def test_trials_start_from_a_folder_of_the_drivers_machine_and_from_a_checkpoint
     assert (second.parent, second.attempt.checkpoint) == (first.id, begun_with)
 
 
-@pytest.mark.parametrize(
-    ("trainable", "options", "words"),
-    [
-        (saving.too_large, {}, "the dict has 2,000,058 bytes and the most is 1,000,000"),
-        (saving.in_files, {"store": None}, "a checkpoint that is a directory needs a store"),
-        (saving.Counts, {"store": None, "space": {**SPACE, "every": 1}}, "needs a store"),
-    ],
-    ids=["a dict that is too large", "a directory without a store", "a class without a store"],
-)
-def test_what_can_not_be_saved_fails_its_trial_with_the_way_out(tune: Tune, trainable, options, words):
-    tuner = tune(trainable, counting(3), **options)
+def test_what_can_not_be_saved_fails_its_trial_with_the_way_out(tune: Tune):
+    tuner = tune(saving.too_large, counting(3))
 
     (trial,) = finished(tuner)
 
     assert trial.status is TrialStatus.FAILED
-    assert words in trial.reason
+    assert "the dict has 2,000,058 bytes and the most is 1,000,000" in trial.reason
+
+
+@pytest.mark.parametrize(
+    ("trainable", "options"),
+    [(saving.in_files, {}), (saving.Counts, {"space": {**SPACE, "every": 1}})],
+    ids=["a function", "a class"],
+)
+@pytest.mark.parametrize("max_failures", [0, 3])
+def test_a_folder_without_a_store_ends_the_run_at_the_first_trial_that_saves_one(
+    tune: Tune, trainable: Any, options: dict[str, Any], max_failures: int
+):
+    failures = mqtune.Failures(max_failures=max_failures)
+    tuner = tune(trainable, *[counting(3)] * 50, store=None, failures=failures, **options)
+
+    with pytest.raises(
+        StoreMissing, match=r"^trial \d+: a checkpoint that is a directory needs a store .*Checkpoints\("
+    ):
+        tuner.run()
+
+    assert len(tuner.get_trials()) < 50
+    assert {len(trial.attempts) for trial in tuner.get_trials() if trial.reports} <= {1}
 
 
 # What is refused before the first trial.

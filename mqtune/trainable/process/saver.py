@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
+from mqtune.core.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreMissing, StoreUnavailable
 from mqtune.core.trial import CheckpointId, checkpoint_id, is_in_memory
 from mqtune.trainable.process.protocol import StartMessage
 
@@ -113,9 +113,9 @@ class Saver:
 
     def _opened_store(self) -> CheckpointStore:
         if not self._url:
-            raise ConfigurationError(
+            raise StoreMissing(
                 "a checkpoint that is a directory needs a store that all workers reach; name one with "
-                "Checkpoints('/shared/checkpoints'), or give a dict of at most 1 MB instead"
+                "checkpoints=mqtune.Checkpoints('/shared/checkpoints'), or give a dict of at most 1 MB instead"
             )
         if self._store is None:
             from mqtune.checkpoints import open_store  # noqa: PLC0415
