@@ -8,7 +8,7 @@ import inspect
 import re
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -36,6 +36,7 @@ try:
     from optuna.distributions import distribution_to_json as text_of
     from optuna.distributions import json_to_distribution as distribution_of
     from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.samplers import BruteForceSampler
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
@@ -163,8 +164,8 @@ class _Running:
 
     handle: optuna.Trial
     steps: set[int] = field(default_factory=set)
-    #: The parameters that it knows of, as far as this is known here.
-    taken: set[str] = field(default_factory=set)
+    #: The parameters that it gets if it asks for them in this order. They are its own, and samplers see them, once it says so.
+    ahead: Sequence[tuple[str, BaseDistribution, float]] = ()
 
 
 class StudyTrials:
@@ -221,7 +222,7 @@ class StudyTrials:
             "start": "" if start is None else start.isoformat(),
             "study": self.study.study_name,
             "directions": [each.name for each in self.study.directions],
-            **_told(self._frozen(trial), running.taken),
+            **_told(self._frozen(trial), running.ahead),
         }
 
     def _create(self, trial: TrialId) -> optuna.Trial:
@@ -239,10 +240,10 @@ class StudyTrials:
         return optuna.Trial(self.study, id_)
 
     def _look_ahead(self, running: _Running) -> None:
-        """Suggest what the trial will ask for if it does as the one before; it is the trial's once that says so."""
+        """Suggest what the trial will ask for if it does as the one before."""
         handle = running.handle
         # An error of the sampler's is for the trial, once it asks.
-        with self.storage.trying(), contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), self.storage.trying(handle._trial_id) as running.ahead:
             for name, distribution in self._asked.items():
                 if self._is_serial and not _is_decided(handle, name, distribution):
                     # Drawn for nothing it would change what is drawn next.
@@ -253,7 +254,7 @@ class StudyTrials:
         if trial not in self._running:
             frozen = self.storage.take_over(self.ids[trial])
             handle = optuna.Trial(self.study, self.ids[trial])
-            self._running[trial] = _Running(handle, {*frozen.intermediate_values}, {*frozen.params})
+            self._running[trial] = _Running(handle, {*frozen.intermediate_values})
         return self._running[trial]
 
     def _frozen(self, trial: TrialId) -> FrozenTrial:
@@ -268,10 +269,9 @@ class StudyTrials:
         match call:
             case "suggest":
                 # It does not do as the one before.
-                self.storage.forget(self.ids[trial], running.taken)
+                running.ahead = ()
                 distribution = distribution_of(asked["distribution"])
                 value = distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
-                running.taken.add(asked["name"])
                 # Whoever answers it again, if this process is killed before the trial has said that it has it, finds it there.
                 self.storage.flush()
                 return value
@@ -284,10 +284,10 @@ class StudyTrials:
 
     def take_parameters(self, trial: TrialId, took: Sequence[tuple[str, str, float]]) -> None:
         """Take in which parameters a trial has got; doing it again changes nothing."""
-        taken = self._of(trial).taken
+        self._of(trial)
+        params = self._frozen(trial).params
         for name, distribution, value in took:
-            if name not in taken:
-                taken.add(name)
+            if name not in params:
                 self.storage.set_trial_param(self.ids[trial], name, value, distribution_of(distribution))
 
     def take(self, trial: TrialId, call: str, said: Metrics) -> None:
@@ -308,14 +308,13 @@ class StudyTrials:
 
     def end(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> FrozenTrial:
         """Tell the study how a trial has ended, and return it."""
-        if trial in self.ids:
-            running = self._of(trial)
-            self.storage.forget(self.ids[trial], running.taken)
-        else:
-            running = _Running(self._create(trial))
-        handle, number = running.handle, running.handle.number
+        handle = self._of(trial).handle if trial in self.ids else self._create(trial)
+        number = handle.number
         self._running.pop(trial, None)
         self._ended.add(trial)
+        if isinstance(self.study.sampler, BruteForceSampler):
+            # For it trials that run are done, also before they have asked for all: what it says at the last end counts.
+            self.study._stop_flag = False
         ended = self.study.tell(handle, values, state, skip_if_finished=True)
         if ended.state is not TrialState.FAIL:
             self._asked = ended.distributions
@@ -327,19 +326,17 @@ class StudyTrials:
         return ended
 
 
-def _told(frozen: FrozenTrial, taken: Container[str]) -> dict[str, object]:
+def _told(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, float]]) -> dict[str, object]:
     """Return what a trial is told of its parameters: those that it has, and those that it will if it asks for no other before."""
-    known, ahead, room = {}, [], _MAX_TOLD
-    for name, distribution in frozen.distributions.items():
+    has = [(name, each, each.to_internal_repr(frozen.params[name])) for name, each in frozen.distributions.items()]
+    told: list[list[object]] = []
+    room = _MAX_TOLD
+    for name, distribution, value in [*has, *ahead]:
         room -= len(name.encode()) + _PARAMETER_BYTES
         if room < 0:
             break
-        mark, value = mark_of(text_of(distribution)), distribution.to_internal_repr(frozen.params[name])
-        if name in taken:
-            known[name] = [mark, value]
-        else:
-            ahead.append([name, mark, value])
-    return {"known": known, "ahead": ahead}
+        told.append([name, mark_of(text_of(distribution)), value])
+    return {"known": {name: rest for name, *rest in told[: len(has)]}, "ahead": told[len(has) :]}
 
 
 _WORDS: Final = {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
@@ -538,10 +535,9 @@ class _Loop:
     def _fill(self) -> None:
         limits, trials = self._limits, self._trials
         begun = len(trials.ids) + sum(trial not in trials.ids for trial in self._open)
-        if not self._over:
-            self._over = self._why_over()
-            if self._over:
-                self._withdraw()
+        was_over, self._over = self._over, self._why_over()
+        if self._over and not was_over:
+            self._withdraw()
         while not self._over and len(self._open) < self._room and (limits.n_trials is None or begun < limits.n_trials):
             self._open.add(self._tuner.add({}).id)
             begun += 1

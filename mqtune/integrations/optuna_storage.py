@@ -118,20 +118,18 @@ class DeferredStorage(BaseStorage):
         self._own[trial._trial_id] = self._trials[trial.number] = trial
 
     @contextlib.contextmanager
-    def trying(self) -> Iterator[None]:
-        """Write no parameter that is set within the block, until it is set again."""
+    def trying(self, trial_id: int) -> Iterator[list[tuple[str, BaseDistribution, float]]]:
+        """Take back the parameters that a trial that runs here gets within the block; afterwards the list has them."""
+        trial, tried = self._own[trial_id], list[tuple[str, BaseDistribution, float]]()
+        before = {*trial.params}
         self._is_trying = True
         try:
-            yield
+            yield tried
         finally:
             self._is_trying = False
-
-    def forget(self, trial_id: int, names: Container[str]) -> None:
-        """Take back the parameters of a trial that runs here but for *names*."""
-        if (trial := self._own.get(trial_id)) is None:
-            return
-        for name in [name for name in trial.params if name not in names]:
-            del trial.params[name], trial.distributions[name]
+            for name in [name for name in trial.params if name not in before]:
+                distribution = trial.distributions.pop(name)
+                tried.append((name, distribution, distribution.to_internal_repr(trial.params.pop(name))))
 
     def _running(self, trial_id: int) -> FrozenTrial | None:
         """Return a trial that runs here; None for any other."""

@@ -197,11 +197,15 @@ class WorkerTrial(BaseTrial):
             return float(value)
         if self._ahead and [*self._ahead[0][:2]] == [name, mark]:
             value = self._ahead.pop(0)[2]
+            self._took.append([name, distribution, value])
+            if not self._ahead:
+                # As a rule it asks for no more, and may compute for long: samplers are to know what it computes with.
+                self.tell(TOOK)
         else:
             # What was foreseen was not for a trial that asks this.
             self._ahead.clear()
             value = self._ask("suggest", name=name, distribution=distribution)
-        self._took.append([name, distribution, value])
+            self._took.append([name, distribution, value])
         return float(value)
 
     def _ask(self, call: str, **arguments: object) -> Any:

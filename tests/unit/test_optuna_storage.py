@@ -211,12 +211,12 @@ def test_what_a_storage_can_not_take_now_is_written_the_next_time(database: Base
 
 def test_parameters_that_were_only_tried_are_not_written(behind: BaseStorage) -> None:
     storage, _, trial = deferred(behind)
-    with storage.trying():
+    with storage.trying(trial) as tried:
         for name in ("kept", "tried"):
             storage.set_trial_param(trial, name, 0.5, X)
-    assert storage.get_trial(trial).params == {"x": 0.25, "kept": 0.5, "tried": 0.5}
+        assert storage.get_trial(trial).params == {"x": 0.25, "kept": 0.5, "tried": 0.5}
+    assert tried == [("kept", X, 0.5), ("tried", X, 0.5)]
     storage.set_trial_param(trial, "kept", 0.5, X)
-    storage.forget(trial, {"x", "kept"})
     storage.flush()
     assert storage.get_trial(trial).params == behind.get_trial(trial).params == {"x": 0.25, "kept": 0.5}
 

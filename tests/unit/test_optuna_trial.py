@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,22 +44,64 @@ class Wire:
         return self.asked
 
     def _send(self, metrics: Metrics) -> object:
+        return self.send(self._trial, metrics)
+
+    def send(self, trial: TrialId, metrics: Metrics) -> object:
+        """Carry a trial's call to the study, and return the answer."""
         call = metrics[CALL]
         if self.loses and call not in ASKED:
             return None
         if took := metrics.get(TOOK):
-            self.trials.take_parameters(self._trial, took)
+            self.trials.take_parameters(trial, took)
         if call in ASKED:
             self.asked.append(call)
-            return {"is": self.trials.answer(self._trial, call, metrics)}
+            return {"is": self.trials.answer(trial, call, metrics)}
         if call == "end":
             if metrics["state"]:
                 return None
-            self.trials.end(self._trial, metrics["values"], None, "")
+            self.trials.end(trial, metrics["values"], None, "")
         else:
-            self.trials.take(self._trial, call, metrics)
+            self.trials.take(trial, call, metrics)
         self.trials.storage.flush()
         return None
+
+
+class Crowd:
+    """Runs trials that overlap, each in a thread up to its next call; a seed says whose call is next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study, seed: int) -> None:
+        self._wire = Wire(monkeypatch, study)
+        self._rng = random.Random(seed)
+        self._calls: dict[TrialId, Metrics] = {}
+        self._answers: dict[TrialId, queue.Queue[object]] = {}
+        #: Gets an item for each trial that has come to a call, or to its end.
+        self._is_there: queue.Queue[None] = queue.Queue()
+        monkeypatch.setattr(reporting, "ask", self._send)
+        monkeypatch.setattr(reporting, "report", self._send)
+
+    def run(self, objective: Callable[..., Any], at_once: int) -> None:
+        """Run trials until the sampler has stopped the study and all have ended."""
+        began, study = 0, self._wire.trials.study
+        while self._calls or not study._stop_flag:
+            if len(self._calls) < at_once and not study._stop_flag:
+                began += 1
+                trial = TrialId(f"{began:04d}")
+                self._answers[trial] = queue.Queue()
+                threading.Thread(target=self._evaluate, args=(objective,), name=trial, daemon=True).start()
+            else:
+                trial = self._rng.choice([*self._calls])
+                self._answers[trial].put(self._wire.send(trial, self._calls.pop(trial)))
+            self._is_there.get(timeout=30)
+
+    def _evaluate(self, objective: Callable[..., Any]) -> None:
+        as_trainable(objective)({})
+        self._is_there.put(None)
+
+    def _send(self, metrics: Metrics) -> object:
+        trial = TrialId(threading.current_thread().name)
+        self._calls[trial] = metrics
+        self._is_there.put(None)
+        return self._answers[trial].get(timeout=30)
 
 
 def fixed(trial: optuna.Trial) -> float:
@@ -96,6 +141,40 @@ def test_what_a_trial_does_not_ask_for_is_not_its(monkeypatch: pytest.MonkeyPatc
     for trial in study.trials:
         assert [*trial.params] == ["x", "odd" if trial.number % 2 else "even", "n"]
         assert trial.value == sum(trial.params.values())
+
+
+def test_a_sampler_sees_of_a_running_trial_what_it_has_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
+    wire = Wire(monkeypatch, study)
+    wire.run(fixed)
+    seen: list[dict[str, Any]] = []
+
+    def looking(trial: optuna.Trial) -> float:
+        seen.append(wire.trials.study.trials[-1].params)
+        value = fixed(trial)
+        seen.append(wire.trials.study.trials[-1].params)
+        return value
+
+    assert wire.run(looking) == ["begin"]
+    assert seen == [{}, study.trials[-1].params]
+
+
+def branches(trial: optuna.Trial) -> float:
+    """Four points, of a space where one parameter hangs on another."""
+    return 0.0 if trial.suggest_categorical("kind", ["a", "b"]) == "a" else trial.suggest_int("n", 1, 3)
+
+
+@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_sampler_of_all_points_gets_to_each_where_trials_overlap(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A trial ends while others have answered, and not asked, a question, or wait for their first."""
+    study = optuna.create_study(sampler=optuna.samplers.BruteForceSampler(seed=seed))
+    crowd = Crowd(monkeypatch, study, seed)
+
+    crowd.run(branches, at_once=4)
+
+    assert {tuple(trial.params.values()) for trial in study.trials} == {("a",), ("b", 1), ("b", 2), ("b", 3)}
+    assert len(study.trials) < 30
 
 
 def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
