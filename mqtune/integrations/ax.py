@@ -24,10 +24,15 @@ from mqtune.search.base import WAIT, PastTrial, Searcher, Suggestion, fingerprin
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal
 from mqtune.search.space import Space
 
-_disabled = logging.root.manager.disable
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
+#: This module of Ax's says on import which database it could use.
+_database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
+_database.addFilter(_nothing)
 try:
-    # One of its modules says on import which database it could use.
-    logging.disable(logging.INFO)
     import torch
     from ax.adapter.data_utils import DataLoaderConfig
     from ax.adapter.registry import Generators
@@ -47,7 +52,7 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
 finally:
-    logging.disable(_disabled)
+    _database.removeFilter(_nothing)
 
 #: The strategies that Ax has a name for.
 METHODS: Final = ("fast", "quality", "random_search")
@@ -585,27 +590,19 @@ def _steps(path: str, domain: Multiples) -> object:
     return RangeParameterConfig(path, (domain.first, domain.last), "int", scaling="log" if domain.log else "linear")
 
 
-class _Quiet(threading.local):
-    """Whether Ax is to say less in this thread."""
-
-    is_on = False
-
-    def lets_pass(self, record: logging.LogRecord) -> bool:
-        return not self.is_on or record.levelno >= logging.ERROR
-
-
-_quiet: Final = _Quiet()
-ROOT_STREAM_HANDLER.addFilter(_quiet.lets_pass)
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Have Ax not say what it does in this thread, and works around by itself: a user never sees its client."""
-    was_on, _quiet.is_on = _quiet.is_on, True
+    thread = threading.get_ident()
+
+    def lets_pass(record: logging.LogRecord) -> bool:
+        return record.thread != thread or record.levelno >= logging.ERROR
+
+    ROOT_STREAM_HANDLER.addFilter(lets_pass)
     try:
         yield
     finally:
-        _quiet.is_on = was_on
+        ROOT_STREAM_HANDLER.removeFilter(lets_pass)
 
 
 @contextlib.contextmanager

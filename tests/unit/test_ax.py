@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -728,6 +730,33 @@ def test_a_model_of_config_and_time_finds_what_random_search_does_not_where_most
 
     # Of random search half of the seeds come to 0.1; a model of the last values alone came to 0.06 with this one.
     assert least("ax", 1) < 0.03 < statistics.median(least("random", seed) for seed in range(9))
+
+
+def test_the_import_says_nothing_and_leaves_logging_as_it_is_for_others() -> None:
+    program = """
+import logging, sys
+
+disabled = set()
+
+class Look:
+    def find_spec(self, *arguments):
+        disabled.add(logging.root.manager.disable)
+
+sys.meta_path.insert(0, Look())
+from mqtune.integrations.ax import ROOT_STREAM_HANDLER, quiet
+
+assert disabled == {0}, disabled
+assert not ROOT_STREAM_HANDLER.filters
+from ax.utils.common.logger import get_logger
+with quiet():
+    get_logger("ax.mine").warning("of a client that nobody sees")
+get_logger("ax.mine").warning("of a user's own")
+assert not ROOT_STREAM_HANDLER.filters
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [line.split("ax.mine: ")[-1] for line in done.stderr.splitlines()] == ["of a user's own"]
 
 
 def test_users_are_not_told_of_the_client(capfd: pytest.CaptureFixture[str]) -> None:
