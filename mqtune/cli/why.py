@@ -193,7 +193,7 @@ class Inquiry:
             return Reason("quota", f"{what}: {waits}", way_out="see all quotas, or set one: mqtune quota")
         if not running:
             if self._first_staged is not None:
-                return self._staged(self._first_staged)
+                return self._of_trial(self._first_staged)
             if (reason := self._no_slot()) is not None:
                 return reason._replace(text=f"nothing runs: {reason.text}")
             return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
@@ -236,6 +236,8 @@ class Inquiry:
         if nobody is not None:
             return Reason("no driver", f"{why}; {nobody.text}", step.at, nobody.way_out)
         waits = self._state.waits if self._state is not None else ""
+        if trial.retry_pause_s > time.time() - step.at:
+            waits = trial.why_it_pauses
         return Reason("retry", f"{why}; {waits or 'it waits for a free slot'}", step.at)
 
     def _running(self, trial: Trial) -> Reason:

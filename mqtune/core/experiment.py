@@ -500,6 +500,7 @@ class Experiment:
     def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
         """Return the status that a trial gets by the end of its attempt, and why."""
         end = attempt.end
+        _note_progress(trial)
         if trial.decision is not None:
             # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
             trial.reached, trial.setbacks, trial.lost = 0.0, 0, 0
@@ -531,7 +532,7 @@ class Experiment:
         # What was given back because there was no driver says nothing against the trial. Nor does a worker that was told to go, as in a
         # cloud it is every few hours: it must only get somewhere in between.
         if attempt.error_type != UNDRIVEN and (end is AttemptEnd.LOST or not attempt.reports):
-            _set_back(trial)
+            trial.setbacks += 1
             trial.lost += 1
         worker = attempt.worker or "its worker"
         what = f"{end.value if end else 'lost'} by {worker}"
@@ -561,7 +562,7 @@ class Experiment:
 
     def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         trial.failures += 1
-        _set_back(trial)
+        trial.setbacks += 1
         again = self.max_failures < 0 or trial.failures <= self.max_failures
         return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
 
@@ -571,12 +572,11 @@ def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -
     trial.checkpoints[checkpoint] = SavedCheckpoint(checkpoint, at, metrics)
 
 
-def _set_back(trial: Trial) -> None:
-    """Count that an attempt has failed, or was lost: one more in a row, unless the trial has come further since the last one."""
+def _note_progress(trial: Trial) -> None:
+    """Forget the setbacks of a trial that has come further than ever before."""
     reached = trial.last_metrics.get(ITERATION, trial.reports)
     if is_number(reached) and reached > trial.reached:
         trial.reached, trial.setbacks, trial.lost = reached, 0, 0
-    trial.setbacks += 1
 
 
 def _in_short(attempt: Attempt) -> str:

@@ -207,6 +207,13 @@ ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
+#: How long a trial waits before it runs again after the second attempt in a row that came no further, in seconds: a first retry is never
+#: delayed. Each one more doubles that, up to the last: one that fails at its first line would else be staged some hundred times a
+#: second, and each attempt leaves up to 48 kB in the journal.
+RETRY_PAUSE_S: Final = 0.1
+RETRY_PAUSE_FACTOR: Final = 2.0
+LONGEST_RETRY_PAUSE_S: Final = 60.0
+
 #: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
 #: attempt is then requeued.
 UNDRIVEN: Final = "undriven"
@@ -483,6 +490,11 @@ class Attempt:
         return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
 
+#: The first setback in a row after which a trial waits, and a number of doublings that reaches the longest pause.
+_PAUSED_FROM: Final = 2
+_MOST_DOUBLINGS: Final = 32
+
+
 @dataclass(slots=True)
 class Trial:
     """One config under evaluation; only the experiment's fold changes it, everybody may read it.
@@ -524,9 +536,9 @@ class Trial:
     #: The last report of the current attempt that came after its decision.
     late_metrics: Metrics = field(default_factory=dict)
     failures: int = 0
-    #: How far it had come when its last attempt failed, or was lost, without having been told to end: the iteration of its last report.
+    #: How far it had come when its last attempt ended without having been told to: the iteration of its last report.
     reached: float = 0.0
-    #: How many attempts in a row have ended so without coming further, and how many of these were lost or requeued.
+    #: How many attempts have failed, or were lost or requeued, in a row without coming further; and how many of these did not fail.
     setbacks: int = 0
     lost: int = 0
     has_metric: bool = False
@@ -547,6 +559,19 @@ class Trial:
     def precedence(self) -> tuple[bool, int, str]:
         """A sort key of trials that are to run again: those that have come somewhere first, and then in the order of their numbers."""
         return not (self.checkpoints or self.reports), len(self.id), self.id
+
+    @property
+    def retry_pause_s(self) -> float:
+        """How long after its last attempt it runs again at the earliest, in seconds; what was taken from it for others is no reason to wait."""
+        if self.setbacks < _PAUSED_FROM or self.attempt.intent.hands_back:
+            return 0.0
+        doubled = min(self.setbacks - _PAUSED_FROM, _MOST_DOUBLINGS)
+        return min(RETRY_PAUSE_S * RETRY_PAUSE_FACTOR**doubled, LONGEST_RETRY_PAUSE_S)
+
+    @property
+    def why_it_pauses(self) -> str:
+        """Why it does not run again at once, for people."""
+        return f"it runs again {self.retry_pause_s:.3g} s after its last attempt, as {self.setbacks} in a row came no further"
 
     @property
     def is_busy(self) -> bool:

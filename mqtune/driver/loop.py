@@ -108,7 +108,7 @@ class Driver:
         self._beginning: Begin | None = None
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits)
+        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock)
         self._requests = Requests(experiment, self._slots, space)
         self._failures = FailureWatch(experiment, limits.fail_fast)
         self._callback_listener = CallbackListener(experiment, callbacks)
@@ -665,7 +665,7 @@ class Driver:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
         can_happen = experiment.live or self._draining or self.failure is not None or not self._slots.has_slots
-        is_expected = self._limits.is_open or self._slots.is_suggestion_due or self._requests.has_paused
+        is_expected = self._limits.is_open or self._slots.is_expecting or self._requests.has_paused
         if not (can_happen or is_expected or self.is_finished):
             raise self._slots.nothing_resumes()
 

@@ -54,11 +54,14 @@ class Pace:
         """
         deciders, callbacks = self._deciders, self._callbacks
         looks_for_model = self._slots.is_suggestion_due or deciders.are_late
-        is_stirred = is_stirred or self._answers_each or looks_for_model or self._slots.has_room
+        has_room = self._slots.has_room
+        is_stirred = is_stirred or self._answers_each or looks_for_model or has_room
         # What was decided in the background may be there at any time.
         self._is_stirred = is_stirred or deciders.scheduler.background is not None
         now = self._clock.monotonic()
         until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
+        if has_room:
+            until = min(until, now + self._slots.next_retry_s)
         if looks_for_model:
             until = min(until, now + _MODEL_LOOK_S)
         if callbacks.interval_s is not None:

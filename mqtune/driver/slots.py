@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqtune.backends.base import BackendSession
+from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError, NothingResumes
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, TrialId, TrialStatus, trial_of
+from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import (
     Close,
     DriverAction,
@@ -31,6 +32,8 @@ from mqtune.search.base import WAIT
 
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
+#: So little is left of a pause that it is over, in seconds: a clock of floats may never show the last microseconds.
+_OVER_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +53,9 @@ class Addition:
 class SlotFiller:
     """Chooses what to stage while slots are free; it returns its choice, and stages nothing itself."""
 
-    def __init__(self, experiment: Experiment, backend: BackendSession, deciders: Deciders, limits: Limits) -> None:
+    def __init__(
+        self, experiment: Experiment, backend: BackendSession, deciders: Deciders, limits: Limits, clock: Clock
+    ) -> None:
         self.exhausted = limits.is_open
         #: Why the scheduler left a slot free when it was last asked.
         self.waits_for = ""
@@ -60,6 +65,7 @@ class SlotFiller:
         self.max_concurrent = limits.max_concurrent
         self.sharing = Sharing(experiment, backend, limits.standing)
         self._experiment = experiment
+        self._clock = clock
         self._backend = backend
         self._deciders = deciders
         self._scheduler = deciders.scheduler
@@ -87,8 +93,8 @@ class SlotFiller:
         In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that are ever
         added: it is staged at once.
         """
-        waits = self._experiment.to_retry or self._experiment.to_restart
-        room = math.inf if self._is_open and waits else self._backend.slots * self._ahead
+        comes_first = self._is_open and (self._experiment.to_restart or self._to_retry() is not None)
+        room = math.inf if comes_first else self._backend.slots * self._ahead
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
         return self._experiment.live < min(most, self.sharing.limit(self.max_concurrent))
 
@@ -106,11 +112,36 @@ class SlotFiller:
         self.sharing.is_sated = self.sharing.is_sated or is_over
         return self.sharing.look(self.max_concurrent)
 
+    def _pause_left_s(self, trial: Trial) -> float:
+        """Return for how much longer a trial waits before it runs again; none of it is left where the time of its end makes no sense."""
+        pause_s = trial.retry_pause_s
+        left_s = (trial.attempt.ended_at or 0.0) + pause_s - self._clock.time() if pause_s else 0.0
+        return left_s if _OVER_S < left_s < 2 * pause_s else 0.0
+
+    def _to_retry(self) -> Trial | None:
+        """Return the first trial that is to run again now."""
+        waiting = map(self._experiment.trials.__getitem__, self._experiment.to_retry)
+        return next((trial for trial in waiting if not self._pause_left_s(trial)), None)
+
+    @property
+    def next_retry_s(self) -> float:
+        """In how many seconds the next trial runs again that waits for it; infinite where none does."""
+        pauses = (self._pause_left_s(self._experiment.trials[id_]) for id_ in self._experiment.to_retry)
+        return min(filter(None, pauses), default=math.inf)
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether something to start comes by itself: a config that the searcher works out, or a trial at the end of its pause."""
+        return self.is_suggestion_due or bool(self._experiment.to_retry)
+
     @property
     def why_no_more(self) -> str:
         """Why nothing more is started, for people, as of the last time that a slot was to be filled; empty while something is."""
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
             return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
+        if self._experiment.to_retry and self._to_retry() is None:
+            trial = self._experiment.trials[self._experiment.to_retry[0]]
+            return f"trial {trial.id} waits: {trial.why_it_pauses}"
         is_over = self.max_trials is not None and self._suggested >= self.max_trials and not self._added
         if is_over and not self.exhausted:
             return f"all of max_trials={self.max_trials} have begun"
@@ -130,14 +161,13 @@ class SlotFiller:
             ConfigurationError: nothing can be done about the scheduler's choice, or the searcher's config.
         """
         action = self._choose()
-        self.sharing.is_sated = action is None and not self.is_suggestion_due
+        self.sharing.is_sated = action is None and not self.is_expecting
         return action
 
     def _choose(self) -> Stage | Close | None:
         experiment = self._experiment
         self.is_suggestion_due, self.waits_for = False, ""
-        if experiment.to_retry:
-            trial = experiment.trials[experiment.to_retry[0]]
+        if (trial := self._to_retry()) is not None:
             return again(trial, Restart(trial.config, *newest_checkpoint(trial), by="driver", reason=trial.reason))
         if experiment.to_restart:
             trial = experiment.trials[experiment.to_restart[0]]

@@ -19,7 +19,16 @@ from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.core import errors
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import LOST_BUDGET
-from mqtune.core.trial import ALLOWED, Attempt, AttemptEnd, Trial, TrialStatus, checkpoint_id
+from mqtune.core.trial import (
+    ALLOWED,
+    LONGEST_RETRY_PAUSE_S,
+    RETRY_PAUSE_S,
+    Attempt,
+    AttemptEnd,
+    Trial,
+    TrialStatus,
+    checkpoint_id,
+)
 from mqtune.driver.trials import DrivenTrial
 from mqtune.worker.attempt import PAUSE_GRACE_S, TERMINATE_GRACE_S, TOLD_GRACE_S
 
@@ -102,6 +111,8 @@ def test_the_figures_are_those_of_the_code():
     doing = section("What can be done to it")
 
     assert f"more than `max_lost` times in a row, {LOST_BUDGET} by default" in section("Attempts")
+    assert f"waits {RETRY_PAUSE_S:g} s after" in " ".join(section("Attempts").split())
+    assert f"up to {LONGEST_RETRY_PAUSE_S:g} s: a trial" in section("Attempts")
     assert f"{PAUSE_GRACE_S / 60:g} minutes to end its step" in doing
     assert f"has {TOLD_GRACE_S:g} s for its `finally` blocks" in " ".join(doing.split())
     assert f"SIGTERM, and {TERMINATE_GRACE_S:g} s later SIGKILL" in " ".join(doing.split())

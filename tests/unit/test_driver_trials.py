@@ -599,6 +599,58 @@ def test_a_trial_that_waits_for_another_try_ends_without_one(tmp_path: Path, cal
     assert_comes_back(bench)
 
 
+def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driver_waits_no_longer(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=-1, max_trials=1).step()
+    for attempt in (1, 2, 3):
+        assert bench.trial().attempt.number == attempt
+        bench.start(ONE).fail(ONE)
+        # The first retry waits for nothing, the second for 0.1 s.
+        bench.clock.now += 0.1 * (attempt > 1)
+        bench.step(2)
+
+    why = "trial 0001 waits: it runs again 0.2 s after its last attempt, as 3 in a row came no further"
+    assert (bench.trial().attempt.number, bench.driver.waiting_for) == (3, why)
+    assert not bench.driver.is_finished
+    assert_comes_back(bench)
+    bench.begin()
+    bench.clock.now += 0.05
+    bench.step()
+    assert len(bench.trial().attempts) == 3
+    bench.clock.now += 0.05
+    bench.step()
+
+    assert bench.trial().attempt.number == 4
+    assert bench.driver.waiting_for == ""
+
+
+@pytest.mark.parametrize("ahead_s", [-1e9, 1e9])
+def test_no_worker_makes_a_trial_wait_by_an_odd_time_of_its_end(tmp_path: Path, ahead_s: float) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=-1, max_trials=1).step().start(ONE).fail(ONE).start(ONE)
+    now, bench.clock.now = bench.clock.now, bench.clock.now + ahead_s
+    claim = bench.claims[ONE]
+    ended = AttemptEnded(trial=claim.trial, attempt=claim.attempt, end=AttemptEnd.FAILED, at=bench.clock.now)
+    bench.clock.now = now
+    assert bench.worker.end(claim, ended.encode())
+
+    bench.step()
+
+    assert bench.trial().attempt.number == 3
+
+
+def test_a_trial_that_was_to_give_way_waits_for_no_pause(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=-1, max_trials=1).step()
+    bench.start(ONE).fail(ONE).start(ONE).fail(ONE)
+    bench.clock.now += 0.1
+    bench.step().start(ONE)
+
+    bench.driver.carry_out(Requeue(bench.trial(), "its share"))
+    bench.end(ONE)
+
+    assert bench.trial().attempt.number == 4
+
+
 def test_a_trial_that_waits_for_another_try_can_be_paused_resumed_and_paused_for_good(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=1).step().start(ONE)
     bench.backend.slots = 0

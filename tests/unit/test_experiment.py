@@ -327,6 +327,18 @@ def test_a_trial_may_fail_for_ever() -> None:
     assert list(story.experiment.to_retry) == [ONE]
 
 
+def test_a_retry_pauses_from_the_second_one_in_a_row_on_until_a_report_says_more_than_before() -> None:
+    story, pauses = Story(max_failures=-1), []
+    for attempt, iterations in enumerate([(), (), (), (1, 2), (1, 2), (1,), (1, 2, 3)], 1):
+        story.run(attempt=attempt)
+        for iteration in iterations:
+            story.report(1.0, attempt=attempt, training_iteration=iteration)
+        story.fail(attempt=attempt)
+        pauses.append(story.trial().retry_pause_s)
+
+    assert pauses == [0.0, 0.1, 0.2, 0.0, 0.1, 0.2, 0.0]
+
+
 def test_a_trial_without_reports_is_tried_again_like_one_that_failed() -> None:
     story = Story(max_failures=1)
 

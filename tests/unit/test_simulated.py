@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 from attempts import own_metrics
-from simulation import NAME, Simulation, curve, noisy_curve, simulate
+from simulation import NAME, SPACE, Simulation, curve, noisy_curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
 from mqtune.backends.simulated.fleet import STARTS_AT
@@ -13,13 +14,26 @@ from mqtune.checkpoints.dicts import decode_dict
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
 from mqtune.core.resources import Resources
-from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import (
+    CONTINUE,
+    LONGEST_RETRY_PAUSE_S,
+    RETRY_PAUSE_FACTOR,
+    RETRY_PAUSE_S,
+    Action,
+    AttemptEnd,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
 from mqtune.driver.actions import Save
 from mqtune.driver.settings import Limits
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
 from mqtune.search.domains import grid_search
 from mqtune.search.grid import GridSearcher
+from mqtune.search.points import PointsFirst
 from mqtune.search.space import Space
 
 
@@ -353,6 +367,24 @@ def test_a_retry_goes_on_from_the_last_checkpoint() -> None:
     simulation = simulate(reports, trials=1, max_failures=1)
     trial = simulation.experiment.trials[TrialId("0001")]
     assert (trial.status, len(trial.attempts), trial.reports) == (TrialStatus.COMPLETED, 2, 5)
+
+
+def test_a_trial_that_comes_no_further_runs_again_ever_more_seldom_and_holds_up_no_other() -> None:
+    def reports(config: dict[str, Any]) -> Any:
+        return [(0.0, OSError("no data"))] if config["lr"] < 0.5 else curve(100)(config)
+
+    points = [{"lr": 0.1}, {"lr": 0.9}, {"lr": 0.8}]
+    simulation = simulate(
+        reports, trials=3, slots=1, searcher=lambda: PointsFirst(points, space=SPACE), max_failures=14
+    )
+
+    first, *others = simulation.experiment.trials.values()
+    assert (first.status, first.failures) == (TrialStatus.FAILED, 15)
+    assert [other.attempt.started_at - STARTS_AT for other in others] == pytest.approx([0, 100], abs=0.1)
+    pairs = itertools.pairwise(first.attempts)
+    doubled = [RETRY_PAUSE_S * RETRY_PAUSE_FACTOR**number for number in range(10)]
+    pauses = [0.0, *doubled, *[LONGEST_RETRY_PAUSE_S] * 3]
+    assert [again.staged_at - before.ended_at for before, again in pairs] == pytest.approx(pauses, abs=0.01)
 
 
 def test_an_attempt_that_outlives_its_time_fails() -> None:
