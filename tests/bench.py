@@ -407,7 +407,7 @@ class Bench:
         if in_memory:
             self.worker.put_checkpoint(claim, name, b"state")
         event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=name, at=self.clock.now)
-        self.worker.saved(claim, name, event.encode())
+        self.worker.saved(claim, {name: event.encode()})
         self.step()
         return name
 

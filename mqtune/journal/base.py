@@ -362,8 +362,8 @@ class Journal(ABC):
         """Store a checkpoint's data on the server until it is dropped; a report or ``saved`` must name it afterwards."""
 
     @abstractmethod
-    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
-        """Append that a checkpoint was saved without a report; once, unless the attempt saved another in between."""
+    def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
+        """Append that checkpoints were saved without a report, at least one; once, unless the attempt saved another in between."""
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:

@@ -486,14 +486,16 @@ class MemoryJournal(Journal):
             self._state.checkpoints.setdefault(checkpoint, data)
             return state.told()
 
-    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
+    def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
         with self._lock:
             state = self._held(claim)
             if state is None:
                 return FENCED
-            if state.saved != checkpoint:
-                state.saved = checkpoint
-                self._append(event)
+            newest = list(events)[-1]
+            if state.saved != newest:
+                state.saved = newest
+                for event in events.values():
+                    self._append(event)
             return state.told()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:

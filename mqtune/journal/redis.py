@@ -200,6 +200,14 @@ def experiments_on(client: Any, *, patience_s: float) -> list[str]:
     return [name.decode(errors="backslashreplace") for name in names]
 
 
+def _time(value: bytes) -> float:
+    """Return a time that a worker wrote; 0 for malformed ones, which would have each attempt of a trial fail."""
+    with contextlib.suppress(ValueError):
+        if math.isfinite(time_s := float(value)):
+            return time_s
+    return 0.0
+
+
 def _number(value: bytes | None) -> int:
     """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
     return int(value) if value is not None and value.isdigit() else 0
@@ -598,7 +606,7 @@ class RedisJournal(Journal):
         answer, assignment, timestamp = self._write("claim", keys, args)
         if answer == b"granted":
             self._worker = worker
-            return Grant(Assignment.decode(assignment), float(timestamp or 0))
+            return Grant(Assignment.decode(assignment), _time(timestamp))
         return cast("Refusal", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
@@ -613,8 +621,8 @@ class RedisJournal(Journal):
         answer: bytes = self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data])
         return answer.decode()
 
-    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
-        args = [claim.attempt, claim.token, checkpoint, event]
+    def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
+        args = [claim.attempt, claim.token, *itertools.chain.from_iterable(events.items())]
         answer: bytes = self._write("saved", [self._keys.trial(claim.trial)], args)
         return answer.decode()
 

@@ -15,7 +15,7 @@ import reprlib
 import selectors
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from mqtune.checkpoints import MAX_DICT_BYTES
@@ -38,6 +38,8 @@ _ENTRY_BYTES: Final = 4 * 2**20
 #: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel for memory,
 #: which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
+#: The most checkpoints without a report that are journaled at once: some milliseconds in which Redis serves nobody else.
+_SAVED_COUNT: Final = 500
 #: How much a pipe holds while Redis is unreachable; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
 #: The most bytes of a frame of each kind; a longer one is malformed and is not waited for.
@@ -111,13 +113,13 @@ class Listener(Protocol):
 class Cut(NamedTuple):
     """A part of a stream, in the order in which it must be written.
 
-    ``held`` are checkpoints in memory, which a report of the segment, ``saved`` or a later part names. ``saved`` is a checkpoint that
+    ``held`` are checkpoints in memory, which a report of the segment, ``saved`` or a later part names. ``saved`` are checkpoints that
     came without a report, right after the segment.
     """
 
     segment: Segment | None
     held: list[tuple[CheckpointId, bytes]]
-    saved: CheckpointId | None
+    saved: list[CheckpointId]
 
 
 class Stream:
@@ -148,7 +150,7 @@ class Stream:
         #: The time of the last report; times never go back.
         self._timestamp = 0.0
         self._held: list[tuple[CheckpointId, bytes]] = []
-        self._saved: CheckpointId | None = None
+        self._saved: list[CheckpointId] = []
         self._rest = b""
         self._ended = False
         self._read, self.write_end = os.pipe()
@@ -187,11 +189,8 @@ class Stream:
             self._give_up(str(error) or "bytes that can't be read")
         segment = self._segment(reports) if reports else None
         held, saved = self._held, self._saved
-        if held or saved is not None:
-            self._held, self._saved = [], None
-        elif segment is None:
-            return None
-        return Cut(segment, held, saved)
+        self._held, self._saved = [], []
+        return Cut(segment, held, saved) if segment is not None or held or saved else None
 
     @property
     def may_be_lost(self) -> bool:
@@ -204,7 +203,7 @@ class Stream:
         return self._ended and not self.has_more
 
     def _cut(self, data: bytes, reports: list[bytes]) -> None:
-        """Add the reports up to the next checkpoint without a report, or to the last complete frame.
+        """Add the reports up to the next checkpoints without a report, which are taken too, or to the last complete frame.
 
         Raises:
             ValueError, TypeError: the next frame is malformed.
@@ -218,6 +217,10 @@ class Stream:
                 if length > _MOST_BYTES.get(kind, 0):
                     raise ValueError(f"a frame of kind {kind} with {length:,} bytes")
                 break
+            if self._saved and (kind != FRAME_SAVED or len(self._saved) >= _SAVED_COUNT):
+                # Later frames must be journaled after these.
+                self.has_more = True
+                break
             if kind == FRAME_REPORT:
                 reports.append(data[at + head : end])
                 at = end
@@ -227,10 +230,7 @@ class Stream:
             if kind == FRAME_CHECKPOINT:
                 self._held.append(self._checked_checkpoint(body))
             elif kind == FRAME_SAVED:
-                self._saved = self._own(body.decode())
-                # Later frames must be journaled after it.
-                self.has_more = True
-                break
+                self._saved.append(self._own(body.decode()))
             elif kind == FRAME_END:
                 _check_end(body)
                 self.end = body
@@ -263,8 +263,8 @@ class Stream:
                 self._check(segment_bytes("", 0, 0, [report]), 1)
             except (ValueError, TypeError, LookupError) as error:
                 self._give_up(f"a report: {error}" if str(error) else "a report that can't be read")
-                # It came after them.
-                self._saved = None
+                # They came after it.
+                self._saved = []
                 return number
         # Each can be decoded alone but not all together: none of them can be trusted.
         self._give_up("reports that can't be told apart")
@@ -329,6 +329,8 @@ class Uplink:
         self._doubtful: deque[Stream] = deque()
         #: Streams that nothing more can come from.
         self._leaving: deque[Stream] = deque()
+        #: Streams of which something was read that is still to be carried.
+        self._unfinished: list[Stream] = []
         self._closing = False
         # What a step that fails has read is not written, and a stream without it can't be read on.
         self._thread = guarded("mqtune-uplink", self._steps, vital=True)
@@ -383,32 +385,34 @@ class Uplink:
             yield self._carry_ready
 
     def _carry_ready(self) -> None:
-        """Wait until something is to be done, and do it."""
-        ready: list[Stream] = []
-        for key, _ in self._selector.select():
+        """Wait until something is to be done, and do it: one part of each stream, so that none waits for the flood of another."""
+        ready = dict.fromkeys(self._unfinished)
+        for key, _ in self._selector.select(0 if self._unfinished or self._leaving else None):
             if key.fileobj is self._wake:
                 self._wake.clear()
             else:
                 assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
-                ready.append(key.fileobj)
+                ready[key.fileobj] = None
         while self._doubtful:
             self._repeat(self._doubtful.popleft())
-        self._carry(ready)
-        while self._leaving:
-            self._finish(self._leaving.popleft())
+        #: How much was taken of each that leaves, unless a part of that is still to be carried.
+        leaving: dict[Stream, int] = {}
+        for _ in range(len(self._leaving)):
+            stream = self._leaving.popleft()
+            if not stream.drained.is_set():
+                leaving[stream] = -1 if stream.has_more else stream.taken
+        self._carry(dict.fromkeys([*ready, *leaving]))
+        self._unfinished = [stream for stream in ready if stream.has_more and stream not in leaving]
+        for stream, before in leaving.items():
+            if stream.taken != before or stream.has_more:
+                self._leaving.append(stream)
+            elif not stream.drained.is_set():
+                # Its pipe may never end, because another process holds it open.
+                self._drop(stream)
 
     def _repeat(self, stream: Stream) -> None:
         if stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
-
-    def _finish(self, stream: Stream) -> None:
-        """Write the rest of a stream whose pipe may never end, because another process holds it open."""
-        before = -1
-        while stream.taken != before and not stream.drained.is_set():
-            before = stream.taken
-            self._carry([stream])
-        if not stream.drained.is_set():
-            self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
         # Without a descriptor to spare it could not be attached.
@@ -417,25 +421,23 @@ class Uplink:
         stream.close()
         stream.drained.set()
 
-    def _carry(self, ready: list[Stream]) -> None:
-        """Write the next batch of these streams, and everything that follows a checkpoint in it."""
-        while ready:
-            batches: dict[Journal, list[tuple[Stream, Cut]]] = defaultdict(list)
-            size = 0
-            for stream in ready:
-                cut = _read(stream)
-                if cut is None:
-                    continue
-                batches[stream.journal].append((stream, cut))
-                size += len(cut.segment.data) if cut.segment is not None else 0
-                if size > _ENTRY_BYTES:
-                    self._write_all(batches)
-                    size = 0
-            self._write_all(batches)
-            for stream in ready:
-                if stream.is_over:
-                    self._drop(stream)
-            ready = [stream for stream in ready if stream.has_more]
+    def _carry(self, ready: Iterable[Stream]) -> None:
+        """Write the next part of each of these streams."""
+        batches: dict[Journal, list[tuple[Stream, Cut]]] = defaultdict(list)
+        size = 0
+        for stream in ready:
+            cut = _read(stream)
+            if cut is None:
+                continue
+            batches[stream.journal].append((stream, cut))
+            size += len(cut.segment.data) if cut.segment is not None else 0
+            if size > _ENTRY_BYTES:
+                self._write_all(batches)
+                size = 0
+        self._write_all(batches)
+        for stream in ready:
+            if stream.is_over:
+                self._drop(stream)
 
     def _write_all(self, batches: dict[Journal, list[tuple[Stream, Cut]]]) -> None:
         for journal, batch in batches.items():
@@ -452,7 +454,7 @@ class Uplink:
             segments = [segment for _, segment in reporting]
             _tried([stream for stream, _ in reporting], lambda: journal.report(segments))
         for stream, cut in batch:
-            if cut.saved is not None:
+            if cut.saved:
                 self._announce(stream, cut.saved)
 
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
@@ -461,10 +463,13 @@ class Uplink:
         (answer,) = _tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
         return answer not in (FENCED, GAP)
 
-    def _announce(self, stream: Stream, checkpoint: CheckpointId) -> None:
-        claim = stream.claim
-        event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=checkpoint, at=self._clock.time())
-        _tried([stream], lambda: [stream.journal.saved(claim, checkpoint, event.encode())])
+    def _announce(self, stream: Stream, checkpoints: list[CheckpointId]) -> None:
+        claim, now = stream.claim, self._clock.time()
+        events = {
+            each: CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=each, at=now).encode()
+            for each in checkpoints
+        }
+        _tried([stream], lambda: [stream.journal.saved(claim, events)])
 
 
 def _read(stream: Stream) -> Cut | None:

@@ -47,7 +47,7 @@ from mqtune.core.errors import BrokerUnavailable, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Claim, Entry, Grant, Journal, LastAttempt, Released
+from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Released
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, script
@@ -167,6 +167,27 @@ class TestRedisJournal(JournalContract):
         assert driver.void(ONE, 1, 1.0, ended()) is True
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
+    @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0"])
+    def test_nonsense_in_the_hash_of_a_trial_keeps_no_driver_and_no_other_trial_from_going_on(
+        self, redis_client: Any, driver: Journal, worker: Journal, held: Claim, nonsense: str
+    ) -> None:
+        key, other = ExperimentKeys("x").trial(ONE), self.start(driver, worker, TWO)
+        for field in ("sequence", "cleared", "saves"):
+            redis_client.hset(key, field, nonsense)
+
+        assert worker.report([segment(held, 2), segment(other, 1)]) == [GAP, ""]
+        assert driver.request_save(ONE, 1) is True
+        driver.release([Released(ONE, 1, 1)])
+        assert worker.renew([held], LONG_S) == ["save:1 go:1"]
+        assert worker.end(held, ended(), reports=2) is False
+
+        redis_client.hset(key, "attempt", nonsense)
+        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.void(ONE, 1, 1.0, ended()) is True
+        redis_client.hset(key, mapping={"attempt": nonsense, "timestamp": nonsense})
+        assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
+        assert worker.claim(Claim(ONE, 2, "t"), "w", LONG_S, started(Claim(ONE, 2, "t"))) == Grant(ASSIGNMENT, 0.0)
+
     # Observers.
 
     def test_every_entry_is_published_with_its_id_and_the_one_before_it(
@@ -187,7 +208,7 @@ class TestRedisJournal(JournalContract):
             driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
             driver.intend(TWO, 1, Intent.STOP, decided(TWO), ended(TWO))
             self.start(driver, worker, TWO, attempt=2)
-            worker.saved(Claim(TWO, 2, "token-0002-2"), HELD, saved(HELD, TWO, 2))
+            worker.saved(Claim(TWO, 2, "token-0002-2"), {HELD: saved(HELD, TWO, 2)})
             worker.end(Claim(TWO, 2, "token-0002-2"), ended(TWO, 2))
             driver.close_trial(TWO, 2, trial_closed(TWO))
             driver.drop_checkpoints([HELD], dropped(HELD))
@@ -285,7 +306,7 @@ class TestRedisJournal(JournalContract):
             lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
             lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
             lambda: worker.put_checkpoint(Claim(ONE, 1, "t"), HELD, b"data"),
-            lambda: worker.saved(Claim(ONE, 1, "t"), HELD, saved(HELD)),
+            lambda: worker.saved(Claim(ONE, 1, "t"), {HELD: saved(HELD)}),
             lambda: driver.request_save(ONE, 1),
             lambda: driver.release([Released(ONE, 1, 1)]),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
@@ -362,7 +383,7 @@ class TestRedisJournal(JournalContract):
             "request save": (lambda: driver.request_save(report.trial, 1), True),
             "release": (lambda: driver.release([Released(report.trial, 1, 3)]), None),
             "put checkpoint": (lambda: worker.put_checkpoint(report, HELD, b"data"), ""),
-            "saved": (lambda: worker.saved(report, HELD, saved(HELD)), ""),
+            "saved": (lambda: worker.saved(report, {HELD: saved(HELD)}), ""),
             "checkpoint": (lambda: worker.checkpoint(HELD_TOO), b"data"),
             "drop": (lambda: driver.drop_checkpoints([HELD_TOO], dropped(HELD_TOO)), None),
         }

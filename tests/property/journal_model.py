@@ -414,13 +414,14 @@ class Model:
         self.data.setdefault(checkpoint, data)
         return run.told()
 
-    def saved(self, driver: Driver, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Any:
+    def saved(self, driver: Driver, claim: Claim, events: dict[CheckpointId, bytes]) -> Any:
         run = self.held(claim)
         if run is None:
             return FENCED
-        if run.saved != checkpoint:
-            run.saved = checkpoint
-            self.events.append(event)
+        *_, newest = events
+        if run.saved != newest:
+            run.saved = newest
+            self.events += events.values()
         return run.told()
 
     def renew(self, driver: Driver, claims: Sequence[Claim], lease_s: float) -> Any:

@@ -517,8 +517,8 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(worker=worker, trial=trial, whose=whose, number=number)
     def saved(self, worker: str, trial: TrialId, whose: str, number: int) -> None:
-        name = self._checkpoint(trial, number)
-        self.by(self.workers[worker], "saved", self.of(trial, whose), name, self.event("saved"))
+        events = {self._checkpoint(trial, each): self.event("saved") for each in (number, 1)}
+        self.by(self.workers[worker], "saved", self.of(trial, whose), events)
 
     # What anybody writes.
 

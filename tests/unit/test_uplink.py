@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -47,12 +48,12 @@ class Book(MemoryJournal):
         self._note("put", checkpoint)
         return super().put_checkpoint(claim, checkpoint, data)
 
-    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
-        self._note("saved", checkpoint)
-        return super().saved(claim, checkpoint, event)
+    def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
+        self._note("saved", "+".join(events))
+        return super().saved(claim, events)
 
     def events(self) -> list[Any]:
-        return [decode_event(entry.data) for entry in self.read("0-0", count=1000)]
+        return [decode_event(entry.data) for entry in self.read("0-0", count=10_000)]
 
     def told(self) -> list[str]:
         """What the journal says of reports and checkpoints, in order."""
@@ -230,9 +231,44 @@ def test_a_checkpoint_without_a_report_stands_where_it_was_saved(
         "saved p-0001-1-3.t",
         "0001:4",
     ]
-    assert book.calls.index("put m-0001-1-2.t") < book.calls.index("saved m-0001-1-2.t")
+    assert book.calls.index("put m-0001-1-2.t") < book.calls.index("saved m-0001-1-2.t+p-0001-1-3.t")
     assert one.has_ended
     assert one.stream.end == an_end()[1]
+
+
+def test_many_checkpoints_without_a_report_are_journaled_some_hundreds_at_once(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    names = [f"p-0001-1-{number}.t" for number in range(1, 1201)]
+    one.frames(*map(without_report, names), a_report())
+    send_all(uplink, one)
+
+    assert book.told() == [*(f"saved {name}" for name in names), "0001:1"]
+    assert [call.count("+") + 1 for call in book.calls] == [500, 500, 200, 1]
+
+
+def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
+    book: Book, sender: Callable[[str], Sender]
+) -> None:
+    flooding, quiet = sender("0001"), sender("0002")
+    parts = [frame for number in range(1, 500) for frame in (a_report(), without_report(f"p-0001-1-{number}.t"))]
+    flooding.frames(*parts)
+    quiet.frames(a_report())
+    with contextlib.closing(Uplink(time)) as uplink:
+        for one in (flooding, quiet):
+            uplink.attach(one.stream)
+        ends = [threading.Thread(target=uplink.detach, args=(one.stream,)) for one in (flooding, quiet)]
+        for end in ends:
+            end.start()
+        uplink.start()
+        for end in ends:
+            end.join(DEADLINE_S)
+
+    assert any("0002" in call for call in book.calls[:4])
+    assert [name for name in book.told() if "0002" not in name] == [
+        name for number in range(1, 500) for name in (f"0001:{number}", f"saved p-0001-1-{number}.t")
+    ]
 
 
 def test_a_checkpoint_that_takes_several_reads_is_held_whole(

@@ -545,7 +545,7 @@ class SimulatedFleet:
             saved = CheckpointSaved(
                 trial=run.trial, attempt=run.claim.attempt, checkpoint=checkpoint, at=self.clock.time()
             )
-            self._journal.saved(run.claim, checkpoint, saved.encode())
+            self._journal.saved(run.claim, {checkpoint: saved.encode()})
 
     def _return(self, run: Run) -> None:
         if not run.is_quiet:

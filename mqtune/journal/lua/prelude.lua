@@ -11,6 +11,12 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Return the number that a field of a trial's hash holds, and 0 for anything else: an error here would end a driver, or the reports of a
+-- whole batch.
+local function number(field)
+  return tonumber(string.match(field or '', '^%d+$')) or 0
+end
+
 -- Append an event to the journal and publish the same bytes, with the entry's id and the id before it.
 local function append(meta, journal, channel, event)
   local before = redis.call('HGET', meta, 'last') or '0-0'

@@ -13,13 +13,14 @@ for i = 3, #KEYS do
   local at = 2 + (i - 3) * 6
   local first, count = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'sequence', 'intent', 'saves')
+  local last = number(have[4])
   if have[1] ~= ARGV[at + 1] or have[2] ~= ARGV[at + 2] or have[3] ~= 'running' then
     answers[i - 2] = 'fenced'
-  elseif first == have[4] + 1 then
+  elseif first == last + 1 then
     redis.call('HSET', KEYS[i], 'sequence', first + count - 1, 'timestamp', ARGV[at + 5])
     accepted[#accepted + 1] = ARGV[at + 6]
     answers[i - 2] = told(have[5], have[6])
-  elseif first + count - 1 <= tonumber(have[4]) then
+  elseif first + count - 1 <= last then
     answers[i - 2] = told(have[5], have[6])
   else
     answers[i - 2] = 'gap'

@@ -94,8 +94,8 @@ class CheckpointContract(InWorld):
     ) -> None:
         before = entries(worker)
 
-        assert worker.saved(held, checkpoint, saved(checkpoint)) == ""
-        assert worker.saved(held, checkpoint, saved(checkpoint)) == ""
+        assert worker.saved(held, {checkpoint: saved(checkpoint)}) == ""
+        assert worker.saved(held, {checkpoint: saved(checkpoint)}) == ""
 
         assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint)]
 
@@ -104,9 +104,21 @@ class CheckpointContract(InWorld):
         before = entries(worker)
 
         for checkpoint in ids:
-            worker.saved(held, checkpoint, saved(checkpoint))
+            worker.saved(held, {checkpoint: saved(checkpoint)})
 
         assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint) for checkpoint in ids]
+
+    def test_several_checkpoints_without_a_report_are_journaled_at_once_in_their_order(
+        self, worker: Journal, held: Claim
+    ) -> None:
+        ids = [checkpoint_id(ONE, 1, number, in_memory=number % 2 == 0) for number in range(1, 6)]
+        events = {checkpoint: saved(checkpoint) for checkpoint in ids}
+        before = entries(worker)
+
+        assert worker.saved(held, events) == ""
+        assert worker.saved(held, events) == ""
+
+        assert [entry.data for entry in entries(worker)[len(before) :]] == list(events.values())
 
     # Who may.
 
@@ -118,7 +130,7 @@ class CheckpointContract(InWorld):
         stranger = held._replace(**change)
 
         assert worker.put_checkpoint(stranger, HELD, b"data") == FENCED
-        assert worker.saved(stranger, HELD, saved(HELD)) == FENCED
+        assert worker.saved(stranger, {HELD: saved(HELD)}) == FENCED
 
         assert worker.checkpoint(HELD) is None
         assert entries(worker) == before
@@ -134,7 +146,7 @@ class CheckpointContract(InWorld):
         before = entries(worker)
 
         assert worker.put_checkpoint(held, HELD, b"data") == FENCED
-        assert worker.saved(held, HELD, saved(HELD)) == FENCED
+        assert worker.saved(held, {HELD: saved(HELD)}) == FENCED
 
         assert worker.checkpoint(HELD) is None
         assert entries(worker) == before
@@ -145,19 +157,19 @@ class CheckpointContract(InWorld):
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
 
         assert worker.put_checkpoint(held, HELD, b"data") == "pause"
-        assert worker.saved(held, HELD, saved(HELD)) == "pause"
-        assert worker.saved(held, HELD, saved(HELD)) == "pause"
+        assert worker.saved(held, {HELD: saved(HELD)}) == "pause"
+        assert worker.saved(held, {HELD: saved(HELD)}) == "pause"
 
         assert worker.checkpoint(HELD) == b"data"
         assert kinds(worker)[-1] == "CheckpointSaved"
 
     def test_the_next_attempt_saves_what_it_likes(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        worker.saved(held, HELD, saved(HELD))
+        worker.saved(held, {HELD: saved(HELD)})
         worker.end(held, ended())
         second = self.start(driver, worker, attempt=2)
 
         # Ids are unique, but a journal must not rely on what it kept of an earlier attempt.
-        worker.saved(second, HELD, saved(HELD, ONE, 2))
+        worker.saved(second, {HELD: saved(HELD, ONE, 2)})
 
         assert entries(worker)[-1].data == saved(HELD, ONE, 2)
 
