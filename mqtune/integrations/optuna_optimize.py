@@ -25,8 +25,9 @@ from mqtune.core.errors import (
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
+from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
-from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, mark_of
+from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, distribution_of, mark_of
 from mqtune.results.results import Results
 from mqtune.tuner import Tuner
 
@@ -34,18 +35,18 @@ try:
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.distributions import distribution_to_json as text_of
-    from optuna.distributions import json_to_distribution as distribution_of
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.samplers import BruteForceSampler
+    from optuna.storages import InMemoryStorage
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 
-#: The user attribute of a study's trial that says which trial of an experiment it is.
+#: The system attribute of a study's trial that says which trial of an experiment it is.
 MARK: Final = "mqtune.trial"
-#: The user attribute of a study that names the experiment of a call that has not come to its end.
+#: The system attribute of a study that names the experiment of a call that has not come to its end.
 EXPERIMENT: Final = "mqtune.experiment"
 #: The longest that the loop waits for news before it looks at the time, and at the fleet, again.
 _LOOK_S: Final = 1.0
@@ -110,7 +111,8 @@ def optuna_optimize(
         What the experiment has of them; the study has all else.
 
     Raises:
-        TrialFailed: the objective has raised an error that *catch* does not name.
+        TrialFailed: the objective has raised an error that *catch* does not name; it is of that error's type too, and has
+            its traceback as text.
         ConfigurationError: workers can't import the objective, or an argument is invalid.
         BrokerUnavailable, NameTaken: as ``Tuner.run``. The next call goes on.
     """
@@ -188,7 +190,11 @@ class StudyTrials:
         self._ended: set[TrialId] = set()
         #: What the last trial that ended has asked for, in that order.
         self._asked: dict[str, BaseDistribution] = {}
-        marks = {trial.user_attrs.get(MARK, ""): trial._trial_id for trial in self.study.get_trials(deepcopy=False)}
+        # Of trials with the same mark the first counts: others are copies, as of those that failed and are queued again.
+        marks = {
+            trial.system_attrs.get(MARK, ""): trial._trial_id
+            for trial in reversed(self.study.get_trials(deepcopy=False))
+        }
         #: The ids of those that have begun, as the storage has them.
         self.ids = {
             TrialId(mark.removeprefix(f"{experiment}/")): id_
@@ -218,6 +224,7 @@ class StudyTrials:
         handle = running.handle
         start = handle.datetime_start
         return {
+            "id": handle._trial_id,
             "number": handle.number,
             "start": "" if start is None else start.isoformat(),
             "study": self.study.study_name,
@@ -231,10 +238,10 @@ class StudyTrials:
         self.study._thread_local.cached_all_trials = None
         id_ = self.study._pop_waiting_trial_id()
         if id_ is None:
-            new = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={MARK: mark})
+            new = optuna.trial.create_trial(state=TrialState.RUNNING, system_attrs={MARK: mark})
             id_ = self.storage.create_new_trial(self.study._study_id, new)
         else:
-            self.storage.set_trial_user_attr(id_, MARK, mark)
+            self.storage.set_trial_system_attr(id_, MARK, mark)
             self.storage.take_over(id_)
         self.ids[trial] = id_
         return optuna.Trial(self.study, id_)
@@ -270,13 +277,16 @@ class StudyTrials:
             case "suggest":
                 # It does not do as the one before.
                 running.ahead = ()
-                distribution = distribution_of(asked["distribution"])
+                distribution = self._distribution_of(asked["distribution"])
                 value = distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
                 # Whoever answers it again, if this process is killed before the trial has said that it has it, finds it there.
                 self.storage.flush()
                 return value
             case "should_prune":
                 return handle.should_prune()
+            case "system_attrs":
+                # Optuna's own trial has had none since Optuna 5.
+                return self._frozen(trial).system_attrs
             case "study":
                 return getattr(self.study, asked["name"]) if asked["name"] in STUDY else None
             case _:
@@ -288,7 +298,11 @@ class StudyTrials:
         params = self._frozen(trial).params
         for name, distribution, value in took:
             if name not in params:
-                self.storage.set_trial_param(self.ids[trial], name, value, distribution_of(distribution))
+                self.storage.set_trial_param(self.ids[trial], name, value, self._distribution_of(distribution))
+
+    def _distribution_of(self, text: str) -> BaseDistribution:
+        # What other storages have is JSON, with lists.
+        return distribution_of(text, keep_tuples=isinstance(self._users._storage, InMemoryStorage))
 
     def take(self, trial: TrialId, call: str, said: Metrics) -> None:
         """Take in what an objective reports or sets; doing it again changes nothing."""
@@ -378,7 +392,7 @@ class _Call:
         known = KnownTrainable.of(objective)
         #: The trials of the experiment that have ended and are not told to the study yet.
         self.ended: list[TrialId] = []
-        self.study, self._is_serial = study, is_serial
+        self.study, self.objective, self._is_serial = study, objective, is_serial
         self._options = {
             **options,
             **_metric_of(study),
@@ -386,7 +400,7 @@ class _Call:
             "failures": replace(options["failures"], accept_no_report=True),
             "run": Run(progress=is_shown, callbacks=[_Ended(self.ended)]),
         }
-        begun = study.user_attrs.get(EXPERIMENT)
+        begun = study._storage.get_study_system_attrs(study._study_id).get(EXPERIMENT)
         self.tuner, self.trials = self._open(begun or _new_name(study))
         if begun and not self.tuner.get_trials() and self.trials.ids:
             # Its Redis has lost the experiment, whose trials can't go on.
@@ -397,7 +411,7 @@ class _Call:
         self._fail_unknown()
 
     def _open(self, name: str) -> tuple[Tuner, StudyTrials]:
-        self.study.set_user_attr(EXPERIMENT, name)
+        self._note(name)
         tuner = Tuner(name=name, **self._options)
         try:
             self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
@@ -415,8 +429,12 @@ class _Call:
     def finish(self, reason: str) -> Results:
         """Journal the end; the next call is another one."""
         results = self.tuner.results() if self.tuner.is_finished else self.tuner.finish(reason)
-        self.study.set_user_attr(EXPERIMENT, None)
+        self._note(None)
         return results
+
+    def _note(self, experiment: str | None) -> None:
+        """Have the study know which experiment goes on."""
+        self.study._storage.set_study_system_attr(self.study._study_id, EXPERIMENT, experiment)
 
     def __enter__(self) -> Self:
         return self
@@ -457,7 +475,7 @@ class _Loop:
         self._call, self._tuner, self._trials = call, call.tuner, call.trials
         self._study = call.study
         self._limits = limits
-        self._caught = {f"{kind.__module__}.{kind.__qualname__}" for kind in catch}
+        self._caught = {name_of(kind, call.objective) for kind in catch}
         self._callbacks = callbacks
         #: The experiment's trials that have not ended; some have not begun in the study.
         self._open = {trial.id for trial in self._tuner.get_trials() if not trial.status.is_terminal}
@@ -624,7 +642,8 @@ class _Loop:
         """Have the call end with an objective's error, unless that is one to be caught."""
         said = trial.last_metrics
         if trial.status is TrialStatus.FAILED and said.get(CALL) == "end" and self._caught.isdisjoint(said["kinds"]):
-            self._error = self._error or TrialFailed(f"trial {trial.id} has failed: {trial.attempts[-1].error}")
+            text = f"trial {trial.id} has failed: {trial.attempts[-1].error}"
+            self._error = self._error or failure_of(text, said["kinds"], self._call.objective)
 
     def _tell(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> None:
         ended = self._trials.end(trial, values, state, why)

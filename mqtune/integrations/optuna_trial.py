@@ -13,6 +13,7 @@ from typing import Any, Final
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Metrics
+from mqtune.integrations.optuna_errors import name_of
 from mqtune.trainable import reporting
 from mqtune.trainable.spec import adapter
 
@@ -24,10 +25,11 @@ try:
         IntDistribution,
         check_distribution_compatibility,
         distribution_to_json,
+        json_to_distribution,
     )
     from optuna.exceptions import TrialPruned
     from optuna.study import StudyDirection
-    from optuna.trial import BaseTrial
+    from optuna.trial import Trial
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
@@ -62,6 +64,47 @@ def mark_of(distribution: str) -> int:
     return zlib.crc32(distribution.encode())
 
 
+def text_with_tuples(distribution: BaseDistribution) -> str:
+    """Return a distribution as Optuna's JSON of it, with choices that are tuples beside that, which has lists for them."""
+    text = distribution_to_json(distribution)
+    if not (
+        isinstance(distribution, CategoricalDistribution)
+        and any(isinstance(each, tuple | list) for each in distribution.choices)
+    ):
+        return text
+    return json.dumps({**json.loads(text), "choices": [_with_tuples(each) for each in distribution.choices]})
+
+
+def distribution_of(text: str, *, keep_tuples: bool) -> BaseDistribution:
+    """Return the distribution of a text of ``text_with_tuples``; without *keep_tuples* its choices have lists for them."""
+    said = json.loads(text)
+    if keep_tuples and "choices" in said:
+        return CategoricalDistribution([_as_told(each) for each in said["choices"]])
+    return json_to_distribution(text)
+
+
+def _with_tuples(value: Any) -> object:
+    match value:
+        case tuple():
+            return {"tuple": [_with_tuples(each) for each in value]}
+        case list():
+            return [_with_tuples(each) for each in value]
+        case dict():
+            return {"dict": {key: _with_tuples(each) for key, each in value.items()}}
+    return value
+
+
+def _as_told(value: Any) -> Any:
+    match value:
+        case {"tuple": entries}:
+            return tuple(_as_told(each) for each in entries)
+        case {"dict": entries}:
+            return {key: _as_told(each) for key, each in entries.items()}
+        case list():
+            return [_as_told(each) for each in value]
+    return value
+
+
 class StudyView:
     """What an objective sees of its study: names, directions, the best so far, and ``stop``."""
 
@@ -93,14 +136,53 @@ class StudyView:
         )
 
 
-class WorkerTrial(BaseTrial):
+class OwnAttributes:
+    """What ``trial.storage`` is in an objective: the attributes of that trial, as Optuna's artifacts and terminators use them."""
+
+    def __init__(self, trial: WorkerTrial) -> None:
+        self._trial = trial
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: object) -> None:
+        """Set a user attribute."""
+        self._own(trial_id).set_user_attr(key, value)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: object) -> None:
+        """Set a system attribute."""
+        self._own(trial_id).set_system_attr(key, value)
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        """Return the system attributes."""
+        return self._own(trial_id).system_attrs
+
+    def _own(self, trial_id: int) -> WorkerTrial:
+        if trial_id != self._trial._trial_id:
+            raise KeyError(
+                f"an objective on a worker has the attributes of its own trial alone, and not of trial id {trial_id}"
+            )
+        return self._trial
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"an objective on a worker has no trial.storage.{name}: the storage is the driver's; there are set_trial_user_attr, "
+            "set_trial_system_attr and get_trial_system_attrs of its own trial"
+        )
+
+
+class WorkerTrial(Trial):
     """A trial of a study, in the process that evaluates it; it is used as ``optuna.trial.Trial`` is.
+
+    It is one for ``isinstance``, and has nothing of its state: each public method is replaced here.
 
     ``should_prune`` waits for the driver, and ``suggest_*`` where the driver has not foreseen it; ``report`` and what sets an
     attribute don't.
     """
 
+    study: StudyView  # type: ignore[assignment]
+    storage: OwnAttributes  # type: ignore[assignment]
+
     def __init__(self, begun: Metrics) -> None:
+        self._trial_id = int(begun["id"])
+        self.storage = OwnAttributes(self)
         self._number = int(begun["number"])
         self._datetime_start = datetime.fromisoformat(begun["start"])
         self._params: dict[str, Any] = {}
@@ -177,7 +259,7 @@ class WorkerTrial(BaseTrial):
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         known = self._distributions.get(name)
         if known is None:
-            chosen = self._chosen(name, distribution_to_json(distribution))
+            chosen = self._chosen(name, distribution)
             self._distributions[name] = distribution
             self._params[name] = distribution.to_external_repr(chosen)
         elif known != distribution:
@@ -189,23 +271,23 @@ class WorkerTrial(BaseTrial):
             )
         return self._params[name]
 
-    def _chosen(self, name: str, distribution: str) -> float:
+    def _chosen(self, name: str, distribution: BaseDistribution) -> float:
         """Return the value of a parameter that is new to this attempt, as the study's storage has it."""
-        mark = mark_of(distribution)
+        mark, text = mark_of(distribution_to_json(distribution)), text_with_tuples(distribution)
         known, value = self._known.get(name, (None, 0.0))
         if known == mark:
             return float(value)
         if self._ahead and [*self._ahead[0][:2]] == [name, mark]:
             value = self._ahead.pop(0)[2]
-            self._took.append([name, distribution, value])
+            self._took.append([name, text, value])
             if not self._ahead:
                 # As a rule it asks for no more, and may compute for long: samplers are to know what it computes with.
                 self.tell(TOOK)
         else:
             # What was foreseen was not for a trial that asks this.
             self._ahead.clear()
-            value = self._ask("suggest", name=name, distribution=distribution)
-            self._took.append([name, distribution, value])
+            value = self._ask("suggest", name=name, distribution=text)
+            self._took.append([name, text, value])
         return float(value)
 
     def _ask(self, call: str, **arguments: object) -> Any:
@@ -246,13 +328,13 @@ class WorkerTrial(BaseTrial):
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set a constraint, which holds at 0 and below (Optuna 5); as Optuna's."""
-        if not hasattr(BaseTrial, "set_constraint"):
+        if not hasattr(Trial, "set_constraint"):
             raise AttributeError("set_constraint: this version of Optuna has no constraints of trials; Optuna 5 has")
         self.tell("set_constraint", key=key, attr=float(value))
 
 
 @adapter
-def as_trainable(objective: Callable[[BaseTrial], object]) -> Callable[[Config], None]:
+def as_trainable(objective: Callable[[Trial], object]) -> Callable[[Config], None]:
     """Return an objective as a function of a config, which it has none of: what a worker runs."""
 
     def run(_: Config) -> None:
@@ -266,7 +348,7 @@ def as_trainable(objective: Callable[[BaseTrial], object]) -> Callable[[Config],
         except TrialPruned as pruned:
             trial.tell("end", state="PRUNED", reason=str(pruned), params=_shown(trial))
         except Exception as error:
-            kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+            kinds = [name_of(kind, objective) for kind in type(error).__mro__]
             trial.tell("end", state="FAIL", kinds=kinds, params=_shown(trial))
             raise
         else:

@@ -30,6 +30,10 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 COMPLETE, PRUNED, FAIL = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED, optuna.trial.TrialState.FAIL
 
 
+def experiment_of(study: optuna.Study) -> object:
+    return study._storage.get_study_system_attrs(study._study_id)[EXPERIMENT]
+
+
 def states(study: optuna.Study) -> list[Any]:
     return [trial.state for trial in study.get_trials(deepcopy=False)]
 
@@ -51,7 +55,7 @@ def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str, reuse: boo
     pids = {trial.user_attrs["pid"] for trial in there.trials}
     assert len(pids) < 8 if reuse else len(pids) == 8
     assert os.getpid() not in pids
-    assert there.user_attrs[EXPERIMENT] is None
+    assert experiment_of(there) is None
 
 
 def test_an_objective_of_a_cell_runs_with_what_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +85,7 @@ def test_the_studys_pruner_prunes_and_the_experiment_says_so(fleet: str, tmp_pat
         )
         assert trial.state is PRUNED or len(steps) == 9
         assert trial.value == trial.intermediate_values[steps[-1]]
-        result = results[trial.user_attrs[MARK].rpartition("/")[2]]
+        result = results[trial.system_attrs[MARK].rpartition("/")[2]]
         assert result.status is (TrialStatus.EARLY_STOPPED if trial.state is PRUNED else TrialStatus.COMPLETED)
         assert result.trial.last_metrics["params"] == trial.params
     assert results.best.metrics["value"] == study.best_value
@@ -115,8 +119,9 @@ def test_how_odd_objectives_end(fleet: str) -> None:
     assert sorted(seen) == [*range(len(study.trials))]
     study.sampler = optuna.samplers.RandomSampler()
     study.enqueue_trial({"what": 8})
-    with pytest.raises(TrialFailed, match="LookupError: not caught"):
+    with pytest.raises(LookupError, match="LookupError: not caught") as raised:
         optuna_optimize(study, objectives.odd, n_trials=1, backend=fleet)
+    assert isinstance(raised.value, TrialFailed)
     assert study.trials[-1].state is FAIL
 
 
@@ -179,7 +184,7 @@ def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: P
             running = {trial.number: trial.params for trial in study.trials if not trial.state.is_finished()}
             assert running
             cut_off |= running
-    name = study.user_attrs[EXPERIMENT]
+    name = experiment_of(study)
 
     results = optuna_optimize(study, objectives.slow, n_trials=6, backend=fleet)
 
@@ -192,7 +197,7 @@ def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: P
         assert params.items() <= study.trials[number].params.items()
     # They ran meanwhile, and on afterwards.
     assert {len(result.trial.attempts) for result in results} == {1}
-    assert study.user_attrs[EXPERIMENT] is None
+    assert experiment_of(study) is None
 
 
 #: Is killed when the study, and nothing else, has been told how its trial has ended.
@@ -237,11 +242,11 @@ def has_reported(trial: optuna.trial.FrozenTrial) -> bool:
 def test_what_an_experiment_has_lost_is_no_longer_running(fleet: str) -> None:
     """The Redis that a call was cut off on is gone, with its journal; and no trial begins when the time is over."""
     study = optuna.create_study()
-    study.set_user_attr(EXPERIMENT, "lost-with-its-redis")
+    study._storage.set_study_system_attr(study._study_id, EXPERIMENT, "lost-with-its-redis")
     for number in range(2):
         study.add_trial(
             optuna.trial.create_trial(
-                state=optuna.trial.TrialState.RUNNING, user_attrs={MARK: f"lost-with-its-redis/000{number + 1}"}
+                state=optuna.trial.TrialState.RUNNING, system_attrs={MARK: f"lost-with-its-redis/000{number + 1}"}
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import random
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.distributions import distribution_to_json
+from optuna.terminator import report_cross_validation_scores
 
 from mqtune.core.trial import Metrics, TrialId
 from mqtune.integrations.optuna_optimize import MARK, StudyTrials
@@ -295,3 +297,75 @@ def test_constraints_are_the_studys_where_optuna_has_them(monkeypatch: pytest.Mo
     else:
         with pytest.raises(AttributeError, match="Optuna 5"):
             wire.run(constrained)
+
+
+@pytest.mark.filterwarnings("ignore:`optuna.terminator` module has been deprecated:FutureWarning")
+def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = optuna.create_study()
+    wire = Wire(monkeypatch, study)
+    (tmp_path / "store").mkdir()
+    store = optuna.artifacts.FileSystemArtifactStore(tmp_path / "store")
+    (tmp_path / "model.txt").write_text("weights")
+
+    def saving(trial: optuna.Trial) -> float:
+        optuna.artifacts.upload_artifact(
+            artifact_store=store, file_path=str(tmp_path / "model.txt"), study_or_trial=trial
+        )
+        (seen,) = optuna.artifacts.get_all_artifact_meta(trial)
+        report_cross_validation_scores(trial, [0.5, 0.75])
+        with pytest.raises(KeyError, match="its own trial"):
+            trial.storage.set_trial_user_attr(trial._trial_id + 1, "other", 1)
+        with pytest.raises(AttributeError, match="get_all_trials"):
+            trial.storage.get_all_trials(0)
+        trial.storage.set_trial_user_attr(trial._trial_id, "file", seen.filename)
+        return 0.0
+
+    wire.run(saving)
+
+    (trial,) = study.trials
+    (stored,) = optuna.artifacts.get_all_artifact_meta(trial, storage=study._storage)
+    assert (stored.filename, trial.user_attrs["file"]) == ("model.txt", "model.txt")
+    assert (tmp_path / "store" / stored.artifact_id).read_text() == "weights"
+    assert [0.5, 0.75] in trial.system_attrs.values()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_choices_that_are_tuples_stay_so_where_the_studys_storage_has_tuples(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shapes = [(3, 4), [5, (6,)], ({"deep": (7, None)},), "none"]
+    seen: list[object] = []
+
+    def choosing(trial: optuna.Trial) -> float:
+        seen.append(trial.suggest_categorical("shape", shapes))
+        return 0.0
+
+    for storage in (None, f"sqlite:///{tmp_path}/study.db"):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1), storage=storage)
+        wire = Wire(monkeypatch, study)
+        seen.clear()
+        asked = [[*wire.run(choosing)] for _ in range(20)]
+
+        assert {*map(repr, seen)} == {*map(repr, shapes)}
+        assert asked[1:] == [["begin"]] * 19
+        params = [trial.params["shape"] for trial in study.trials]
+        assert params == (seen if storage is None else [json.loads(json.dumps(each)) for each in seen])
+
+
+def test_a_copy_of_a_trial_that_is_queued_to_run_again_is_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna's own callback for that copies all attributes."""
+    study = optuna.create_study()
+    wire = Wire(monkeypatch, study)
+    wire.run(fixed)
+    first = study.trials[0]
+    assert first.user_attrs == study.user_attrs == {}
+    study.add_trial(
+        optuna.trial.create_trial(state=optuna.trial.TrialState.WAITING, system_attrs=dict(first.system_attrs))
+    )
+
+    assert StudyTrials(study, "experiment").ids == {TrialId("0001"): first._trial_id}
+    wire.trials.refresh()
+    wire.run(fixed)
+    assert [trial.system_attrs[MARK] for trial in study.trials] == ["experiment/0001", "experiment/0002"]

@@ -1,0 +1,70 @@
+"""An objective's error as an error of its own types where the study is."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from mqtune.core.errors import ConfigurationError, TrialFailed
+from mqtune.integrations.optuna_errors import failure_of, name_of
+
+
+class Coded(ValueError):
+    """A user's own, which can't be made of a text."""
+
+    def __init__(self, code: int, *, more: str) -> None:
+        super().__init__(f"{code}: {more}")
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"code {self.code}"
+
+
+class Closed(RuntimeError):
+    def __init_subclass__(cls) -> None:
+        raise TypeError("no type derives from this one")
+
+
+def objective() -> None: ...
+
+
+def raised(kind: type[Exception]) -> TrialFailed:
+    return failure_of("it has failed", [name_of(each, objective) for each in kind.__mro__], objective)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ValueError, KeyError, OSError, FileNotFoundError, UnicodeDecodeError, ExceptionGroup, ConfigurationError, Coded],
+)
+def test_an_error_is_caught_by_its_type_and_as_one_of_a_trial(kind: type[Exception]) -> None:
+    error = raised(kind)
+
+    assert isinstance(error, TrialFailed)
+    assert isinstance(error, ValueError if kind is ExceptionGroup else kind) or kind is ExceptionGroup
+    assert str(error) == "it has failed"
+    assert "it has failed" in repr(error)
+
+
+def test_of_a_type_that_is_not_here_or_that_nothing_derives_from_the_next_counts() -> None:
+    assert isinstance(raised(Closed), RuntimeError)
+    unknown = failure_of("text", ["not.imported.here:Odd", "builtins:len", "builtins:ArithmeticError"], objective)
+    assert isinstance(unknown, ArithmeticError)
+    assert "not.imported.here" not in sys.modules
+    for names in (["builtins:Exception", "builtins:BaseException"], [], ["builtins:SystemExit"], [":objective"]):
+        assert type(failure_of("text", names, objective)) is TrialFailed
+
+
+def test_a_script_is_the_same_module_on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ``__main__`` for its caller alone."""
+    there = ModuleType("there")
+    exec("class Mine(Exception): ...\ndef objective(): ...", vars(there))
+    here = ModuleType("here")
+    exec("class Mine(Exception): ...\ndef objective(): ...", vars(here))
+    monkeypatch.setitem(sys.modules, "here", here)
+
+    name = name_of(there.Mine, there.objective)
+
+    assert name == name_of(here.Mine, here.objective)
+    assert isinstance(failure_of("text", [name], here.objective), here.Mine)
