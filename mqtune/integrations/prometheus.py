@@ -155,6 +155,21 @@ class _WorkerFigures(Collector):
                 family.add_metric([figures.worker, device], value)
             yield family
 
+        yield from self._redis(figures)
+
+    @staticmethod
+    def _redis(figures: WorkerFigures) -> Iterator[Metric]:
+        if figures.redis is None:
+            return
+        used, most = figures.redis
+        for name, text, value in (
+            ("bytes", "Memory that the worker's Redis uses.", used),
+            ("limit_bytes", "Memory that it may use; 0 for no limit.", most),
+        ):
+            family = GaugeMetricFamily(f"mqtune_worker_redis_memory_{name}", text, labels=["worker"])
+            family.add_metric([figures.worker], value)
+            yield family
+
     @staticmethod
     def _slots(figures: WorkerFigures) -> Iterator[Metric]:
         values = {

@@ -208,6 +208,14 @@ def _time(value: bytes) -> float:
     return 0.0
 
 
+def room_of(client: Any, *, patience_s: float) -> Room | None:
+    """Return the room in a server's memory; None where this account may not know."""
+    try:
+        return Room.of(retrying(lambda: client.info("memory"), patience_s=patience_s))
+    except (AccessDenied, ResponseError):
+        return None
+
+
 def _number(value: bytes | None) -> int:
     """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
     return int(value) if value is not None and value.isdigit() else 0
@@ -362,10 +370,7 @@ class RedisJournal(Journal):
         return self._run("lock", keys, [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits])
 
     def room(self) -> Room | None:
-        try:
-            return Room.of(self._retrying(lambda: self._client.info("memory")))
-        except (AccessDenied, ResponseError):
-            return None
+        return room_of(self._client, patience_s=self._patience_s)
 
     def kept_on_loss(self) -> OnLoss:
         """Return what the last driver has said that workers do without one."""

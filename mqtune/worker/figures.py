@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mqtune.journal.room import Room
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
@@ -20,6 +22,7 @@ class WorkerFigures:
         gpu_memory: the bytes in use on each of its devices, by any process; devices that don't say are left out.
         gpu_load: the percent of the last moment in which each of them computed, without parts of GPUs (MIG), which don't say.
         gpu_power: the watts that each of them draws, likewise.
+        redis: the room in the memory of the Redis that it works for; None where that is not known.
     """
 
     worker: str
@@ -31,6 +34,7 @@ class WorkerFigures:
     gpu_memory: Mapping[str, float]
     gpu_load: Mapping[str, float]
     gpu_power: Mapping[str, float]
+    redis: Room | None
 
 
 #: Returns a worker's figures; None before it has started. Any thread may call it.

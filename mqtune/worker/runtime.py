@@ -31,7 +31,8 @@ from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal.redis import RedisJournal, room_of
+from mqtune.journal.room import Room
 from mqtune.journal.usage import UsageBoard
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
@@ -222,7 +223,16 @@ class WorkerRuntime:
             gpu_memory=used,
             gpu_load=percent,
             gpu_power=watts,
+            redis=self._room(),
         )
+
+    def _room(self) -> Room | None:
+        """Return the room in the server's memory; None where it has not answered of late, as whoever asks for figures does not wait."""
+        if time.time() - self._heartbeat_at > LEASE_S:
+            return None
+        with contextlib.suppress(BrokerUnavailable):
+            return room_of(self._client, patience_s=0)
+        return None
 
     def _on_quarantine(self) -> None:
         """Count the usable slots again, and tell drivers: a device has entered or left quarantine."""

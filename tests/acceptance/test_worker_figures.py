@@ -73,6 +73,8 @@ def test_slots_ends_and_heartbeats_are_those_of_the_moment(broker: str, tmp_path
         assert [before[f"mqtune_worker_{name}"] for name in ("slots", "slots_usable", "slots_busy")] == [2, 2, 0]
         assert busy["mqtune_worker_slots_busy"] == 1
         assert before["process_resident_memory_bytes"] > 1e7
+        assert busy["mqtune_worker_redis_memory_bytes"] > 1e5
+        assert busy["mqtune_worker_redis_memory_limit_bytes"] == 0
         beat = "mqtune_worker_heartbeat_timestamp_seconds"
         assert busy[beat] > 0
         eventually(lambda: scraped(port)[beat] > busy[beat])
