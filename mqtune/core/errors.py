@@ -113,6 +113,10 @@ class JournalGone(MqtuneError):
     """Redis has lost an experiment's journal, or a part of it."""
 
 
+class JournalBlocked(MqtuneError):
+    """Redis takes no more entries for an experiment's journal: one of them has the last id that there is."""
+
+
 class InsufficientResources(MqtuneError):
     """No worker that is connected has a slot with what a trial asks for."""
 

@@ -29,7 +29,7 @@ from redis.exceptions import (
 )
 
 from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalGone, NameTaken
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalBlocked, JournalGone, NameTaken
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
@@ -122,6 +122,8 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
 #: A server without memory says so, in words of its own or, where a script met it (6.2), in a script's.
 _FULL: Final = "used memory > 'maxmemory'"
+#: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal comes by itself.
+_LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
 #: The action of a request that adds a trial: it waits while the server is full, as reports do.
 _ADD: Final = "add"
 #: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
@@ -309,7 +311,16 @@ class RedisJournal(Journal):
         self._connected = self._connects.count
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+        try:
+            result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+        except ResponseError as error:
+            if not _LAST_ID.search(str(error)):
+                raise
+            raise JournalBlocked(
+                f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given one the last id that "
+                "there is; docs/security.md says how it goes on: XDEL that entry and those behind it, delete journal.msgpack in its "
+                f"folder, then mqtune archive {self.experiment} --yes, and mqtune resume {self.experiment}"
+            ) from None
         self._count_connects()
         return result
 

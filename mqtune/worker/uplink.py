@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.core.clock import Clock
 from mqtune.core.codec import MAX_REPORT_BYTES, check_depth, decode_value, segment_bytes
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import CheckpointSaved
 from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
@@ -506,6 +506,9 @@ def _tried(streams: list[Stream], write: Callable[[], list[Answer]], *, closing:
             "experiment %s: data of %d trials was not written: the worker is shutting down", experiment, len(streams)
         )
         answers = [closing] * len(streams)
+    except MqtuneError as error:
+        logger.error("data of %d trials was not written, and their attempts end: %s", len(streams), error)  # noqa: TRY400 - it says all
+        answers = [GAP] * len(streams)
     except Exception:
         # One experiment's broken keys must not end the reports of all others.
         logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)

@@ -21,10 +21,14 @@ from waiting import eventually
 
 import mqtune
 from mqtune.cli import group
-from mqtune.core.errors import BrokerUnavailable, JournalGone
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import BrokerUnavailable, JournalBlocked, JournalGone
+from mqtune.core.events import VERSION
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
+from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive
 
@@ -263,6 +267,33 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
     assert not place.server.client.zscore("mqtune:experiments", old[0].name)
     assert not place.server.client.zscore("mqtune:experiments", old[1].name)
     assert max(len(trial.attempts) for trial in results.trials) == 1
+
+
+def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which_works(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account that may append can give an entry any id, also the last one that there is."""
+    monkeypatch.setenv("MQTUNE_BROKER", place.server.url)
+    client, run = place.server.client, Run(place)
+    journal = ExperimentKeys(run.name).journal
+    last = 2**64 - 1
+    of_a_later_version = encode_value([VERSION, "of a later version", {}])
+
+    def block() -> None:
+        client.xadd(journal, {"e": of_a_later_version}, id=f"{last}-{last}")
+
+    with pytest.raises(JournalBlocked, match=rf"{run.name}.*XDEL.*mqtune archive {run.name}"):
+        run.run(block)
+    with pytest.raises(JournalBlocked):
+        run.tuner().run()
+
+    client.xdel(journal, f"{last}-{last}")
+    (mqtune_home() / run.name / JOURNAL_FILE).unlink()
+    mqtune_says("archive", run.name, "--yes")
+    results = run.tuner().run()
+
+    run.check(results, attempts=None)
+    assert int(client.xrevrange(journal, count=1)[0][0].partition(b"-")[0]) < last
 
 
 def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(place: Place) -> None:
