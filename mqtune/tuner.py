@@ -23,9 +23,10 @@ from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, check
 from mqtune.driver.actions import Reply, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import Deployment, deployment_of
+from mqtune.driver.names import with_hints
 from mqtune.driver.plan import Plan
 from mqtune.driver.runner import STEP_S, Runner
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run, Settings
+from mqtune.driver.settings import ELSEWHERE, Checkpoints, Failures, KnownTrainable, Local, Process, Run, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
 from mqtune.driver.warm_start import WarmStart
 from mqtune.results.checkpoints import Origin
@@ -88,6 +89,7 @@ class Tuner:
         ConfigurationError: an argument is invalid. Nothing was started.
     """
 
+    @with_hints(ELSEWHERE)
     def __init__(
         self,
         trainable: AnyTrainable | KnownTrainable,
@@ -192,6 +194,7 @@ class Tuner:
 
     # Running.
 
+    @with_hints(ELSEWHERE)
     def run(self) -> Results:
         """Run to the end and return the results; an experiment that is complete is only read.
 
@@ -205,6 +208,7 @@ class Tuner:
             NameTaken: a living driver, or an experiment with another definition, has the name.
             TrainableNotFound: the first trial could not be started on its worker.
             StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
+            StoreMissing: a trial saved a folder, and there is no store.
             MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
                 ``metric_from="later"``, the first trial that ended had never reported the metric.
             UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.

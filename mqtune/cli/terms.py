@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -14,6 +14,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, names_in_words
 from mqtune.core.trial import Config, Trial, is_number
+from mqtune.results.display import short_value
 
 _OPERATORS: Final[dict[str, Callable[..., bool]]] = {
     "<=": operator.le,
@@ -24,6 +25,7 @@ _OPERATORS: Final[dict[str, Callable[..., bool]]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+_ORDERS: Final = frozenset({"<", "<=", ">", ">="})
 _CONDITION: Final = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*", re.DOTALL)
 _AND: Final = re.compile(r"\s+and(?:\s+|$)")
 #: As Python has them, which JSON calls otherwise.
@@ -40,6 +42,18 @@ class Condition(NamedTuple):
     name: str
     operator: str
     value: object
+
+    def check(self, values: Sequence[object]) -> None:
+        """Check that values like these can be above or below the condition's.
+
+        Raises:
+            ConfigurationError: they are numbers, and that is a text.
+        """
+        if self.operator in _ORDERS and isinstance(self.value, str) and values and all(map(is_number, values)):
+            raise ConfigurationError(
+                f"'{self.name}{self.operator}{self.value}' compares numbers with a text; give a number, such as "
+                f"'{self.name}{self.operator}{short_value(values[0])}'"
+            )
 
     def holds(self, row: Mapping[str, object]) -> bool:
         """Whether it holds for a trial; what a trial has not got fulfils no condition."""
@@ -68,9 +82,10 @@ def conditions_of(texts: Iterable[str]) -> list[Condition]:
 
 def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
-    if found is None or not found[3]:
+    # A value that begins with an operator is a second one; in quotes it is a text.
+    if found is None or not found[3] or found[3][0] in "<>=!":
         raise click.UsageError(
-            f"{text!r} is no condition; write one such as 'lr<0.1', 'optimizer=adam' or 'status!=failed'"
+            f"{text!r} is not a condition; write one such as 'lr<0.1', 'optimizer=adam' or 'status!=failed'"
         )
     return Condition(found[1], found[2], value_of(found[3]))
 
@@ -164,11 +179,12 @@ def selected(trials: Iterable[Trial], conditions: list[Condition]) -> list[Trial
     """Return the trials for which all conditions hold.
 
     Raises:
-        ConfigurationError: a condition is about what no trial has.
+        ConfigurationError: a condition is about what no trial has, or compares numbers with a text.
     """
     rows = [(trial, row_of(trial)) for trial in trials]
     for condition in conditions:
         _check_known(condition.name, [row for _, row in rows])
+        condition.check([row[condition.name] for _, row in rows if condition.name in row])
     return [trial for trial, row in rows if all(condition.holds(row) for condition in conditions)]
 
 

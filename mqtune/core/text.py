@@ -6,9 +6,10 @@ import contextlib
 import io
 import json
 import math
+import os
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,11 @@ def name_in_words(name: object) -> str:
     return text if len(text) <= _NAME_CHARS else f"{text[: _NAME_CHARS - 1]}…"
 
 
+def counted(number: int, name: str) -> str:
+    """Return a number of things, such as ``1 report`` or ``1,200 reports``."""
+    return f"{number:,} {name if number == 1 else name + 's'}"
+
+
 def names_in_words(names: Collection[str]) -> str:
     """Return names as ``'a', 'b'``; of many, or of long ones, the beginning."""
     shown = ", ".join(map(name_in_words, islice(names, _MOST_NAMES)))
@@ -109,6 +115,7 @@ def _short(value: object) -> str:
 
 
 _PACKAGE: Final = str(Path(__file__).parents[1])
+_LIBRARY: Final = str(Path(os.__file__).parent)
 
 
 def say_in_one_line() -> None:
@@ -123,9 +130,23 @@ def say_in_one_line() -> None:
         sys.excepthook = _show
 
 
+def _own(frames: Iterable[traceback.FrameSummary]) -> Iterator[traceback.FrameSummary]:
+    """Yield the frames of a script; the standard library's are nobody's, nor are those of code without a file that mqtune has called."""
+    is_mqtune = False
+    for frame in frames:
+        name = frame.filename
+        if name.startswith(_PACKAGE):
+            is_mqtune = True
+        elif (name.startswith(_LIBRARY) and "site-packages" not in name) or (is_mqtune and name.startswith("<")):
+            continue
+        else:
+            is_mqtune = False
+            yield frame
+
+
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    own = list(_own(frames))
     if not isinstance(error, MqtuneError) or not frames or frames[-1] in own:
         sys.__excepthook__(kind, error, trace)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import time
@@ -48,8 +49,27 @@ from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
 
+logger = logging.getLogger(__name__)
+
 #: What counts of a definition that was written before it had this, and what must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
+
+
+def _warn_of_lists(space: Mapping[str, object]) -> None:
+    """Warn of a list of values, which is a constant here, as it is in Ray Tune, and a choice in other libraries."""
+    for name, value in space.items():
+        if (
+            isinstance(value, list)
+            and all(isinstance(each, int | float | str) for each in value)
+            and len(set(value)) > 1
+        ):
+            shown = f"{value!r:.60}"
+            logger.warning(
+                "the space has the list %s as %r in each trial; to try its values write mqtune.choice(%s), to keep it a tuple",
+                shown,
+                name,
+                shown,
+            )
 
 
 class Plan:
@@ -88,6 +108,8 @@ class Plan:
         self.store = self.broker = ""
         self.seed = settings.seed
         self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
+        if not isinstance(settings.space, Space):
+            _warn_of_lists(settings.space)
         self.resources = settings.resources if settings.resources is not None else Resources()
         self.name = settings.name if settings.name is not None else _new_name(self.spec)
         self.scheduler = settings.scheduler if settings.scheduler is not None else FIFO()

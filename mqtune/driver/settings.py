@@ -21,6 +21,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.checkpoints import Deletes
+from mqtune.driver.names import refuse_unknown
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport
 from mqtune.driver.sharing import Standing
@@ -101,6 +102,11 @@ def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
 
 class _Checked:
     """Checks each of its options when it is made."""
+
+    def __new__(cls, *_: object, **options: object) -> Self:
+        """Refuse an option that there isn't; all others are the fields'."""
+        refuse_unknown(cls.__name__, options, [each.name for each in fields(cast("Any", cls))], {})
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for each in fields(cast("Any", self)):
@@ -311,6 +317,14 @@ class Local(_Checked):
     """
 
     slots: int | None = _option(None, _from(1))
+
+
+#: Where options stand that somebody may look for among the tuner's arguments.
+ELSEWHERE: Final[Mapping[str, str]] = {
+    each.name: f"{argument}=mqtune.{group.__name__}({each.name}=…)"
+    for argument, group in (("run", Run), ("process", Process), ("checkpoints", Checkpoints), ("failures", Failures))
+    for each in fields(group)
+}
 
 
 class KnownTrainable(NamedTuple):

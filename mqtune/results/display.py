@@ -22,7 +22,7 @@ from rich.text import Text
 
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
-from mqtune.core.text import flatten, printable, replace_unencodable
+from mqtune.core.text import counted, flatten, printable, replace_unencodable
 from mqtune.core.trial import ITERATION, Config, Trial, TrialId, TrialStatus
 from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
@@ -59,12 +59,13 @@ def short_config(config: Config) -> str:
 
 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
-    """Return the number of trials, in all and of each status."""
+    """Return the number of trials, of each status and in all; where it is planned, how many of the planned ones have ended."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
     # A user may have added trials to the planned ones.
-    planned = "" if total is None or total < len(experiment.trials) else f"/{total}"
-    number = f"{len(experiment.trials)}{planned}"
-    return f"{number} trials" + (f": {', '.join(counts)}" if counts else "")
+    is_planned = total is not None and total >= len(experiment.trials)
+    ended = sum(count for status, count in experiment.counts.items() if status.is_terminal)
+    number = f"{ended}/{total} trials" if is_planned else counted(len(experiment.trials), "trial")
+    return number + (f": {', '.join(counts)}" if counts else "")
 
 
 def best_text(experiment: Experiment) -> str:
@@ -83,7 +84,7 @@ def _front_text(experiment: Experiment) -> str:
         return ""
     values = {name: [trial.best_metrics[name] for trial in front] for name in experiment.objective.metrics}
     ranges = ", ".join(f"{name} {short_value(min(each))} to {short_value(max(each))}" for name, each in values.items())
-    return f"Pareto front: {len(front)} {'trial' if len(front) == 1 else 'trials'}, {ranges}"
+    return f"Pareto front: {counted(len(front), 'trial')}, {ranges}"
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
@@ -379,7 +380,7 @@ class ProgressDisplay(Callback):
             self._cell.update(page)
 
     def _picture(self, experiment: Experiment, *, final: bool) -> Group:
-        head = f"{experiment.name} · {self._elapsed()} · {experiment.reports} reports"
+        head = f"{experiment.name} · {self._elapsed()} · {counted(experiment.reports, 'report')}"
         lines: list[Text | Table] = [
             Text(head, no_wrap=True, overflow="ellipsis"),
             Text(counts_text(experiment, self._total())),
@@ -426,7 +427,7 @@ class ProgressDisplay(Callback):
             self._print_line(f"{len(failed)} failed, {first}{where}")
 
     def _state(self, experiment: Experiment) -> str:
-        return f"{counts_text(experiment, self._total())} · {experiment.reports} reports"
+        return f"{counts_text(experiment, self._total())} · {counted(experiment.reports, 'report')}"
 
     def _elapsed(self) -> str:
         return duration(self._clock() - self._began_at)

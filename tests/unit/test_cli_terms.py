@@ -51,7 +51,6 @@ def experiment(mqtune_home: Path) -> Experiment:
         ("reports>1", "3"),
         ("trial!=0002", "134"),
         ("worker=w1@host", "1234"),
-        ("lr<__import__('os')", ""),
     ],
 )
 def test_a_condition_selects_trials(experiment: Experiment, where: str, found: str) -> None:
@@ -60,15 +59,21 @@ def test_a_condition_selects_trials(experiment: Experiment, where: str, found: s
     assert "".join(trial.id.lstrip("0") for trial in trials) == found
 
 
-@pytest.mark.parametrize("text", ["", "lr", "lr<", "<1", "lr<1 and", "and", "a and b"])
+@pytest.mark.parametrize("text", ["", "lr", "lr<", "<1", "lr<1 and", "and", "a and b", "lr>>0.3", "lr<<0.05", "lr=<1"])
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(click.UsageError, match="is no condition; write one such as"):
+    with pytest.raises(click.UsageError, match="is not a condition; write one such as"):
         conditions_of([text])
 
 
 def test_a_condition_about_what_no_trial_has_is_refused(experiment: Experiment) -> None:
     with pytest.raises(ConfigurationError, match="no trial has 'accuracy'; there are 'loss'"):
         selected(experiment.trials.values(), [Condition("accuracy", "<", 1)])
+
+
+@pytest.mark.parametrize("where", ["lr<__import__('os')", "lr>0,3", "loss>=low"])
+def test_numbers_are_not_compared_with_a_text(experiment: Experiment, where: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"compares numbers with a text; give a number, such as 'l"):
+        selected(experiment.trials.values(), conditions_of([where]))
 
 
 def test_an_order_by_what_no_trial_has_is_refused(experiment: Experiment) -> None:

@@ -12,7 +12,7 @@ import pytest
 from book import Book
 
 from mqtune.core.callback import Callback
-from mqtune.core.events import TrialStaged, decode_event
+from mqtune.core.events import Reports, TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd, TrialId
@@ -117,7 +117,7 @@ def test_the_table_shows_counts_the_best_trial_and_each_trial(live: Watched):
 
     shown = live.step()
 
-    assert "2/8 trials: 1 running, 1 completed" in shown
+    assert "1/8 trials: 1 running, 1 completed" in shown
     assert "2 reports" in shown
     assert "best loss=0.25 in trial 0001: lr=0.125" in shown
     assert "w1@host" in shown
@@ -292,7 +292,7 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_if_something_changed(
 
     assert sum(map(bool, written)) == 3
     assert sum(map(bool, unchanged)) == 1
-    assert "mine · 1 trials: 1 completed · 1 reports · 0 s · best loss=0.5 in trial 0001: lr=0.1\n" in written
+    assert "mine · 1 trial: 1 completed · 1 report · 0 s · best loss=0.5 in trial 0001: lr=0.1\n" in written
     assert not any("\x1b" in line for line in written)
 
 
@@ -312,7 +312,7 @@ def test_without_a_terminal_the_last_line_says_how_it_ended(lines: Watched):
     lines.book.stage("0002")
     lines.book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="no")
 
-    assert "2 trials: 1 completed, 1 failed · 1 reports · 0 s · best loss=0.5" in lines.end()
+    assert "2 trials: 1 completed, 1 failed · 1 report · 0 s · best loss=0.5" in lines.end()
 
 
 @pytest.mark.parametrize("is_live", [True, False])
@@ -409,6 +409,22 @@ def test_a_wait_that_counts_seconds_is_shown_in_the_table(live: Watched):
     assert "importing your code (4 s)" in shown
 
 
+def test_of_planned_trials_those_that_have_ended_are_counted(tmp_path: Path) -> None:
+    experiment = Experiment("mine", metric="loss", mode="min")
+    book = Book(tmp_path / "mine")
+    book.run("0001", 0.5)
+    book.stage("0002")
+    book.stage("0003")
+    for entry in book.entries:
+        event = decode_event(entry.data)
+        if isinstance(event, Reports):
+            continue
+        experiment.apply(event)
+
+    assert counts_text(experiment, 4).startswith("1/4 trials: ")
+    assert counts_text(experiment).startswith("3 trials: ")
+
+
 def test_trials_that_a_person_added_are_not_counted_against_those_that_were_planned(tmp_path: Path) -> None:
     experiment = Experiment("mine", metric="loss", mode="min")
     book = Book(tmp_path / "mine")
@@ -417,6 +433,5 @@ def test_trials_that_a_person_added_are_not_counted_against_those_that_were_plan
     for entry in book.entries:
         experiment.apply(decode_event(entry.data))
 
-    assert counts_text(experiment, 4).startswith("3/4 trials")
-    assert counts_text(experiment, 3).startswith("3/3 trials")
+    assert counts_text(experiment, 3).startswith("0/3 trials")
     assert counts_text(experiment, 2).startswith("3 trials")

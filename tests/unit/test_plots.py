@@ -299,6 +299,19 @@ def test_an_experiment_without_trials_or_without_values_says_so(book: Book, tmp_
             results_of(bad).plot.draw(kind)
 
 
+@pytest.mark.parametrize("others", [(), (NAN,), (INF, NAN)])
+def test_a_history_of_abandoned_trials_and_of_values_that_are_no_numbers_says_so(book: Book, others: tuple[float, ...]):
+    book.stage("0001")
+    book.report("0001", {"loss": 0.5, "epoch": 1})
+    book.decide("0001", "abandon")
+    book.end("0001", AttemptEnd.STOPPED)
+    if others:
+        book.run("0002", *others)
+
+    with pytest.raises(NothingToDraw, match=r"no trial of trials-of-mine has a number for 'loss', but those"):
+        results_of(book).plot.history()
+
+
 def test_an_experiment_without_a_metric_says_so(tmp_path: Path):
     book = Book(tmp_path / "open", metric="", accept_no_report=True)
     book.run("0001", 1.0)

@@ -13,6 +13,7 @@ import pytest
 from bench import Bench
 from simulation import NAME, SPACE, Simulation, curve
 
+import mqtune
 from mqtune.backends.simulated import Simulated
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
@@ -327,6 +328,44 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
     )
     assert '    return report.metrics["accuracy"]  # the mistake' in lines
     assert not [line for line in lines if "mqtune/driver/loop.py" in line]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("scheduler='asha'", "scheduler='asha' "),
+        ("searcher='optuna'", "searcher='optuna' "),
+        ("num_samples=3", "Tuner has no argument 'num_samples'; do you mean max_trials=?"),
+        ("max_concurrent=3", "Tuner has no argument 'max_concurrent'; do you mean run=mqtune.Run(max_concurrent=…)?"),
+        ("max_trails=3", "Tuner has no argument 'max_trails'; do you mean max_trials=?"),
+        ("run=mqtune.Run(max_concurent=3)", "Run has no argument 'max_concurent'; do you mean max_concurrent=?"),
+    ],
+)
+def test_a_mistake_in_an_argument_ends_a_script_with_its_own_line(tmp_path: Path, mistake: str, said: str) -> None:
+    script = tmp_path / "mistaken.py"
+    script.write_text(
+        "import mqtune\n\ndef train(config):\n    pass\n\n"
+        "mqtune.Tuner(train, {}, metric='loss', mode='min')\n"
+        f"mqtune.Tuner(train, {{}}, metric='loss', mode='min', {mistake})\n"
+    )
+
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(f"mqtune: ConfigurationError: {said}")
+    assert line.endswith(" (mistaken.py, line 7)")
+
+
+def test_a_list_in_a_space_is_a_constant_and_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    def given(space: dict[str, Any]) -> str:
+        caplog.clear()
+        mqtune.Tuner(curve, space, metric="loss", mode="min", backend=Simulated(curve(1)))
+        return caplog.text
+
+    assert "the list [0.1, 0.2] as 'lr' in each trial; to try its values write mqtune.choice([0.1, 0.2])" in given(
+        {"lr": [0.1, 0.2]}
+    )
+    assert given({"lr": (0.1, 0.2), "layers": [64, 64], "x": mqtune.choice([1, 2])}) == ""
 
 
 def test_a_trial_that_a_person_starts_outside_a_policy_ruins_no_experiment(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from mqtune.cli.place import Place
+from mqtune.cli.ui.paced import Locks
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition, MqtuneError
 from mqtune.core.events import DecisionTaken, Event, ExperimentCreated, Reports, decode_event
 from mqtune.core.experiment import Experiment
@@ -517,7 +518,7 @@ class Feeds:
         self._find = find
         self._lock = threading.Lock()
         self._feeds: dict[str, Feed] = {}
-        self._opening: dict[str, threading.Lock] = {}
+        self._opening = Locks()
 
     def get(self, name: str) -> Feed:
         """Return the feed of an experiment, which stays for some time without being asked for.
@@ -528,9 +529,7 @@ class Feeds:
         if (feed := self._touched(name)) is not None:
             return feed
         place = self._find(name)
-        with self._lock:
-            opening = self._opening.setdefault(name, threading.Lock())
-        with opening:
+        with self._opening.held(name):
             if (feed := self._touched(name)) is None:
                 feed = Feed(place, self._let_go, self.settled)
                 with self._lock:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, NamedTuple
 
 from mqtune.results.frames import Row
@@ -39,15 +40,14 @@ class Paced:
     def __init__(self, at_once: int | None = None) -> None:
         self._turns = contextlib.nullcontext() if at_once is None else threading.BoundedSemaphore(at_once)
         self._lock = threading.Lock()
-        self._locks: dict[Hashable, threading.Lock] = {}
         self._made: dict[Hashable, Made] = {}
+        self.locks = Locks()
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], Row]) -> Made:
         """Return what *make* returns for this version, or what it returned for an earlier one a moment ago."""
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            made = self._made.pop(key, None)
+        with self.locks.held(key):
+            with self._lock:
+                made = self._made.get(key)
             if made is None or (made.version != version and made.pause_s <= 0):
                 with self._turns:
                     began = time.monotonic()
@@ -55,9 +55,37 @@ class Paced:
                     now = time.monotonic()
                 made = Made(value, version, now + _SHARE * (now - began))
             with self._lock:
+                # It is the last one that was asked for.
+                self._made.pop(key, None)
                 self._made[key] = made
                 while len(self._made) > _MOST:
-                    oldest = next(iter(self._made))
-                    del self._made[oldest]
-                    self._locks.pop(oldest, None)
+                    del self._made[next(iter(self._made))]
         return made
+
+
+class Locks:
+    """A lock for each key, which is there as long as somebody holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: Counter[Hashable] = Counter()
+        self._locks: dict[Hashable, threading.Lock] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._locks)
+
+    @contextlib.contextmanager
+    def held(self, key: Hashable) -> Iterator[None]:
+        """Hold the lock of a key, which no other thread holds meanwhile."""
+        with self._lock:
+            self._users[key] += 1
+            lock = self._locks.setdefault(key, threading.Lock())
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                self._users[key] -= 1
+                if not self._users[key]:
+                    del self._users[key], self._locks[key]

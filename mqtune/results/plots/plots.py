@@ -138,7 +138,15 @@ class Plots:
         return self._picture("best so far", panels, self._trials())
 
     def _history_of(self, metric: str) -> Panel:
-        curves = {id_: curve for id_, curve in self._curves(metric).items() if not self._given_up(id_)}
+        curves = {
+            id_: curve
+            for id_, curve in self._curves(metric).items()
+            if not self._given_up(id_) and self._best_place(curve.value, metric) is not None
+        }
+        if not curves:
+            raise NothingToDraw(
+                f"no trial of {self._experiment.name} has a number for {metric!r}, but those that were abandoned"
+            )
         at = np.concatenate([np.frombuffer(curve.at) for curve in curves.values()])
         value = np.concatenate([np.frombuffer(curve.value) for curve in curves.values()])
         start = self._start(at.min())
@@ -146,7 +154,7 @@ class Plots:
         dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], _MOST_DOTS)
         places = {trial.id: self._best_place(curves[trial.id].value, metric) for trial in dots}
         series = self._by_status(
-            [trial for trial in dots if places[trial.id] is not None],
+            dots,
             lambda trial: (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds,
             lambda trial: curves[trial.id].value[places[trial.id] or 0],
         )

@@ -1,0 +1,75 @@
+"""What to say of an argument that there isn't: how it is called here, where another library has one of its name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, ParamSpec, TypeVar
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import names_in_words, say_in_one_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: What Ray Tune, Optuna, Syne Tune and Ax call arguments of ``Tuner``.
+_OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
+    "max_trials=": ("num_samples", "n_trials", "num_trials", "total_trials", "max_num_trials_started", "n_iter"),
+    "space, the second argument": ("param_space", "search_space", "config", "config_space", "params", "parameters"),
+    "trainable, the first argument": ("objective", "func", "function", "entry_point", "run_or_experiment"),
+    "searcher=": ("search_alg", "sampler", "search", "algorithm", "generation_strategy"),
+    "scheduler=": ("pruner",),
+    "mode=": ("direction", "directions", "do_minimize"),
+    "name=": ("study_name", "experiment_name", "tuner_name"),
+    "backend=, or $MQTUNE_BROKER": ("storage", "broker", "address", "trial_backend"),
+    "resources=mqtune.Resources(…)": ("resources_per_trial", "num_gpus", "num_cpus", "gpus", "cpus"),
+    "run=mqtune.Run(max_concurrent=…)": ("max_concurrent_trials", "n_jobs", "n_workers", "num_workers", "parallelism"),
+    "run=mqtune.Run(progress=…)": ("verbose", "show_progress_bar", "progress_reporter"),
+    "run=mqtune.Run(callbacks=…)": ("loggers", "tuner_callbacks"),
+    "stop=": ("stop_criterion", "stopping_criterion", "time_budget_s", "timeout"),
+    "checkpoints=mqtune.Checkpoints(…)": ("checkpoint_config", "storage_path", "local_dir"),
+    "failures=mqtune.Failures(…)": ("failure_config", "raise_on_failed_trial"),
+}
+_MEANT: Final = {name: meant for meant, names in _OF_OTHERS.items() for name in names}
+
+
+def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
+    """Refuse arguments that there aren't.
+
+    Args:
+        owner: whose arguments they are, such as ``Tuner``.
+        given: the names of those that were given.
+        known: the names that there are.
+        elsewhere: what is meant by other names.
+
+    Raises:
+        ConfigurationError: one is not known; the message has the name that is likely meant.
+    """
+    for name in given:
+        if name in known:
+            continue
+        near = [f"{each}=" for each in difflib.get_close_matches(name, known, n=1)]
+        likely = [elsewhere[name]] if name in elsewhere else near
+        hint = f"do you mean {likely[0]}?" if likely else f"it has {names_in_words(known) or 'none'}"
+        raise ConfigurationError(f"{owner} has no argument {name!r}; {hint}")
+
+
+def with_hints(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function: an argument that it hasn't is an error that says which one is meant, *elsewhere* or by another name."""
+
+    def decorated(call: Callable[P, T]) -> Callable[P, T]:
+        owner = call.__qualname__.removesuffix(".__init__")
+        known = [name for name in inspect.signature(call).parameters if name != "self"]
+
+        @functools.wraps(call)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            if not kwargs.keys() <= set(known):
+                say_in_one_line()
+                refuse_unknown(owner, kwargs, known, {**_MEANT, **elsewhere})
+            return call(*args, **kwargs)
+
+        return checked
+
+    return decorated
