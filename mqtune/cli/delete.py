@@ -13,10 +13,11 @@ import click
 
 from mqtune.cli.output import broker_option, say
 from mqtune.cli.place import Place, find_place, name_argument, server_of
-from mqtune.core.errors import ConfigurationError, NameTaken
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import LOCK_S
+from mqtune.results.experiments import created_event, first_events
 from mqtune.results.results import Results
 
 #: A journal's copy that is younger than this, and has no end, is still written.
@@ -101,7 +102,8 @@ def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     from mqtune.driver.owning import is_archives  # noqa: PLC0415 - only this needs redis
 
     assert place.folder is not None  # noqa: S101 - that is where it is
-    url = str(Results.load(place.folder).definition.get("store", ""))
+    created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)
+    url = str(created.definition.get("store", ""))
     store = open_store(url) if url else None
     parts = [str(place.folder)]
     if store is not None and is_archives(store, place.name):
@@ -128,7 +130,14 @@ def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
 def _is_written(folder: Path) -> bool:
     """Whether a driver seems to write there."""
     age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
-    return (folder / SERVER_FOLDER / "url").exists() or (age_s < _QUIET_S and not Results.load(folder).outcome)
+    return (folder / SERVER_FOLDER / "url").exists() or (age_s < _QUIET_S and not _has_ended(folder))
+
+
+def _has_ended(folder: Path) -> bool:
+    try:
+        return bool(Results.load(folder).outcome)
+    except CopyIncomplete:
+        return False
 
 
 def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:

@@ -13,13 +13,20 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mqtune.cli.terms import BEST
-from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import names_in_words, printable
 from mqtune.core.trial import TrialId
-from mqtune.journal.copy import JOURNAL_FILE, is_written
-from mqtune.results.experiments import find_experiment, saved_experiments, state_in_words, state_of_folder
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
+from mqtune.results.experiments import (
+    created_event,
+    find_experiment,
+    first_events,
+    saved_experiments,
+    state_in_words,
+    state_of_folder,
+)
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
@@ -141,18 +148,44 @@ def _refuse(name: str, broker: str) -> None:
 
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[View]:
-    """Yield what is known of an experiment: from its folder, if it is on this machine, else from its broker."""
-    if place.folder is not None:
-        results = Results.load(place.folder)
-        yield View(results, _state(place, place.folder, results), str(results.folder))
-        return
+    """Yield what is known of an experiment: from its folder, if it is on this machine and lacks nothing, else from its broker.
+
+    Raises:
+        CopyIncomplete: the folder lacks entries that its driver could not write, and which broker has them is not known.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            if place.folder is None:
+                view = stack.enter_context(_read_there(place.name, place.broker or ""))
+            else:
+                results = Results.load(place.folder)
+                view = View(results, _state(place, place.folder, results), str(results.folder))
+        except CopyIncomplete:
+            if (found := _server_view(place, stack)) is None:
+                raise
+            view = found
+        yield view
+
+
+@contextlib.contextmanager
+def _read_there(name: str, url: str) -> Iterator[View]:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with Client(place.broker or "") as there, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
-        experiment = there.experiment(place.name)
+    with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        experiment = there.experiment(name)
         results, found = experiment.results(Path(folder)), experiment.state()
         state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
         yield View(results, state, there.place)
+
+
+def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
+    """Return what the server of an experiment in a folder knows of it; None if that is not known, or has another of this name."""
+    assert place.folder is not None  # noqa: S101 - that is where it is
+    created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)
+    with contextlib.suppress(MqtuneError):
+        view = stack.enter_context(_read_there(created.name, stack.enter_context(server_of(place))))
+        return view if view.results.experiment.created_at == created.at else None
+    return None
 
 
 def _state(place: Place, folder: Path, results: Results) -> str:

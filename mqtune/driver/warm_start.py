@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from mqtune.client import Client
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import ConfigurationError, MqtuneError, SpaceError, UserCodeFailed
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError, SpaceError, UserCodeFailed
 from mqtune.core.objective import GoesByObjective
 from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
 from mqtune.journal.connection import redact
@@ -207,7 +207,7 @@ def _stored(name: str, broker: str) -> _Source:
         return _of_study(_optuna().stored_study(name), redact(name))
     try:
         return _of_experiment(Results.load(find_experiment(name)))
-    except ConfigurationError as error:
+    except (ConfigurationError, CopyIncomplete) as error:
         if Path(name).is_file():
             return _of_study(_optuna().stored_study(Path(name)), name)
         if not broker:

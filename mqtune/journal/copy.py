@@ -20,6 +20,8 @@ from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
 from mqtune.journal.base import Entry, Journal, entry_order
 
 JOURNAL_FILE: Final = "journal.msgpack"
+#: What a file ends with that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves other halves.
+_LACKS_ENTRIES: Final = b"\xc1\xc1"
 
 
 class JournalFile:
@@ -28,6 +30,10 @@ class JournalFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
+        #: Whether the file ends in half an entry.
+        self._ends_in_half = False
+        #: What the last entry ended with, in place of which the file says that entries are missing.
+        self._cut = b""
         # A packer of its own is made in twice the time that it takes to pack.
         self._pack = msgpack.Packer().pack
 
@@ -41,14 +47,15 @@ class JournalFile:
         """
         self.close()
         replace_file(self.path, map(self._pack, entries))
-        self._file = self.path.open("ab", buffering=0)
+        self._file = self.path.open("r+b", buffering=0)
+        self._file.seek(0, os.SEEK_END)
         _has_locked(self._file)
 
     def go_on(self) -> Iterator[Entry]:
         """Yield the entries of the file, and then keep it open for more.
 
-        An incomplete entry at the end, which a crash has left, is removed. A file that another process writes to, or that can't
-        be locked, yields nothing and is not opened: only ``begin`` is safe then.
+        Half an entry at the end goes with the next ``append``. A file that another process writes to, or that can't be locked,
+        yields nothing and is not opened: only ``begin`` is safe then.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -65,7 +72,7 @@ class JournalFile:
             with self.path.open("rb") as read:
                 for entry, end in entries_of(read):  # noqa: B007 - where the last one ends
                     yield entry
-            file.truncate(end)
+            self._ends_in_half = file.seek(0, os.SEEK_END) > end
             file.seek(end)
         except BaseException:
             file.close()
@@ -75,22 +82,36 @@ class JournalFile:
     def append(self, entries: Iterable[Entry]) -> None:
         """Add entries; they are in the file when this returns, and on the disk when the system writes them there.
 
+        Without entries, the file is whole from then on.
+
         Raises:
-            OSError: the disk is full; none of the entries is in the file, and they may be added again.
+            OSError: the disk is full; none of the entries is in the file, which says that it lacks some until they are added again.
         """
         if self._file is None:
             return
-        rest = memoryview(b"".join(map(self._pack, entries)))
+        rest = memoryview(self._cut + b"".join(map(self._pack, entries)))
         before = self._file.tell()
         try:
+            if self._ends_in_half:
+                self._file.truncate(before)
             # A disk that is nearly full takes a part and says so only at the next write.
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            # What follows half an entry could not be read.
-            self._file.truncate(before)
-            self._file.seek(before)
+            self._say_incomplete(self._file, before)
             raise
+        self._ends_in_half, self._cut = False, b""
+
+    def _say_incomplete(self, file: BinaryIO, before: int) -> None:
+        """Have the file end in half an entry and the mark: a full disk has no room for anything beside the entries."""
+        if before and not self._cut:
+            before -= len(_LACKS_ENTRIES) + 1
+            self._cut = os.pread(file.fileno(), len(_LACKS_ENTRIES) + 1, before)
+        file.truncate(before + len(_LACKS_ENTRIES) if self._cut else before)
+        file.seek(before)
+        if self._cut:
+            os.pwrite(file.fileno(), _LACKS_ENTRIES, before)
+        self._ends_in_half = True
 
     def put_aside(self, last: str) -> Path:
         """Rename the file, and the dict checkpoints beside it, by the id of its last entry; return the file's new path.
@@ -111,7 +132,7 @@ class JournalFile:
         """Close the file; a no-op when it is closed."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file, self._ends_in_half, self._cut = None, False, b""
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries, except an incomplete one at the end, which a crash has left.
@@ -122,6 +143,21 @@ class JournalFile:
         """
         with self.path.open("rb") as file:
             yield from _unpacked(file, msgpack.Unpacker(file, max_buffer_size=0))
+
+
+def lacks_entries(path: Path, end: int) -> bool:
+    """Whether a file says that its driver could not write all that it has read; *end* is where its last entry ends."""
+    with path.open("rb") as file:
+        file.seek(end)
+        return file.read().endswith(_LACKS_ENTRIES)
+
+
+def incomplete(path: Path, experiment: str) -> CopyIncomplete:
+    """Return the error that a copy lacks entries."""
+    return CopyIncomplete(
+        f"{path} lacks the end of experiment {experiment!r}, as it could not be written: make room, and "
+        f"`mqtune resume {experiment}` or the same script fills it in from Redis"
+    )
 
 
 def is_written(path: Path) -> bool:
@@ -143,8 +179,8 @@ class JournalTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last = START.entry
-        #: The file that was read, by its inode, and how far.
-        self._inode = self._end = 0
+        #: The file that was read, by its inode, and where the last entry ends.
+        self._inode = self.end = 0
 
     def read(self) -> Iterator[Entry]:
         """Yield the complete entries that have come since the last look.
@@ -156,10 +192,10 @@ class JournalTail:
         with self._path.open("rb") as file:
             stat = os.fstat(file.fileno())
             # A driver that resumes may replace the file by one with more entries.
-            is_same = stat.st_ino == self._inode and stat.st_size >= self._end
-            file.seek(self._end if is_same else 0)
+            is_same = stat.st_ino == self._inode and stat.st_size >= self.end
+            file.seek(self.end if is_same else 0)
             self._inode = stat.st_ino
-            for entry, self._end in entries_of(file):
+            for entry, self.end in entries_of(file):
                 if is_same or entry_order(entry.id) > entry_order(self._last):
                     self._last = entry.id
                     yield entry
@@ -274,11 +310,7 @@ class JournalReader:
         """
         self.write()
         if self._is_behind and self._is_closed:
-            name = self._journal.experiment
-            raise CopyIncomplete(
-                f"{self._copy.path} lacks the end of experiment {name!r}, as it could not be written: make room, and "
-                f"`mqtune resume {name}` or the same script fills it in from Redis"
-            )
+            raise incomplete(self._copy.path, self._journal.experiment)
         if not self._is_behind:
             yield from self._copy.read()
             return
@@ -448,6 +480,11 @@ class JournalReader:
         self._has_begun = True
         self.last = self._kept = last.id
         yield from self._rest()
+        if not self._is_behind:
+            try:
+                self._copy.append([])
+            except OSError as error:
+                self._fall_behind(error)
 
     def _rest(self) -> Iterator[Entry]:
         for entries in self._pages(self.last):

@@ -60,13 +60,13 @@ class JournalPart:
     """The entries of a copy up to a place in its file."""
 
     def __init__(self, path: Path, end: int) -> None:
+        self.end = end
         self._path = path
-        self._end = end
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries."""
         with self._path.open("rb") as file:
-            yield from _entries_between(file, 0, self._end)
+            yield from _entries_between(file, 0, self.end)
 
 
 def fold_copy(folder: Path) -> tuple[Experiment, JournalPart]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, get_args
 
-from mqtune.core.errors import ConfigurationError, LogUnavailable
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, LogUnavailable
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
 from mqtune.results.results import Results
@@ -183,7 +183,7 @@ def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[
     """Return an attempt as recorded in this machine's copy; None if the trial is not in it."""
     try:
         trials = Results.load(experiment).experiment.trials
-    except ConfigurationError:
+    except (ConfigurationError, CopyIncomplete):
         return None
     for id_ in (TrialId(trial), TrialId(trial.zfill(4))):
         if id_ in trials:

@@ -34,7 +34,7 @@ from mqtune.core.trial import (
     TrialStatus,
     is_number,
 )
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, incomplete, lacks_entries
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import (
@@ -213,10 +213,14 @@ class Results:
 
         Raises:
             ConfigurationError: there is no such experiment on this machine, or its journal is still empty.
+            CopyIncomplete: the folder lacks entries that its driver could not write, as of a full disk. They are in Redis:
+                ``mqtune.Client(url).experiment(name).results(folder)`` reads them there.
             MessageVersionError: a later version of mqtune wrote it.
         """
         folder = find_experiment(experiment)
         fold, written = fold_copy(folder)
+        if lacks_entries(folder / JOURNAL_FILE, written.end):
+            raise incomplete(folder / JOURNAL_FILE, fold.name)
         return cls(fold, folder, written)
 
     @property

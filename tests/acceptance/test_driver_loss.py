@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 import trainables_saving as saving
+from click.testing import CliRunner
 from faces import running
 from pair import OPTIONS, SLOT, SPACE, counting, finished
 from running import HERE, running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.core.errors import ConfigurationError, DriverFenced, NameTaken
+from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced, NameTaken
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import queue_name
@@ -349,7 +351,11 @@ print(len(list(results.reports())), "reports")
 
 
 def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_next_one(
-    workers: str, tmp_path: Path, watch: Callable[[str], Watcher], mqtune_home: Path
+    workers: str,
+    tmp_path: Path,
+    watch: Callable[[str], Watcher],
+    mqtune_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     name, script = f"full-{os.getpid()}", tmp_path / "script.py"
     script.write_text(FULL)
@@ -374,7 +380,26 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
     assert f"`mqtune resume {name}`" in line
     assert full.stderr.count(f"the local copy {copy} can't be written") == 1
     assert f"{copy} lacks the end of experiment '{name}'" in full.stderr
-    assert Results.load(name).outcome == ""
+
+    # Whoever reads the folder is told, and reads Redis where that is known.
+    with pytest.raises(CopyIncomplete, match=f"lacks the end of experiment '{name}'"):
+        Results.load(name)
+    verbs = {
+        "show": ["show", name, "--jsonl"],
+        "export": ["export", name, "--rows", "reports", "--format", "jsonl"],
+        "trials": ["show", name, "--csv"],
+        "replay": ["replay", name],
+    }
+    for verb, arguments in verbs.items():
+        done = CliRunner().invoke(group, arguments)
+        assert isinstance(done.exception, CopyIncomplete), (verb, done.output)
+    there = {verb: CliRunner().invoke(group, [*arguments, "--broker", workers]) for verb, arguments in verbs.items()}
+    monkeypatch.setenv("MQTUNE_BROKER", workers)
+    known = {verb: CliRunner().invoke(group, arguments) for verb, arguments in verbs.items()}
+    for verb, done in known.items():
+        assert (done.exit_code, done.stdout) == (0, there[verb].stdout), (verb, done.output)
+    assert known["show"].stdout.count('"loss"') == 800
+    assert len(known["export"].stdout.splitlines()) == 800
 
     freed = run(0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JournalFile, JournalTail
+from mqtune.journal.copy import JournalFile, JournalTail, lacks_entries
 
 ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
 
@@ -112,11 +112,18 @@ def test_an_entry_that_was_cut_off_by_a_crash_is_left_out(tmp_path_factory: pyte
     assert sum(len(encode_value(list(entry))) for entry in ENTRIES[: len(found) + 1]) > cut
 
 
+def lacks(file: JournalFile) -> bool:
+    tail = JournalTail(file.path)
+    list(tail.read())
+    return lacks_entries(file.path, tail.end)
+
+
 class FullDisk(io.RawIOBase):
     """A file on a disk that takes so many more bytes."""
 
     def __init__(self, path: Path, room: int) -> None:
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("r+b", buffering=0)
+        self._file.seek(0, io.SEEK_END)
         self.room = room
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
@@ -128,6 +135,9 @@ class FullDisk(io.RawIOBase):
 
     def tell(self) -> int:
         return self._file.tell()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
     def truncate(self, size: int | None = None) -> int:
         return self._file.truncate(size)
@@ -149,12 +159,35 @@ def test_a_full_disk_is_an_error_and_leaves_whole_entries_that_more_can_follow(f
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
             file.append(ENTRIES[2:])
-        assert list(file.read()) == ENTRIES[:2]
-    assert file.path.stat().st_size == sum(len(encode_value(list(entry))) for entry in ENTRIES[:2])
+        assert list(file.read()) == ENTRIES[:1]
+        assert lacks(file)
+    assert file.path.stat().st_size < sum(len(encode_value(list(entry))) for entry in ENTRIES[:2])
 
     disk.room = 10**6
     file.append(ENTRIES[2:])
+    assert list(file.read()) == ENTRIES
+    assert not lacks(file)
+
+
+@pytest.mark.parametrize("room", [0, 1, 30])
+def test_a_file_that_lacks_entries_says_so_until_it_has_them(file: JournalFile, room: int) -> None:
+    file.begin(ENTRIES[:2])
     file.close()
+    file._file = FullDisk(file.path, room)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space"):
+        file.append(ENTRIES[2:])
+    file.close()
+    assert lacks(file)
+
+    # A driver that begins and is killed at once changes nothing.
+    kept = list(file.go_on())
+    file.close()
+    assert lacks(file)
+
+    assert list(file.go_on()) == kept
+    file.append(ENTRIES[len(kept) :])
+    file.close()
+    assert not lacks(file)
     assert list(file.read()) == ENTRIES
 
 

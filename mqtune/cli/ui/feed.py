@@ -24,7 +24,7 @@ from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.text import flatten
 from mqtune.core.trial import Report, Trial, TrialId, is_number
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalTail
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalTail, incomplete, lacks_entries
 from mqtune.results.experiments import (
     Readable,
     RecordedReport,
@@ -101,6 +101,8 @@ class _Folder:
             entries = list(self._tail.read()) if found.st_size != self._size else []
             self._size = found.st_size
             if entries or time.monotonic() >= deadline:
+                if not entries and lacks_entries(self.copy.path, self._tail.end):
+                    raise incomplete(self.copy.path, self._folder.name)
                 return entries
             # Nothing says that a file has grown.
             time.sleep(_LOOK_S)
