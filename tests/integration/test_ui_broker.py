@@ -217,7 +217,7 @@ def test_a_broker_that_goes_is_a_problem_in_words_and_comes_back(
             raise BrokerUnavailable("it is away")
 
         monkeypatch.setattr(feed._source, "read", fail)
-        eventually(lambda: feed.problem == "it is away")
+        eventually(lambda: re.fullmatch(r"no news from Redis for \d+ s: it is away", feed.problem))
         monkeypatch.setattr(feed._source, "read", read)
         stage(driver, "0003")
         eventually(lambda: len(feed.experiment.trials) == 3 and not feed.problem)

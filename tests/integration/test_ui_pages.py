@@ -258,6 +258,31 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
     eventually(lambda: browser.run("return document.querySelectorAll('[data-kind=trial] .trace').length"))
     browser.run("history.back()")
     browser.shows("Trials (30)")
+    browser.go("#/e/mine/8")
+    browser.shows("mine / trial 0008", "best: trial 0026", "9 reports")
+
+
+def test_an_address_that_is_not_encoded_rightly_leads_to_a_page(browser: Browser):
+    browser.expected = "status of 404"
+    browser.go("#/e/100%")
+
+    browser.shows("100%", "Best so far")
+
+
+def test_a_finished_experiment_is_offered_no_end_and_no_limits(driver: Any, tmp_path: Path):
+    for name in ("ended", "open"):
+        book = Book(tmp_path / name)
+        book.run("0001", 0.5)
+        if name == "ended":
+            book.finish()
+        book.save()
+    places = Places([Place(name, tmp_path / name, None) for name in ("ended", "open")], None, broker_alone=False)
+    with serving(driver, places, steers=True) as page:
+        page.go("#/e/open")
+        page.shows("Trials (1)", "end now")
+        page.go("#/e/ended")
+        page.shows("Trials (1)")
+        eventually(lambda: "end now" not in page.text)
 
 
 def test_the_fleet_says_that_there_is_none(browser: Browser):

@@ -30,9 +30,11 @@ from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
+from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import Event, Reports
 from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.driver.bundling import BundleFolder
+from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, saved_events
 from mqtune.results.plots.plots import Plots
@@ -586,6 +588,25 @@ def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile
 
     eventually(lambda: live.problem)
     assert "can't be read" in live.problem
+
+
+def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
+    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+):
+    _, _, live = feed
+    told: list[str] = []
+    live.listeners.add(lambda: told.append(live.problem))
+
+    def fail(_: float) -> list[Entry]:
+        raise BrokerUnavailable("it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mqtune.cli.ui.feed._STATE_S", 0.3)
+        patch.setattr(live._source, "read", fail)
+        eventually(lambda: len({each for each in told if each.startswith("no news from Redis for ")}) > 2)
+        assert views.summary(live)["problem"].endswith(" s: it is away")
+        assert views.why(Places([], None, broker_alone=False), Feeds(lambda _: live.place), live)["text"] == ""
+    eventually(lambda: live.problem == "")
 
 
 def test_reports_that_can_not_be_read_are_counted(feed: tuple[Book, JournalFile, Feed], caplog: Any):

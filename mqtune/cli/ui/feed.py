@@ -29,6 +29,7 @@ from mqtune.results.experiments import (
     Readable,
     RecordedReport,
     created_event,
+    duration,
     empty_experiment,
     saved_events,
     state_in_words,
@@ -124,7 +125,8 @@ class _Broker:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
             self._handle = stack.enter_context(Client(url)).experiment(name)
-            self._follower = stack.enter_context(contextlib.closing(Follower(url, name)))
+            # The feed tries again itself, and says so meanwhile.
+            self._follower = stack.enter_context(contextlib.closing(Follower(url, name, patience_s=0)))
             self.copy = JournalFile(folder / JOURNAL_FILE)
             self.copy.begin([])
             stack.callback(self.copy.close)
@@ -258,6 +260,8 @@ class Feed:
         self.state = ""
         self.last = ""
         self._asked_at = -math.inf
+        #: When its journal was last read in vain or not, but without an error.
+        self._heard_at = time.monotonic()
         self._is_idle = is_idle
         self._settled = settled
         self._is_closed = threading.Event()
@@ -439,6 +443,11 @@ class Feed:
             is_new, problem = False, ""
             try:
                 is_new = self._more() | self._ask_state()
+                self._heard_at = time.monotonic()
+            except BrokerUnavailable as error:
+                # The error in it doesn't say how long one attempt took.
+                cause = error.__context__ or error
+                problem = f"no news from Redis for {duration(time.monotonic() - self._heard_at)}: {cause}"
             except (MqtuneError, OSError) as error:
                 problem = str(error) if isinstance(error, MqtuneError) else f"its journal can't be read: {error}"
             if is_new or problem != self.problem:

@@ -60,6 +60,7 @@ def summary(feed: Feed) -> Row:
     return {
         "name": experiment.name,
         "state": feed.state,
+        "outcome": experiment.outcome,
         "problem": feed.problem,
         "reason": experiment.reason,
         "metrics": experiment.objective.metrics,
@@ -336,7 +337,8 @@ def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
     try:
         reason = inquiry.reason()
     except MqtuneError as error:
-        return {"text": str(error), "way_out": ""}
+        # That its server is away stands on the page already.
+        return {"text": "" if feed.problem else str(error), "way_out": ""}
     if trial is not None and reason.cause == "running":
         return {"text": "", "way_out": ""}
     return {"text": reason.text, "way_out": reason.way_out}

@@ -239,8 +239,10 @@ function experimentPage(name) {
   let last = "";
   const end = stream("events", { name }, ({ summary, rows }) => {
     problem.textContent = summary.problem;
-    show(summary.problem ? "off" : "on", summary.state);
+    show(summary.problem ? "off" : "on", summary.problem ? "no news" : summary.state);
     showSummary(summary, tiles, about);
+    // Its next driver carries out what is asked of one that was interrupted or has failed.
+    if (limits) limits.hidden = summary.outcome === "finished";
     const state = JSON.stringify([summary.reports, summary.counts, summary.tags]);
     if (state === last) return;
     last = state;
@@ -391,7 +393,7 @@ function trialPage(name, id) {
   let first = true;
   const end = stream("events", { name }, ({ summary, rows }) => {
     problem.textContent = summary.problem;
-    show(summary.problem ? "off" : "on", summary.state);
+    show(summary.problem ? "off" : "on", summary.problem ? "no news" : summary.state);
     if (first || rows.some((each) => each.id === id)) { fetchIt(); curves.changed(); }
     first = false;
   });
@@ -540,6 +542,11 @@ function login(why) {
   show("", "");
 }
 
+// What somebody typed may not be encoded.
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 async function route() {
   const turn = ++turns;
   left.abort();
@@ -554,10 +561,10 @@ async function route() {
   try { me = await api("me"); } catch (error) { if (error.status !== 401) main.replaceChildren(el("p", { class: "problem" }, error.message)); return; }
   // Somebody may have gone on while the server was asked.
   if (turn !== turns) return;
-  const [kind, name, trial] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [kind, name, trial] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   document.title = [trial, name, "mqtune"].filter(Boolean).join(" · ");
   scrollTo(0, 0);
-  close = kind === "fleet" ? fleetPage() : kind === "e" && trial ? trialPage(name, trial) : kind === "e" ? experimentPage(name) : experimentsPage();
+  close = kind === "fleet" ? fleetPage() : kind === "e" && trial ? trialPage(name, /^\d+$/.test(trial) ? trial.padStart(4, "0") : trial) : kind === "e" ? experimentPage(name) : experimentsPage();
 }
 
 addEventListener("hashchange", route);
