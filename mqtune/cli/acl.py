@@ -37,6 +37,11 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
     help="Let a monitor send Celery's remote commands, which Flower needs; they can end trials.",
 )
 @click.option(
+    "--gc",
+    is_flag=True,
+    help="Let a driver for all experiments see the names of all keys on the server, which mqtune gc needs.",
+)
+@click.option(
     "--db",
     type=click.IntRange(min=0),
     default=0,
@@ -51,6 +56,7 @@ def command(
     hashed: str | None,
     experiments: str,
     remote_control: bool,
+    gc: bool,
     db: int,
     aclfile: bool,
 ) -> None:
@@ -70,7 +76,7 @@ def command(
         hashed = password_hash(password)
     elif password_stdin:
         raise ConfigurationError("--password-stdin and --password-hash: give only one of them")
-    rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control)
+    rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control, gc=gc)
     line = account(user, hashed, rules, aclfile=aclfile)
     if made:
         click.echo(

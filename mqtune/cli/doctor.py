@@ -198,9 +198,23 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
         count = len(experiments_on(client, patience_s=0))
         yield Finding("account", "ok", f"may look; there are {count} experiments")
     except AccessDenied as error:
-        yield Finding("account", "problem", str(error), "make an account for its role: mqtune acl operator | redis-cli")
+        yield _worker_account(client) or Finding(
+            "account", "problem", str(error), "make an account for its role: mqtune acl operator | redis-cli"
+        )
     with contextlib.suppress(AccessDenied):
         yield from _memory(retrying(client.info, patience_s=0))
+
+
+def _worker_account(client: RedisClient) -> Finding | None:
+    """Return that this is a worker's account, which may not list experiments; None for any other."""
+    from mqtune.core.keys import QUOTAS  # noqa: PLC0415 - as above
+    from mqtune.journal.redis import retrying  # noqa: PLC0415
+
+    with contextlib.suppress(AccessDenied):
+        # Of all roles workers alone may ask this.
+        retrying(lambda: client.hlen(QUOTAS), patience_s=0)
+        return Finding("account", "ok", "a worker's, which may not list experiments")
+    return None
 
 
 def _clock(ahead_s: float) -> Finding:

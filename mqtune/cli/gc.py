@@ -33,7 +33,7 @@ _WHAT: Final = {
 
 
 @click.command("gc")
-@broker_option("A Redis server to look at too; an account that may scan keys sees all.")
+@broker_option("A Redis server to look at too; an account that mqtune acl driver --gc makes sees all.")
 @click.option(
     "--checkpoints",
     "places",

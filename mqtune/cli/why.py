@@ -297,7 +297,7 @@ class Inquiry:
             return fleet.workers()
 
     def _no_slot(self) -> Reason | None:
-        """Return why no slot takes a trial: none fits, or all are busy; None when one is free."""
+        """Return why no slot takes a trial: none fits, all are busy, or a quota is used up; None when one is free."""
         if self._url is None:
             return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
         workers = self._workers
@@ -310,9 +310,21 @@ class Inquiry:
             return Reason("no worker", f"no worker offers a slot with {asked}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         if busy < slots:
-            return None
+            return self._quota_used()
         what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
         return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune top")
+
+    def _quota_used(self) -> Reason | None:
+        """Return which quota keeps workers from starting a trial, where this account may read that."""
+        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.quotas import Quotas  # noqa: PLC0415
+
+        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url or "", role="reader")) as client:
+            for pattern, slots, running in Quotas(client, patience_s=CONNECT_TIMEOUT_S).all():
+                if running >= slots and fnmatchcase(self._place.name, pattern):
+                    text = f"a slot is free, and a quota is used up: {running} of {slots} for {pattern}"
+                    return Reason("quota", text, way_out="see all quotas, or set one: mqtune quota")
+        return None
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
         """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""

@@ -13,6 +13,10 @@ The fleet, shared by all experiments::
     mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, and JSON of what its
                                             driver wants of the fleet (see mqtune.journal.demands)
     mqtune:quotas                   hash    pattern of names of experiments -> how many attempts of theirs may run at once
+    mqtune:unacked                  hash    Celery's messages that were taken and not acknowledged, which mqtune's never are; under kombu's
+                                            own names they would be those of every Celery application on the server
+    mqtune:unacked:index            zset    their ids -> when they were taken
+    mqtune:unacked:mutex            string  who looks through them; expires
     mqtune:quota:<pattern>          zset    "<experiment>/<trial>" that runs under that quota -> server time (ms) at which its lease runs out; expires
 
 One experiment ``E``::
@@ -85,6 +89,12 @@ QUOTAS: Final = "mqtune:quotas"
 #: the same Redis, such as ``control shutdown``, end them.
 CONTROL_EXCHANGE: Final = "mqtune"
 EVENT_EXCHANGE: Final = "mqtune-events"
+#: Celery's tables of messages that were taken and not acknowledged, by kombu's names for these settings.
+UNACKED: Final = {
+    "unacked_key": "mqtune:unacked",
+    "unacked_index_key": "mqtune:unacked:index",
+    "unacked_mutex_key": "mqtune:unacked:mutex",
+}
 #: The Celery task that carries an attempt from the driver's side to a worker's.
 TASK_NAME: Final = "mqtune.run_trial"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

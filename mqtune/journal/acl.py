@@ -15,6 +15,7 @@ from typing import Final, Literal, get_args
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import (
+    ALL_EXPERIMENTS,
     CONTROL_EXCHANGE,
     DEMANDS,
     EVENT_EXCHANGE,
@@ -22,6 +23,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    UNACKED,
     WORKERS,
     ExperimentKeys,
     control_channel,
@@ -72,12 +74,12 @@ _BOOKKEEPING: Final = Rule(
     (*(f"{table}*" for table in _BINDINGS), _DEADLINES),
 )
 #: Messages that were handed out and not acknowledged, which whoever takes messages looks through; mqtune's never are there.
-_HANDED_OUT: Final = Rule(
-    "hset hget hdel zadd zrem zrange watch set get del evalsha", ("unacked", "unacked_index", "unacked_mutex")
-)
+_HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
 
 
-def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control: bool = False) -> list[Rule]:
+def rules_of(
+    role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, gc: bool = False
+) -> list[Rule]:
     """Return the rules of an account of this role, which beyond them may only connect.
 
     Args:
@@ -85,21 +87,27 @@ def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control:
         experiments: the names of the experiments that it is for, ``*`` standing for any letters.
         db: the number of the database, which is part of the names of Celery's channels.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and workers.
+        gc: whether a driver may see the names of all keys, also of other programs', as ``mqtune gc`` does.
 
     Raises:
-        ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands.
+        ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands, or sees no names of keys.
     """
     check_experiments(experiments)
     if remote_control and role != "monitor":
         raise ConfigurationError(
             f"a {role} sends no remote commands, so there is nothing to allow: give --remote-control to a monitor"
         )
+    if gc and (role, experiments) != ("driver", EVERY):
+        raise ConfigurationError(
+            "--gc is for a driver of all experiments: mqtune acl driver --gc, without --experiments"
+        )
     kept = ExperimentKeys(experiments)
     match role:
         case "driver":
-            return _driver(kept, _queues(experiments), db)
+            looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if gc else []
+            return [*_driver(kept, _queues(experiments), db), *looks]
         case "worker":
-            return _worker(kept, _queues(experiments), db)
+            return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
             # A team's own operator sets no quotas.
             sets = [Rule("hset hdel", (QUOTAS,))] if experiments == EVERY else []
@@ -154,14 +162,14 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
     ]
 
 
-def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
+def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ...], db: int) -> list[Rule]:
     trials = kept.trial("*")
     return [
         *_requests(kept),
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
         # How many attempts may run, and which do.
         Rule("hgetall hlen", (f"%R~{QUOTAS}",)),
-        Rule("zadd zrem zcard zremrangebyscore expire", (quota_key("*"),)),
+        Rule("zadd zrem zcard zremrangebyscore expire", quotas),
         Rule("hget hmget hset", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
@@ -224,6 +232,17 @@ def _queues(experiments: str) -> tuple[str, ...]:
     # A list for each of kombu's priorities, whose number follows two bytes.
     name = f"{QUEUES}@{experiments}"
     return name, f"{name}??[369]"
+
+
+def _quotas(experiments: str) -> tuple[str, ...]:
+    """Return the keys of the quotas under which attempts of these experiments count.
+
+    These are the pattern's own quota and those of some of its experiments, and, of those that hold for others too, each that is a
+    beginning of the pattern and a star.
+    """
+    beginning = experiments.partition("*")[0]
+    wider = [beginning[:length] for length in range(len(beginning) + 1)]
+    return (quota_key(experiments), *(quota_key(rf"{each}\*") for each in wider))
 
 
 def _requests(kept: ExperimentKeys) -> list[Rule]:

@@ -23,6 +23,7 @@ from redis.connection import HiredisRespSerializer, parse_url
 from redis.retry import Retry
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
+from mqtune.core.keys import UNACKED
 from mqtune.journal import sentinel
 from mqtune.journal.sentinel import Options, Sentinels, check_is_master, shown_host
 
@@ -367,15 +368,15 @@ def celery_url(url: str) -> str:
 
 
 def celery_options(url: str) -> Options:
-    """Return kombu's transport options for *url*: those by which it finds a master behind Sentinels.
+    """Return kombu's transport options for *url*: the names of its tables, and by what it finds a master behind Sentinels.
 
     Raises:
         ConfigurationError: the URL can't be read.
     """
     sentinels: Sentinels | None = _parse(url).get("sentinels")
     if sentinels is None:
-        return {}
-    return {"master_name": sentinels.name, "sentinel_kwargs": sentinels.arguments(celery_tls(url))}
+        return {**UNACKED}
+    return {**UNACKED, "master_name": sentinels.name, "sentinel_kwargs": sentinels.arguments(celery_tls(url))}
 
 
 def sentinels_say(url: str) -> list[str]:

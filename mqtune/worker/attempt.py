@@ -274,8 +274,7 @@ class AttemptRun:
                 self.claim.attempt,
                 answer,
             )
-            # A journal that takes its end after all has other reports of it than it sent.
-            self._has_gap = True
+            self._has_gap = True  # also where the journal takes its end after all
             self._want(Intent.STOP, kill=True)
             return
         for word in answer.split():

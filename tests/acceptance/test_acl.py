@@ -27,7 +27,17 @@ import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
 from mqtune.core.events import ExperimentEnded, Requested, decode_event
-from mqtune.core.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
+from mqtune.core.keys import (
+    EXPERIMENTS,
+    FLEET,
+    QUOTAS,
+    WORKERS,
+    ExperimentKeys,
+    control_channel,
+    drain_key,
+    quota_key,
+    worker_key,
+)
 from mqtune.core.trial import CheckpointId, Intent, TrialId, TrialStatus
 from mqtune.journal.acl import ROLES, account, password_hash, rules_of
 from mqtune.journal.base import Assignment, Claim
@@ -156,6 +166,30 @@ def test_a_driver_brings_code_and_a_worker_takes_it(crew: Team, tune: Tune, monk
     assert crew.accounts.refused() == []
 
 
+def test_attempts_of_a_team_count_under_its_quotas_and_under_those_of_all(crew: Team, tune: Tune):
+    admin: Any = crew.accounts.admin
+    quotas = ["team-a-counted", "team-a-c*", TEAM, "team-*", "t*", "*"]
+    crew.accounts.refused()
+    admin.hset(QUOTAS, mapping=dict.fromkeys(quotas, 10))
+    try:
+        tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-counted", store=None)
+        both_run(tuner)
+
+        assert [admin.zcard(quota_key(quota)) for quota in quotas] == [2] * len(quotas)
+        for trial in tuner.get_trials():
+            tuner.trial(trial).stop()
+        drive(tuner, lambda: all(trial.status.is_terminal for trial in tuner.get_trials()))
+        assert not any(admin.zcard(quota_key(quota)) for quota in quotas)
+    finally:
+        admin.delete(QUOTAS)
+    assert crew.accounts.refused() == []
+
+
+def test_flowers_account_reads_no_messages_of_other_programs(team: Team):
+    for command in (("HGET", "unacked", "id"), ("ZRANGE", "unacked_index", "0", "-1"), ("HDEL", "unacked", "id")):
+        assert not team.accounts.may(team.flower, *command)
+
+
 def test_a_driver_may_drain_a_worker(team: Team, tmp_path: Path):
     team.accounts.refused()
     options = ["--gpus", "0", "--slots", "1", "--experiments", TEAM]
@@ -235,6 +269,10 @@ NOBODY = {
         THEIRS.trial("0001"),
     ),
     "their channel by a script": ("EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", 0, THEIRS.metrics),
+    "other programs' messages": ("HGETALL", "unacked"),
+    "one of them": ("HGET", "unacked", "id"),
+    "the list of them": ("ZRANGE", "unacked_index", "0", "-1"),
+    "an end of one": ("HDEL", "unacked", "id"),
     "FLUSHALL by a script": ("EVAL", "return redis.call('FLUSHALL')", 0),
 }
 WORKER = {
@@ -255,6 +293,8 @@ WORKER = {
     "a question to another worker": ("RPUSH", OURS.asked("w"), "x"),
     "a task for others": ("LPUSH", QUEUE, "{}"),
     "a name in the list of experiments": ("ZADD", EXPERIMENTS, "0", "team-b-1"),
+    "what runs under others' quota": ("ZADD", quota_key("team-b-*"), "1", "team-b-1/0001"),
+    "the quota of one of them": ("ZADD", quota_key("team-b-1"), "1", "team-b-1/0001"),
     "Celery's events": ("PSUBSCRIBE", "/0.mqtune-events/*"),
 }
 MONITOR = {

@@ -27,6 +27,7 @@ from servers import EACH_SERVER, started_on
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
+from mqtune.core.keys import UNACKED
 from mqtune.journal.connection import (
     BLOCKING_READ_MAX_S,
     COMMAND_TIMEOUT_S,
@@ -417,7 +418,7 @@ def test_a_master_behind_sentinels_is_told_to_celery_by_their_addresses_and_its_
     assert celery_tls(url) == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
     assert options["master_name"] == "my-master"
     assert options["sentinel_kwargs"].items() >= {"password": "o ther", "ssl": True, "ssl_ca_certs": "/ca.pem"}.items()
-    assert celery_options("rediss://h/0") == {}
+    assert celery_options("rediss://h/0") == UNACKED
     check_broker(url, celery_url(url))
 
 

@@ -155,9 +155,25 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
         assert names_and_keys(redis_client) == before
         done = run("--yes", "--broker", driver)
 
-    assert "not looked at: keys, and messages in queues without a worker: this account may not look at them" in done
+    assert (
+        "not looked at: keys, and messages in queues without a worker: this account may not look at them; one of mqtune acl driver --gc may"
+        in done
+    )
     assert "cut" not in names_and_keys(redis_client)
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
+
+
+@pytest.mark.usefixtures("_left")
+def test_the_account_that_acl_prints_for_it_sees_and_deletes_all(
+    redis_client: Any, redis_server: EmbeddedServer
+) -> None:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        cleaner = accounts.make("driver", "cleaner", gc=True)
+        done = run("--yes", "--broker", cleaner)
+
+        assert accounts.refused() == []
+    assert "not looked at" not in done
+    assert ExperimentKeys("gone").trial("0001") not in names_and_keys(redis_client)
 
 
 def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(

@@ -25,7 +25,7 @@ from mqtune.cli.ui.steering import steer
 from mqtune.cli.ui.views import fleet_page, why
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo, busy_as
-from mqtune.core.keys import DEMANDS, QUOTAS
+from mqtune.core.keys import DEMANDS, QUOTAS, quota_key
 from mqtune.core.shares import Demand
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.core.version import __version__
@@ -151,6 +151,20 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
     assert str(left["text"]).startswith(f"nobody drives {NAME}, so nothing new starts")
     seconds = re.compile(r"\d+ s")
     assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n{left['way_out']}\n")
+
+
+@pytest.mark.usefixtures("driver")
+def test_why_names_a_quota_that_entries_of_others_have_used_up(redis_server: EmbeddedServer, redis_client: redis.Redis):
+    Fleet(redis_client, patience_s=1.0).join(worker(), hold_s=60)
+    Quotas(redis_client, patience_s=1.0).set(f"{NAME}*", 2)
+    asked = ["why", NAME, "0002", "--broker", redis_server.url]
+    free = CliRunner().invoke(group, asked).stdout
+    redis_client.zadd(quota_key(f"{NAME}*"), {f"{NAME}x/0001": 9e15, f"{NAME}x/0002": 9e15})
+    full = CliRunner().invoke(group, asked).stdout
+
+    assert "a slot is free, and is about to take it" in free
+    assert f": a slot is free, and a quota is used up: 2 of 2 for {NAME}*\n" in full
+    assert "mqtune quota" in full
 
 
 def worker(*, slots: int = 1, **details: Any) -> WorkerInfo:

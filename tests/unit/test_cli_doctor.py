@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
+from accounts import Accounts
 from click.testing import CliRunner
 
 from mqtune.backends.local.server import EmbeddedServer
@@ -48,6 +50,19 @@ def test_a_server_is_looked_at_and_one_without_workers_is_a_warning(redis_server
         "text": "none is connected",
         "way_out": "start one on each machine, in the folder of your code: mqtune worker",
     }
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_a_workers_account_is_sound_although_it_may_not_list_experiments(redis_server: EmbeddedServer) -> None:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        worker = accounts.make("worker")
+        of_team = accounts.make("worker", "of-team", experiments="team-a-*")
+        for url in (worker, of_team):
+            found = findings("--broker", url)
+            assert found["account"]["text"] == "a worker's, which may not list experiments"
+
+        accounts.admin.execute_command("ACL", "SETUSER", "lame", "on", ">x", "+@connection", "+info", "+time")
+        assert findings("--broker", accounts.url_of("lame", "x"), code=1)["account"]["state"] == "problem"
 
 
 def test_a_server_that_does_not_answer_is_a_problem_with_a_way_out() -> None:

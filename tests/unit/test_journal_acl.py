@@ -61,6 +61,18 @@ def test_nobody_but_a_driver_gets_a_drivers_key(role: Role):
     assert "restored" not in whole
 
 
+@pytest.mark.parametrize(
+    ("role", "options"), [("worker", {}), ("driver", {"experiments": "team-a-*"}), ("operator", {}), ("monitor", {})]
+)
+def test_the_names_of_all_keys_are_for_a_driver_of_all_experiments_that_asks_for_them(
+    role: Role, options: dict[str, str]
+):
+    with pytest.raises(ConfigurationError, match="mqtune acl driver --gc"):
+        rules_of(role, gc=True, **options)  # type: ignore[arg-type]
+
+    assert "scan" in {command for rule in rules_of("driver", gc=True) for command in rule.commands.split()}
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_gets_a_command_that_reaches_all_keys(role: Role):
     dangerous = {

@@ -11,6 +11,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    UNACKED,
     WORKERS,
     ExperimentKeys,
     control_channel,
@@ -76,7 +77,7 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
     made |= {experiment.asked("<worker>"), experiment.usage("<worker>")}
-    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>")}
+    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>"), *UNACKED.values()}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 
