@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -15,8 +16,9 @@ from mqtune.cli.output import broker_option, json_option, print_json, print_tabl
 from mqtune.cli.place import Place, opened
 from mqtune.cli.usage import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
+from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
-from mqtune.core.shares import Pool, Table, entitlements, to_share
+from mqtune.core.shares import PRIORITIES, Pool, Priority, Table, entitlements, to_share
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from mqtune.journal.fleet import Fleet
     from mqtune.journal.quotas import Quota
 
+#: The most experiments that are named as those that use a quota.
+_SHOWN: Final = 4
 _broker = broker_option("The Redis server that the workers use.", required=True)
 
 
@@ -129,7 +133,8 @@ class Share(NamedTuple):
     """What one experiment has and is to have of a fleet; one without a driver has no priority, and wants nothing.
 
     ``token`` stands for its name (see ``busy_as``), ``share`` is what it gets against others of its priority, ``may_run`` how many
-    slots are its own now; ``quotas`` has the patterns of those that it falls under.
+    slots are its own now; ``quotas`` has the patterns of those that it falls under, and ``waiting_s`` is for how many seconds it has had
+    no slot while others have them.
     """
 
     token: str
@@ -139,6 +144,7 @@ class Share(NamedTuple):
     wanted: int
     may_run: int
     quotas: list[str]
+    waiting_s: float = 0.0
 
 
 class Shares(NamedTuple):
@@ -154,15 +160,33 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
     It is what drivers have said within the last seconds. Another driver's rounding may be a moment older or newer than this one.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.demands import Demands  # noqa: PLC0415
     from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         quotas = None
         with contextlib.suppress(AccessDenied):
             quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
-        table = Demands(client, patience_s=CONNECT_TIMEOUT_S).table()
+    table = demands_on(broker)
     return Shares(None if table is None else shares_of(table, workers), quotas)
+
+
+def demands_on(broker: str) -> Table | None:
+    """Return what experiments want of a broker's workers, as drivers have said within the last seconds; None where the account may not know."""
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.demands import Demands  # noqa: PLC0415
+
+    with contextlib.closing(connect(broker, role="reader")) as client:
+        return Demands(client, patience_s=CONNECT_TIMEOUT_S).table()
+
+
+def experiments_of(broker: str) -> list[str]:
+    """Return the names of all experiments on a broker; none where the account may not know."""
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.redis import experiments_on  # noqa: PLC0415
+
+    with contextlib.suppress(AccessDenied), contextlib.closing(connect(broker, role="reader")) as client:
+        return experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
+    return []
 
 
 def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
@@ -178,6 +202,7 @@ def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
             each.wanted,
             limits[each.experiment],
             [quota for quota in each.quotas if quota in table.quotas],
+            each.waiting_s,
         )
         for each in table.demands
     ]
@@ -187,6 +212,37 @@ def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
         if token not in limits
     ]
     return sorted(shares + undriven, key=lambda each: (-each.running, -each.may_run, each.token))
+
+
+def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:
+    """Return what a person can do to give an experiment more slots; *table* is None where that may not be known."""
+    token = busy_as(name)
+    mine = next((each for each in table.demands if each.experiment == token), None) if table is not None else None
+    if table is None or mine is None:
+        return f"have more: a greater share, or a higher priority: mqtune set {name} --help"
+    others = [each for each in table.demands if each is not mine]
+    rank = PRIORITIES.index(mine.priority)
+    higher = [p for p in PRIORITIES[:rank] if any(each.priority == p and each.wanted for each in others)]
+    if not higher:
+        return f"have more: mqtune set {name} share={2 * mine.weight:g}"
+    pool = to_share(_pool_of(workers), {each.experiment for each in table.demands})
+
+    def slots_with(priority: Priority) -> int:
+        return entitlements([*others, replace(mine, priority=priority)], pool, table.quotas)[token]
+
+    # The least that helps; before those of the highest priority nothing may.
+    helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
+    return f"have more: mqtune set {name} priority={helps}"
+
+
+def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> str:
+    """Return which experiments have the slots of a quota, and how many each; empty where that is not known."""
+    known = {busy_as(name): name for name in names}
+    using = [each for each in table.demands if pattern in each.quotas and each.running] if table is not None else []
+    using.sort(key=lambda each: -each.running)
+    shown = [f"{known.get(each.experiment, 'another experiment')} ({each.running})" for each in using[:_SHOWN]]
+    more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
+    return ", ".join(shown) + more
 
 
 def _pool_of(workers: Iterable[WorkerInfo]) -> Pool:
@@ -203,6 +259,7 @@ def _pool_of(workers: Iterable[WorkerInfo]) -> Pool:
 
 # What runs where.
 
+_WAITING_HEADS: Final = ("experiment", "no slot for", "priority", "share", "wants")
 _RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use")
 
 
@@ -228,7 +285,7 @@ class Run(NamedTuple):
 @_broker
 @json_option
 def _top(broker: str, *, as_json: bool) -> None:
-    """Show the slots that are busy, which trial runs where, and what it uses of its machine."""
+    """Show the slots that are busy, which trial runs where, what it uses of its machine, and which experiments have no slot."""
     with open_fleet(broker) as fleet:
         workers = fleet.workers()
     runs = with_use(broker, sorted(runs_on(broker)))
@@ -241,6 +298,16 @@ def _top(broker: str, *, as_json: bool) -> None:
     click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
     if runs:
         print_table(_RUN_HEADS, map(_run_row, runs))
+    if waiting := [each for each in shares_on(broker, workers).shares or () if each.waiting_s]:
+        names = {busy_as(name): name for name in experiments_of(broker)}
+        click.echo()
+        print_table(_WAITING_HEADS, [_waiting_row(each, names) for each in waiting])
+
+
+def _waiting_row(share: Share, names: Mapping[str, str]) -> list[str]:
+    name = names.get(share.token, "another experiment")
+    cells = (name, duration(share.waiting_s), share.priority, f"{share.share:g}", str(share.wanted))
+    return [*map(printable, cells)]
 
 
 def runs_on(broker: str) -> Iterator[Run]:

@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from mqtune.cli.fleet import Run, busy_slots, open_fleet, runs_on
+from mqtune.cli.fleet import (
+    Run,
+    busy_slots,
+    demands_on,
+    experiments_of,
+    open_fleet,
+    runs_on,
+    users_of_quota,
+    way_to_more,
+)
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import Resources
-from mqtune.core.shares import QUOTA_USED, SHARE_USED
+from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import meets
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
@@ -187,10 +196,12 @@ class Inquiry:
         waits = self._state.waits if self._state is not None else ""
         if waits.startswith(SHARE_USED):
             what = f"{_runs(running)}; no other starts" if running else "nothing runs"
-            return Reason("share", f"{what}: {waits}", way_out=f"have more: mqtune set {self._place.name} share=2")
+            return Reason(
+                "share", f"{what}: {waits}", way_out=way_to_more(self._place.name, self._demands, self._workers)
+            )
         if waits.startswith(QUOTA_USED):
             what = f"{_runs(running)}; no other starts" if running else "nothing runs"
-            return Reason("quota", f"{what}: {waits}", way_out="see all quotas, or set one: mqtune quota")
+            return Reason("quota", f"{what}: {waits}", way_out=self._way_out_of_quota(waits))
         if not running:
             if self._first_staged is not None:
                 return self._of_trial(self._first_staged)
@@ -200,6 +211,15 @@ class Inquiry:
         if staged and (reason := self._no_slot()) is not None:
             return reason._replace(text=f"{_runs(running)}; {reason.text}")
         return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
+
+    def _way_out_of_quota(self, waits: str) -> str:
+        pattern = quota_in(waits)
+        users = users_of_quota(pattern, self._demands, experiments_of(self._url) if self._url is not None else ())
+        return f"{f'{users} have its slots; ' if users else ''}see all quotas, or set one: mqtune quota"
+
+    @property
+    def _demands(self) -> Table | None:
+        return None if self._url is None else demands_on(self._url)
 
     def _no_driver(self) -> Reason | None:
         state = self._state

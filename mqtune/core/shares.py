@@ -41,6 +41,7 @@ class Demand:
         weight: how much it gets against others of its class, above 0.
         used: how many slots it had of late, on average.
         quotas: the quotas that it falls under.
+        waiting_s: for how many seconds it has wanted slots that others have, and had none.
     """
 
     experiment: str
@@ -51,11 +52,23 @@ class Demand:
     weight: float = 1.0
     used: float = 0.0
     quotas: Sequence[str] = ()
+    waiting_s: float = 0.0
 
 
 #: What begins the sentence that says why an experiment starts nothing more, where that is because of others.
 SHARE_USED: Final = "its share is used up"
 QUOTA_USED: Final = "its quota is used up"
+_FITTING: Final = " for all experiments whose names fit "
+
+
+def quota_in(sentence: str) -> str:
+    """Return the pattern of the quota that a sentence of ``quota_used`` names."""
+    return sentence.partition(_FITTING)[2].partition(";")[0]
+
+
+def quota_used(pattern: str, slots: int) -> str:
+    """Return the sentence that says that a quota leaves an experiment no more slots."""
+    return f"{QUOTA_USED}: {slots} slots{_FITTING}{pattern}"
 
 
 #: How strongly what an experiment had of late turns its rounding: so much that who is a hundredth of a slot behind is well on the other

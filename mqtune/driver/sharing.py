@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,12 @@ from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 from mqtune.core.checks import flag, one_of, positive
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.shares import PRIORITIES, QUOTA_USED, SHARE_USED, Demand, Pool, Priority, Table, entitlements, to_share
+from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Table, entitlements, quota_used, to_share
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
+from mqtune.results.experiments import duration
+
+logger = logging.getLogger(__name__)
 
 #: How often a driver says what it wants and hears what others want: a new experiment has its first slot that much later.
 LOOK_S: Final = 1.0
@@ -27,6 +31,10 @@ GRACE_S: Final = 60.0
 #: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an hour must have room for
 #: turns enough that shares of a quarter of a slot come true in it.
 TURN_S: Final = 300.0
+#: From when on it is said for how long an experiment has had no slot, in seconds: less is how slots change hands.
+WAITING_S: Final = 60.0
+#: From when on that is a warning: longer than a few turns of others.
+STARVED_S: Final = 900.0
 
 
 @runtime_checkable
@@ -107,6 +115,9 @@ class ShareKeeper:
         self._quotas: tuple[str, ...] = ()
         self._used = 0.0
         self._counted_at = fleet.clock.monotonic()
+        #: Since when it has had no slot, while others want them too, and whether a warning has told.
+        self._waiting_since = math.inf
+        self._is_told = False
         self._reckoned: tuple[object, ...] = ()
         self._reckon_at = -math.inf
         self._shares: dict[str, int] = {}
@@ -134,14 +145,17 @@ class ShareKeeper:
             weight=standing.share,
             used=round(self._used, 3),
             quotas=self._quotas,
+            waiting_s=round(self._waiting_s, 1),
         )
         found, quotas = self._fleet.exchange(mine) or Table((), {})
         self._quotas = tuple(sorted(pattern for pattern in quotas if fnmatchcase(self._fleet.name, pattern)))
         others = [each for each in found if each.experiment != mine.experiment]
         if not self._quotas and not any(each.wanted and set(each.queues) & set(pool.queues) for each in others):
             self.limit, self.why, self.wanted_by_others, self.must_give = math.inf, "", frozenset(), False
+            self._note_wait(is_waiting=False)
             self._look_at_surplus(held.running, math.inf)
             return
+        self._note_wait(is_waiting=not held.running and mine.wanted > 0)
         # Whether it could use more it finds out only where it may have more.
         mine = replace(mine, wanted=max(mine.wanted, could_use), quotas=self._quotas)
         self._reckon([*others, mine], pool, quotas)
@@ -152,6 +166,7 @@ class ShareKeeper:
         )
         self.must_give = bool(full or self.wanted_by_others)
         self.why = "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full)
+        self._warn_if_starved()
         self._look_at_surplus(held.running, self._at_most(mine, others, quotas))
 
     def _count(self, running: int) -> None:
@@ -159,6 +174,22 @@ class ShareKeeper:
         now = self._clock.monotonic()
         self._used += (running - self._used) * -math.expm1(-(now - self._counted_at) / MEMORY_S)
         self._counted_at = now
+
+    @property
+    def _waiting_s(self) -> float:
+        return max(0.0, self._clock.monotonic() - self._waiting_since)
+
+    def _note_wait(self, *, is_waiting: bool) -> None:
+        if is_waiting:
+            self._waiting_since = min(self._waiting_since, self._clock.monotonic())
+        else:
+            self._waiting_since, self._is_told = math.inf, False
+
+    def _warn_if_starved(self) -> None:
+        if self.why and self._waiting_s >= STARVED_S and not self._is_told:
+            self._is_told = True
+            text = "%s; it waits on, and mqtune why %s says what would help"
+            logger.warning(text, self.why, self._fleet.name, extra={"action": "experiment_starves"})
 
     def _look_at_surplus(self, running: int, at_most: float) -> None:
         """Find out how many trials are to be paused: those beyond the share that were there for too long."""
@@ -182,7 +213,7 @@ class ShareKeeper:
         """Return a quota that leaves it no more, in words; empty for none."""
         for pattern in self._quotas:
             if sum(self._shares[each.experiment] for each in demands if pattern in each.quotas) >= quotas[pattern]:
-                return f"{QUOTA_USED}: {quotas[pattern]} slots for all experiments whose names fit {pattern}"
+                return quota_used(pattern, quotas[pattern])
         return ""
 
     def _reckon(self, demands: Sequence[Demand], pool: Pool, quotas: Mapping[str, int]) -> None:
@@ -195,15 +226,16 @@ class ShareKeeper:
             self._shares = entitlements(demands, slots, quotas)
 
     def _in_words(self, mine: Demand, others: Sequence[Demand], slots: int, full: str) -> str:
-        """Return why it has no more slots, by a quota that is *full* or by its share."""
+        """Return why it has no more slots, by a quota that is *full* or by its share, and for how long it has had none."""
+        waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
         if full:
-            return full
+            return full + waits
         before = PRIORITIES.index(mine.priority)
         higher = sum(PRIORITIES.index(each.priority) < before and each.wanted > 0 for each in others)
         wanting = sum(each.wanted > 0 for each in others)
         beside = f"{wanting} other experiment{'s' * (wanting > 1)} want{'s' * (wanting == 1)} slots too"
         return f"{SHARE_USED}: {self.limit} of {slots} slots, as {beside}" + (
-            f", {higher} of higher priority" if higher else ""
+            f", {higher} of higher priority{waits}" if higher else waits
         )
 
     def leave(self) -> None:

@@ -110,6 +110,7 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
             and demand.priority in PRIORITIES
             and 1 / _HUGE <= float(demand.weight) <= _HUGE
             and 0 <= float(demand.used) <= _HUGE
+            and 0 <= float(demand.waiting_s) <= _HUGE
             and type(demand.wanted) is type(demand.running) is int
             and 0 <= demand.wanted <= _HUGE
             and 0 <= demand.running <= _HUGE

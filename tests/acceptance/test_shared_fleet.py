@@ -67,7 +67,13 @@ def end(tuner: mqtune.Tuner) -> None:
 
 def why(tuner: mqtune.Tuner) -> list[str]:
     found = json.loads(CliRunner().invoke(group, ["why", tuner.name, "--json"]).stdout)
-    return [found["cause"], found["text"]]
+    return [found["cause"], found["text"], found["way_out"]]
+
+
+def without_slot() -> list[str]:
+    """Return the experiments that ``mqtune top`` lists as those that have no slot."""
+    _, _, rows = CliRunner().invoke(group, ["top"]).stdout.partition("no slot for")
+    return [line.split()[0] for line in rows.splitlines()[1:]]
 
 
 def running(*tuners: mqtune.Tuner) -> list[int]:
@@ -107,7 +113,9 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
         client.experiment(second.name).set(priority="high", timeout_s=0)
     eventually(lambda: running(first, second) == [0, 4], 60)
     said = "its share is used up: 0 of 4 slots, as 1 other experiment wants slots too, 1 of higher priority"
-    eventually(lambda: running(first, second) and why(first) == ["share", f"nothing runs: {said}"], 60)
+    eventually(lambda: running(first, second) and why(first)[:2] == ["share", f"nothing runs: {said}"], 60)
+    eventually(lambda: running(first, second) and why(first)[2].endswith(f"mqtune set {first.name} priority=high"), 60)
+    eventually(lambda: running(first, second) and without_slot() == [first.name], 60)
 
     # The driver of the second says nothing any more: its attempts end, and its share is given to the first.
     eventually(lambda: running(first)[0] > 4, 60)
@@ -164,6 +172,7 @@ def test_a_quota_holds_while_trials_run_and_is_said(make: Make, fleet: str, monk
     eventually(lambda: running(tuner) == [2], 60)
     said = "no other starts: its quota is used up: 2 slots for all experiments whose names fit test-*"
     eventually(lambda: running(tuner) and why(tuner)[0] == "quota" and why(tuner)[1].endswith(said), 60)
+    eventually(lambda: running(tuner) and why(tuner)[2].startswith(f"{tuner.name} (2) have its slots"), 60)
     assert quota("--json")[0]["pattern"] == "test-*"
     quota("test-*", "--drop")
     eventually(lambda: running(tuner)[0] > 4, 60)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqtune.cli.fleet import Share, shares_of
-from mqtune.core.events import WorkerInfo
+import pytest
+
+from mqtune.cli.fleet import Share, shares_of, users_of_quota, way_to_more
+from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.shares import Demand, Table
 from mqtune.core.version import __version__
 
@@ -53,3 +55,46 @@ def test_slots_of_trials_that_nobody_drives_are_shown_and_are_nobodys_to_have():
     found = shares_of(Table([wants("a", 8, 1)], {}), [worker("w1", 4, busy=busy)])
 
     assert found == [Share("gone", "", 0.0, 2, 0, 0, []), Share("a", "normal", 1.0, 1, 8, 2, [])]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "way_out"),
+    [
+        ({}, [{}], "share=2"),
+        ({"weight": 2.0}, [{}, {"priority": "low"}], "share=4"),
+        ({"weight": 0.25}, [{}], "share=0.5"),
+        ({"priority": "low", "weight": 3.0}, [{}], "priority=normal"),
+        ({"priority": "low"}, [{"priority": "high"}], "priority=high"),
+        # Those of high priority leave nothing, so that another place behind them is no help.
+        ({"priority": "low"}, [{}, {"priority": "high"}], "priority=high"),
+        ({"priority": "low"}, [{}, {"priority": "high", "wanted": 1}], "priority=normal"),
+        # Who wants nothing is before nobody.
+        ({"priority": "low"}, [{"priority": "high", "wanted": 0}, {"priority": "low"}], "share=2"),
+    ],
+)
+def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_is_before_it(
+    mine: dict[str, Any], others: list[dict[str, Any]], way_out: str
+):
+    table = Table(
+        [wants(busy_as("x"), 8, 0, **mine)]
+        + [wants(f"other{number}", **{"wanted": 8, "running": 1, **each}) for number, each in enumerate(others)],
+        {},
+    )
+
+    assert way_to_more("x", table, [worker("w1", 4)]) == f"have more: mqtune set x {way_out}"
+
+
+def test_who_may_not_know_what_others_want_is_told_no_number():
+    assert way_to_more("x", None, []) == way_to_more("x", Table([], {}), [])
+    assert "share=" not in way_to_more("x", None, [])
+
+
+def test_who_has_the_slots_of_a_quota_is_said_by_name_where_that_is_known():
+    quotas = ["team-*"]
+    demands = [wants(busy_as(f"team-{n}"), 8, n, quotas=quotas) for n in range(3)]
+    demands += [wants("secret", 8, 9, quotas=quotas), wants(busy_as("other"), 8, 7, quotas=["other"])]
+
+    assert users_of_quota("team-*", Table(demands, {}), ["team-0", "team-1", "team-2", "other"]) == (
+        "another experiment (9), team-2 (2), team-1 (1)"
+    )
+    assert users_of_quota("team-*", None, []) == ""

@@ -13,7 +13,17 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.shares import Demand, Pool, Priority
 from mqtune.core.shares import Table as Shared
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
-from mqtune.driver.sharing import GRACE_S, RECKON_S, TURN_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
+from mqtune.driver.sharing import (
+    GRACE_S,
+    RECKON_S,
+    STARVED_S,
+    TURN_S,
+    Held,
+    SharedFleet,
+    ShareKeeper,
+    Sharing,
+    Standing,
+)
 
 QUEUE = ["q"]
 
@@ -104,6 +114,37 @@ def test_priority_and_share_hold_and_may_change_at_any_time():
     assert look(second, hungry(0), priority="high", most=5) == 5
     assert look(first, hungry(6), priority="low") == 1
     assert first.why.endswith("1 other experiment wants slots too, 1 of higher priority")
+
+
+def test_for_how_long_an_experiment_has_had_no_slot_is_said_and_after_long_a_warning_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    table = Table(q=2)
+    first, last = table.keeper("a"), table.keeper("z")
+    look(first, hungry(2))
+
+    said = []
+    for now in (0.0, 59.0, 61.0, STARVED_S, STARVED_S + 60):
+        table.now = now
+        look(last, hungry(0), priority="low")
+        said.append((last.why.partition("; ")[2], table.demands["z"].waiting_s, len(caplog.records)))
+
+    assert said == [
+        ("", 0.0, 0),
+        ("", 59.0, 0),
+        ("it has had no slot for 1 min 01 s", 61.0, 0),
+        ("it has had no slot for 15 min 00 s", STARVED_S, 1),
+        ("it has had no slot for 16 min 00 s", STARVED_S + 60, 1),
+    ]
+    assert "its share is used up" in caplog.text
+    assert "mqtune why z" in caplog.text
+    look(first, hungry(1))
+    look(last, hungry(1), priority="low")
+    assert "has had no slot" not in last.why
+    # What it had is forgotten with the first look that finds none.
+    look(last, hungry(0), priority="low")
+    assert table.demands["z"].waiting_s == 0
+    assert first.why == ""
 
 
 def test_what_one_does_not_use_the_others_have_and_it_gets_it_back_once_it_wants_more():

@@ -515,13 +515,13 @@ function fleetPage() {
     const queues = found.queues.map((each) => [each.queue, number(each.workers), `${each.busy} of ${each.slots}`, each.waiting === null ? "needs a driver's account" : number(each.waiting)]);
     const shares = found.shares.map((each) => [
       each.experiment ? el("a", { href: place("e", each.experiment) }, each.experiment) : "another experiment", each.priority || "nobody drives it", each.priority ? number(each.share) : "",
-      number(each.running), number(each.wanted), number(each.may_run), el("td", { class: "wrap" }, each.quotas),
+      number(each.running), number(each.wanted), number(each.may_run), each.waiting_s ? lasted(each.waiting_s) : "", el("td", { class: "wrap" }, each.quotas),
     ]);
     const quotas = found.quotas.map((each) => [el("td", { class: "wrap" }, each.pattern), `${number(each.running)} of ${number(each.slots)}`]);
     const waiting = found.waiting.map((each) => [el("a", { href: place("e", each.experiment) }, each.experiment), number(each.waiting), el("td", { class: "wrap" }, because(each))]);
     lists.replaceChildren(
       waiting.length ? card("What waits", table(["experiment", "trials", "why"], waiting)) : "",
-      shares.length ? card("Shares", table(["experiment", "priority", "share", "runs", "wants", "may run", "quotas"], shares)) : "",
+      shares.length ? card("Shares", table(["experiment", "priority", "share", "runs", "wants", "may run", "no slot for", "quotas"], shares)) : "",
       quotas.length ? card("Quotas", table(["experiments", "run"], quotas)) : "",
       card("What runs where", runs.length ? table(["worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use"], runs) : el("p", { class: "note" }, "nothing runs")),
       card("Workers", workers.length ? table(["name", "busy", "GPUs", "up", "queue", "note"], workers) : el("p", { class: "note" }, "no worker is connected; start one: mqtune worker")),
