@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_SAID: Final = b"\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"
+_SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends at once."
 _STDERR: Final = 2
 #: How long closing everything may take after the second Ctrl-C: what a living Redis and a worker need, and well below
 #: the second within which a run has ended then.
@@ -43,6 +43,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        #: The line that was written to the terminal, past whatever draws there.
+        self.said = ""
         self._waiting = False
         self._raised = False
         self._number = signal.SIGINT
@@ -109,7 +111,8 @@ class Interrupts:
             raise KeyboardInterrupt
         self._number = signal.Signals(number)
         # Not print: the signal may have come in the middle of one.
-        os.write(_STDERR, _SAID)
+        os.write(_STDERR, f"\n{_SAID}\n".encode())
+        self.said = _SAID if os.isatty(_STDERR) else ""
         if self._waiting:
             self._end_wait()
 

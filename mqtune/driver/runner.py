@@ -242,7 +242,7 @@ class Runner:
         place = self._deployment.open(plan, self.folder, opened, self._interrupts)
         opened.callback(self._end_worker)
         if plan.settings.run.progress:
-            self._callbacks[:0] = [_progress(self._planned, self.folder)]
+            self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         searcher = plan.searcher()
         teach(searcher, place.definition.get(LEARNT, ()))
@@ -417,7 +417,7 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-def _progress(total: Callable[[], int | None], folder: Path) -> Callback:
+def _progress(total: Callable[[], int | None], folder: Path, said: Callable[[], str]) -> Callback:
     from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich takes longer to import than all else here
 
-    return ProgressDisplay(total=total, folder=folder)
+    return ProgressDisplay(total=total, folder=folder, said=said)

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -251,6 +252,7 @@ class ProgressDisplay(Callback):
         folder: the experiment's folder, which has the full errors.
         console: where to draw; by default as described above.
         clock: a monotonic clock, in seconds.
+        said: returns the line that somebody else has written to the terminal, below the table; empty until then.
     """
 
     in_loop = True
@@ -262,8 +264,11 @@ class ProgressDisplay(Callback):
         folder: Path | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        said: Callable[[], str] = str,
     ) -> None:
         self._total = total
+        self._said = said
+        self._moved_for = ""
         self._folder = folder
         self._console = console if console is not None else _console()
         self._clock = clock
@@ -272,6 +277,7 @@ class ProgressDisplay(Callback):
         self.interval_s = REDRAW_S if self._is_live else LINE_CHECK_S
         self._experiment: Experiment | None = None
         self._live: Live | None = None
+        self._picture_drawn = Group()
         #: The cell's output, where it is drawn in a notebook.
         self._cell: Any = None
         self._curve = BestCurve("")
@@ -365,7 +371,21 @@ class ProgressDisplay(Callback):
                 redirect_stderr=sys.stderr.isatty(),
             )
             self._live.start()
-        self._live.update(self._picture(experiment, final=final), refresh=True)
+        elif (said := self._said()) != self._moved_for:
+            self._moved_for = said
+            self._move_below(said)
+        self._picture_drawn = self._picture(experiment, final=final)
+        self._live.update(self._picture_drawn, refresh=True)
+
+    def _move_below(self, said: str) -> None:
+        """Take the table away from above a line that was written below it, so that it is drawn again below that line."""
+        console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
+        height = min(len(lines), console.height)
+        # What the terminal shows of the key itself stands behind the last line, or below it.
+        has_wrapped = Segment.get_line_length(lines[-1]) + len("^C") > console.width
+        above, line = height + has_wrapped, math.ceil(len(said) / console.width)
+        # Up to the table's first line, delete it, down past the line, and down to where the table's last line is to be.
+        console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (height - 1))
 
     def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
         """Draw table and best value in the output of a notebook's cell, in place of what was drawn there before."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -423,6 +424,59 @@ def test_of_planned_trials_those_that_have_ended_are_counted(tmp_path: Path) -> 
 
     assert counts_text(experiment, 4).startswith("1/4 trials: ")
     assert counts_text(experiment).startswith("3 trials: ")
+
+
+def screen_of(text: str, *, columns: int, lines: int) -> list[str]:
+    """Return the lines that a terminal of this size has been written, also those that have left it at its top."""
+    above: list[str] = []
+    rows, row, column = [""] * lines, 0, 0
+    for control, count, kind, char in re.findall(r"(\x1b\[\??(\d*)(?:;\d+)*([A-Za-z]))|([\s\S])", text):
+        number = int(count or 1)
+        if kind in ("A", "B"):
+            row = max(0, min(lines - 1, row - number if kind == "A" else row + number))
+        elif kind == "M":
+            rows[row:] = [*rows[row + number :], *[""] * (lines - row)][: lines - row]
+        elif kind == "K":
+            rows[row] = "" if count == "2" else rows[row][:column]
+        elif char == "\r":
+            column = 0
+        elif char == "\n" or (char and column == columns):
+            row, column = row + 1, 0
+            if row == lines:
+                above.append(rows.pop(0))
+                rows, row = [*rows, ""], lines - 1
+        if char and char not in "\r\n":
+            rows[row] = rows[row].ljust(column)[:column] + char + rows[row][column + 1 :]
+            column += 1
+        assert control or char
+    return [line.rstrip() for line in (*above, *rows)]
+
+
+@pytest.mark.parametrize(("columns", "height"), [(100, 30), (100, 8), (30, 12)])
+def test_what_ctrl_c_says_stands_above_one_whole_table(tmp_path: Path, columns: int, height: int) -> None:
+    said: list[str] = []
+    watched = Watched(tmp_path / "mine", width=columns, height=height, said=lambda: "".join(said), total=lambda: 8)
+    watched.file.write("$ python tune.py\n" * 4)
+    watched.progress.on_start(watched.experiment)
+    for trial in ("0001", "0002", "0003"):
+        watched.book.stage(trial)
+        watched.step()
+
+    watched.file.write("^C\nStopping: running trials are requeued. Ctrl-C again ends at once.\n")
+    said.append("Stopping: running trials are requeued. Ctrl-C again ends at once.")
+    watched.book.end("0001", AttemptEnd.HANDED_BACK)
+    watched.step()
+    watched.book.run("0004", 0.5)
+    watched.step()
+    watched.end()
+
+    shown = screen_of(watched.file.getvalue(), columns=columns, lines=height)
+    heads = [place for place, line in enumerate(shown) if line.startswith("mine · ")]
+    (message,) = [place for place, line in enumerate(shown) if line.startswith("Stopping: ")]
+    assert shown[:4] == ["$ python tune.py"] * 4
+    assert len(heads) == 1, shown
+    assert message == 4
+    assert heads[0] == message + math.ceil(66 / columns)
 
 
 def test_trials_that_a_person_added_are_not_counted_against_those_that_were_planned(tmp_path: Path) -> None:
