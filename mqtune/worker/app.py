@@ -30,6 +30,7 @@ from celery.signals import task_revoked
 from celery.worker import control, state
 from celery.worker.control import Panel, nok
 from celery.worker.request import Request
+from kombu.asynchronous import get_event_loop
 from kombu.common import ignore_errors
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
@@ -50,7 +51,8 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.privileges import become, conceal
-from mqtune.worker.runtime import LEASE_S, WorkerRuntime, take_process
+from mqtune.worker.retries import PUT_BACK_S
+from mqtune.worker.runtime import LEASE_S, LEFT_TO_OTHERS, WorkerRuntime, take_process
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -420,12 +422,38 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     except BrokerUnavailable as error:
         # Raised only when the worker is shutting down: until then the journal tries again.
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
+    if outcome is LEFT_TO_OTHERS:
+        _put_back(state.requests.get(run.task_id))
     app.rows.end(run, outcome, by_hand=run.task_id in pool.terminated)
     if outcome.end is AttemptEnd.COMPLETED:
         return Text(latest_report(run))
     if outcome.end is AttemptEnd.FAILED:
         raise failure(outcome)
     raise Ignore(outcome.note)
+
+
+def _put_back(request: Request | None) -> None:
+    """Put a task's message back at the far end of its queue soon, in the thread that consumes; one that is lost is published again."""
+    if request is None:
+        return
+    message = request.message
+
+    def publish() -> None:
+        channel, to = message.channel, message.delivery_info
+        again = channel.prepare_message(
+            message.body,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            headers=message.headers,
+            properties=dict(message.properties),
+        )
+        try:
+            channel.basic_publish(again, to["exchange"], to["routing_key"])
+        except Exception as error:  # noqa: BLE001 - a connection is lost, or the worker ends
+            logger.info("the task of an attempt is not put back: %s", error)
+
+    hub: Any = get_event_loop()
+    hub.call_soon(hub.call_later, PUT_BACK_S, publish)
 
 
 class _Consuming(OneClient):

@@ -209,8 +209,7 @@ class AttemptRun:
         #: When the next signal is due (SIGTERM, then SIGKILL), and when the trial's time to live ends.
         self._rung_at = math.inf
         self._over_at = math.inf
-        self._outlived = self._has_gap = False
-        self._forced = False
+        self._outlived = self._has_gap = self._forced = False
         #: Whether its process may run another attempt, and why not, as far as this worker knows.
         self._stays = False
         self._retired = ""
@@ -416,6 +415,7 @@ class AttemptRun:
         try:
             ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
             self._is_over = True
+            self._worker.slots.retries.note(self.journal.experiment, self.claim, ended, slot.devices)
             if self._working_dir is not None:
                 self._worker.scratch.leave(self._working_dir, self._keep, ended.end)
             journaled = self._journal_end(ended)

@@ -30,7 +30,8 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue, Task
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.privileges import conceal
-from mqtune.worker.runtime import LEASE_S, Ahead, WorkerRuntime, take_process
+from mqtune.worker.retries import PUT_BACK_S
+from mqtune.worker.runtime import LEASE_S, LEFT_TO_OTHERS, Ahead, WorkerRuntime, take_process
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 
@@ -113,10 +114,15 @@ class LocalWorker:
                         run.prepare()
                         self._wait_for_slot()
                     self._busy.add(me)
+                is_left = False
                 with _logging(task):
-                    self._runtime.run(run)
+                    is_left = self._runtime.run(run) is LEFT_TO_OTHERS
                 self._busy.discard(me)
                 self._free.set()
+                if is_left:
+                    with _logging(task):
+                        self._runtime.closing.wait(PUT_BACK_S)
+                        self._queue.put(self._runtime.queue, task)
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.put(error)
 

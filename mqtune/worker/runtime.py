@@ -40,6 +40,7 @@ from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
+from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slots, ZygoteFinder
@@ -72,6 +73,10 @@ _SLOT_POLL_S: Final = 1.0
 #: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it
 #: takes to stop a trial.
 SWITCH_INTERVAL_S: Final = 0.0005
+#: For how long it counts whether there are other workers: to look up a thousand takes 20 ms.
+_OTHERS_S: Final = 5.0
+#: The result of an attempt that is to run elsewhere.
+LEFT_TO_OTHERS: Final = RunResult(None, "not run: its trial has failed here, and may run elsewhere")
 
 
 def take_process() -> None:
@@ -159,6 +164,7 @@ class WorkerRuntime:
         #: The reason for the shutdown; empty until it begins.
         self._reason = ""
         self._idle = threading.Event()
+        self._has_others, self._others_until = False, 0.0
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told = ("", 0)
@@ -284,7 +290,11 @@ class WorkerRuntime:
         )
 
     def run(self, run: AttemptRun) -> RunResult:
-        """Run an attempt in the next free slot; returns when nothing of it is left."""
+        """Run an attempt in the next free slot; returns when nothing of it is left.
+
+        It is LEFT_TO_OTHERS if its trial has failed here a moment ago and may run elsewhere: who has taken its task puts that back, at the
+        far end of the queue, ``PUT_BACK_S`` later.
+        """
         self._here.add(run)
         try:
             result = self._run(run)
@@ -297,9 +307,18 @@ class WorkerRuntime:
 
     def _run(self, run: AttemptRun) -> RunResult:
         slot = None
+        failure = self._slots.retries.failure(run.journal.experiment, run.claim)
+        if failure is not None and not self.draining:
+            others = self._has_other_workers()
+            if not others or failure.age_s >= ANOTHER_WORKER_S:
+                slot = self._slots.acquire_other(failure.devices)
+            if slot is None and (others or self._slots.has_other(failure.devices)):
+                # Its driver would publish it again, and warn that nobody takes it.
+                run.journal.hold([run.held], 2 * PUT_BACK_S)
+                return LEFT_TO_OTHERS
         if not self.draining:
             run.prepare()
-        while not self.draining and (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
+        while not self.draining and slot is None and (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
             if not self._slots.usable:
                 break
         if self.draining:
@@ -310,6 +329,16 @@ class WorkerRuntime:
             return run.run(slot)
         finally:
             self._idle.set()
+
+    def _has_other_workers(self) -> bool:
+        """Return whether another worker takes tasks from this one's queue, as of some seconds ago."""
+        if (now := time.monotonic()) >= self._others_until:
+            workers = self._fleet.workers()
+            self._has_others = any(
+                info.queue == self.queue and info.slots > 0 for info in workers if info.name != self.name
+            )
+            self._others_until = now + _OTHERS_S
+        return self._has_others
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
         """Return the run of an attempt; its experiment's definition is cached.

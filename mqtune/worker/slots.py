@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
+from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import CodeManifests, ImportFailed, KeptZygotes, ZygoteDied, ZygoteHandle, ZygoteKey
 
 logger = logging.getLogger(__name__)
@@ -233,6 +235,7 @@ class Slots:
         count = len(plan.devices)
         self.all = [Slot(index, plan, log_root, memory, most_bytes=most_bytes / count) for index in range(count)]
         self.back_off = BackOff()
+        self.retries = Retries()
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
         self._offered: queue.LifoQueue[Slot] = queue.LifoQueue()
@@ -257,6 +260,23 @@ class Slots:
                     continue
             # Its device came back in this moment.
             return slot
+
+    def has_other(self, devices: AbstractSet[str]) -> bool:
+        """Whether a usable slot has none of these devices, and others instead."""
+        return any(slot.devices and devices.isdisjoint(slot.devices) for slot in self.all if not slot.is_quarantined)
+
+    def acquire_other(self, devices: AbstractSet[str]) -> Slot | None:
+        """Return a free slot that has none of these devices, and others instead; None if there is none now."""
+        passed = []
+        try:
+            while self.has_other(devices) and (slot := self.acquire(0.0)) is not None:
+                if devices.isdisjoint(slot.devices):
+                    return slot
+                passed.append(slot)
+        finally:
+            for slot in reversed(passed):
+                self.offer(slot)
+        return None
 
     def offer(self, slot: Slot) -> None:
         """Offer a slot whose trial has ended, or is about to, to the next attempt."""

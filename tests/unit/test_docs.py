@@ -31,6 +31,7 @@ from mqtune.core.trial import (
 )
 from mqtune.driver.trials import DrivenTrial
 from mqtune.worker.attempt import PAUSE_GRACE_S, TERMINATE_GRACE_S, TOLD_GRACE_S
+from mqtune.worker.retries import ANOTHER_DEVICE_S, ANOTHER_WORKER_S
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "trials.md").read_text()
@@ -111,6 +112,10 @@ def test_the_figures_are_those_of_the_code():
     doing = section("What can be done to it")
 
     assert f"more than `max_lost` times in a row, {LOST_BUDGET} by default" in section("Attempts")
+    elsewhere = (
+        f"for {ANOTHER_WORKER_S:g} s its worker leaves it to others with the same queue, and for {ANOTHER_DEVICE_S:g} s"
+    )
+    assert elsewhere in section("Attempts")
     assert f"waits {RETRY_PAUSE_S:g} s after" in " ".join(section("Attempts").split())
     assert f"up to {LONGEST_RETRY_PAUSE_S:g} s: a trial" in section("Attempts")
     assert f"{PAUSE_GRACE_S / 60:g} minutes to end its step" in doing

@@ -1,0 +1,94 @@
+"""A trial that has failed runs again elsewhere: a slot that fails at once is free first, and would draw each retry."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import running_worker
+from trainables_failing import BROKEN_DEVICE, BROKEN_WORKER, fails_where_it_is_broken
+
+import mqtune
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
+from mqtune.worker.retries import ANOTHER_WORKER_S
+
+TRIALS = 4
+
+
+def run(backend: Any, **options: Any) -> list[Trial]:
+    tuner = mqtune.Tuner(
+        fails_where_it_is_broken,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        name=f"elsewhere-{os.getpid()}",
+        max_trials=TRIALS,
+        backend=backend,
+        failures=mqtune.Failures(max_failures=1),
+        run=mqtune.Run(progress=False),
+        **options,
+    )
+    tuner.run()
+    return tuner.get_trials()
+
+
+def assert_each_failed_once_at_most(trials: list[Trial]) -> None:
+    assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * TRIALS
+    ends = [attempt.end for trial in trials for attempt in trial.attempts]
+    assert AttemptEnd.FAILED in ends, "nothing has met the broken place"
+
+
+def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(tmp_path: Path) -> None:
+    server = EmbeddedServer.start(tmp_path / "server")
+    options = ("--gpus", "0", "--slots", "1")
+    with (
+        server,
+        running_worker(server.url, tmp_path / "1.log", *options, name="broken", environment={BROKEN_WORKER: "1"}),
+        running_worker(server.url, tmp_path / "2.log", *options, name="sound"),
+    ):
+        trials = run(server.url)
+
+    assert_each_failed_once_at_most(trials)
+    pairs = [pair for trial in trials for pair in itertools.pairwise(trial.attempts)]
+    assert {(before.worker.partition("@")[0], after.worker.partition("@")[0]) for before, after in pairs} == {
+        ("broken", "sound")
+    }
+    assert "publishing it again" not in (tmp_path / "1.log").read_text()
+
+
+@pytest.mark.parametrize("is_local", [True, False], ids=["local", "broker"])
+def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    resources = mqtune.Resources(gpus=1)
+    if is_local:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        monkeypatch.setenv(BROKEN_DEVICE, "0")
+        trials = run(mqtune.Local(slots=2), resources=resources)
+    else:
+        server = EmbeddedServer.start(tmp_path / "server")
+        options, environment = ("--gpus", "0,1,"), {BROKEN_DEVICE: "0"}
+        with server, running_worker(server.url, tmp_path / "1.log", *options, environment=environment):
+            trials = run(server.url, resources=resources)
+
+    assert_each_failed_once_at_most(trials)
+    pairs = [pair for trial in trials for pair in itertools.pairwise(trial.attempts)]
+    assert {(before.devices, after.devices) for before, after in pairs} == {(("0",), ("1",))}
+
+
+def test_where_there_is_one_slot_alone_a_retry_waits_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BROKEN_WORKER, "1")
+
+    trials = run(mqtune.Local(slots=1))
+
+    assert {trial.status for trial in trials} == {TrialStatus.FAILED}
+    first, second = trials[0].attempts
+    assert first.ended_at is not None
+    assert second.started_at is not None
+    assert second.started_at - first.ended_at < ANOTHER_WORKER_S / 2
