@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.version import __version__
-from mqtune.journal.room import MAKE_ROOM, Room
+from mqtune.journal.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Less free space than this, in bytes, is soon used up by checkpoints and logs.
 _SPACE_BYTES: Final = 1 << 30
+#: The most experiments that are named as those that fill a server.
+_SHOWN: Final = 4
 #: A round trip, in seconds, from which on trials in lockstep are slowed down.
 _FAR_S: Final = 0.1
 #: A difference of clocks, in seconds, that people who compare log files notice.
@@ -202,7 +204,7 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
             "account", "problem", str(error), "make an account for its role: mqtune acl operator | redis-cli"
         )
     with contextlib.suppress(AccessDenied):
-        yield from _memory(retrying(client.info, patience_s=0))
+        yield from _memory(retrying(client.info, patience_s=0), lambda: _largest(client))
 
 
 def _worker_account(client: RedisClient) -> Finding | None:
@@ -225,14 +227,26 @@ def _clock(ahead_s: float) -> Finding:
     return Finding("clock", "ok", text)
 
 
-def _memory(info: object) -> Iterator[Finding]:
+def _largest(client: RedisClient) -> str:
+    """Return which experiments take most of a server's memory, where this account may know."""
+    from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(AccessDenied):
+        names = experiments_on(client, patience_s=0)
+        sizes = retrying(lambda: sizes_on(client, names), patience_s=0)
+        shown = [f"{name} ({size / (1 << 20):.1f} MiB)" for name, size in list(sizes.items())[:_SHOWN]]
+        return f"; the largest: {', '.join(shown)}" if shown else ""
+    return ""
+
+
+def _memory(info: object, largest: Callable[[], str] = str) -> Iterator[Finding]:
     """Yield what a server says of itself, which an account may be forbidden to ask."""
     from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
 
     said = info if isinstance(info, dict) else {}
     room = Room.of(said)
     if room.shortage:
-        yield Finding("memory", "problem" if room.is_full else "warning", room.shortage, MAKE_ROOM)
+        yield Finding("memory", "problem" if room.is_full else "warning", room.shortage + largest(), MAKE_ROOM)
     else:
         yield Finding("memory", "ok", str(room))
     if policy := eviction_policy(said):

@@ -259,6 +259,7 @@ def _looks(kept: ExperimentKeys) -> list[Rule]:
     """Return the rules for following an experiment."""
     return [
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
+        Rule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
         Rule("hget hmget", (f"%R~{kept.meta}",)),
         Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}",)),
         Rule("mget", (f"%R~{kept.usage('*')}",)),

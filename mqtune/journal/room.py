@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Self
+
+from mqtune.core.keys import ExperimentKeys
 
 #: From this part of its memory on, a server is said to be nearly full: room for hours, and time to do something.
 NEARLY_FULL: Final = 0.8
 #: What is said of a full server, and what can be done about it.
 FULL: Final = "Redis is full (maxmemory)"
-MAKE_ROOM: Final = "raise its maxmemory, or make room: mqtune archive or mqtune delete experiments that have ended, mqtune end one that fills it"
+MAKE_ROOM: Final = (
+    "raise its maxmemory, or make room: mqtune archive or mqtune delete experiments that have ended, mqtune end one that fills it; "
+    "mqtune doctor names the largest"
+)
 
 
 class Room(NamedTuple):
@@ -45,3 +50,18 @@ class Room(NamedTuple):
     def __str__(self) -> str:
         limit = f" of {self.most / (1 << 20):.0f} MiB" if self.most else ", no limit"
         return f"{self.used / (1 << 20):.0f} MiB used{limit}"
+
+
+def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
+    """Return how many bytes of a server's memory the journal and the checkpoints of each of these experiments take, largest first.
+
+    The server estimates them.
+    """
+    names = list(experiments)
+    with client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.memory_usage(ExperimentKeys(name).journal)
+            pipe.memory_usage(ExperimentKeys(name).checkpoints)
+        found = [size or 0 for size in pipe.execute()]
+    sizes = {name: journal + held for name, journal, held in zip(names, found[::2], found[1::2], strict=True)}
+    return dict(sorted(sizes.items(), key=lambda each: -each[1]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 from contract.journals.world import (
     ASSIGNMENT,
     HELD,
@@ -30,6 +32,7 @@ from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
 from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli import group
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.shares import Demand
@@ -195,3 +198,21 @@ def test_the_room_that_is_left_is_known(full: Filled) -> None:
     room = full.driver.room()
     assert room is not None
     assert "nearly full" in room.shortage
+
+
+def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: EmbeddedServer) -> None:
+    full.make_room()
+    other = RedisJournal(full.client, "flood", patience_s=PATIENCE_S)
+    other.lock("driver-2", "process 2 on head", LONG_S)
+    other.record(closed(), definition=DEFINITION)
+    for number in range(100):
+        full.client.xadd(other._keys.journal, {"e": bytes(10_000), "n": number})
+    full.client.config_set("maxmemory", 1)
+
+    done = CliRunner().invoke(group, ["doctor", "--broker", server.url, "--json"])
+
+    [memory] = [each for each in json.loads(done.stdout) if each["check"] == "memory"]
+    assert memory["state"] == "problem"
+    assert "the largest: flood (" in memory["text"]
+    assert memory["text"].index("flood (") < memory["text"].index("x (0.0 MiB)")
+    assert "mqtune archive" in memory["way_out"]
