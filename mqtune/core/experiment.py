@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, encode_value
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
@@ -151,6 +151,8 @@ class Experiment:
         self.outcome = ""
         self.reason = ""
         self.best: Trial | None = None
+        #: The environments of attempts, by a hash: each of another one.
+        self._environments: dict[int, Body] = {}
         self.reports = 0
         #: Reports in its journal that can't be read, and are left out.
         self.unreadable = 0
@@ -215,6 +217,8 @@ class Experiment:
         for name in _QUEUES:
             getattr(self, name).extend(state[name])
         self.trials = {trial.id: trial for trial in map(TRIALS.made, state["trials"])}
+        for attempt in (attempt for trial in self.trials.values() for attempt in trial.attempts):
+            attempt.environment = self._shared(attempt.environment)
         for name in _OF_TRIALS:
             setattr(self, name, {id_: self.trials[id_] for id_ in state[name]})
         self.counts = {TrialStatus(status): count for status, count in state["counts"].items()}
@@ -411,12 +415,17 @@ class Experiment:
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
         attempt.devices = tuple(event.devices)
         attempt.started_at = event.at
-        attempt.environment = event.environment
+        attempt.environment = self._shared(event.environment)
         attempt.working_dir = event.working_dir
         attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
         attempt.log_mark = event.log_mark
         if attempt is trial.attempt and attempt.end is None:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
+
+    def _shared(self, environment: Body) -> Body:
+        """Return an equal environment that an attempt has already, if there is one: it takes some kilobytes, and most are equal."""
+        known = self._environments.setdefault(hash(encode_value(environment)), environment)
+        return known if known == environment else environment
 
     def _decide(self, event: DecisionTaken) -> None:
         self._driven_at = event.at

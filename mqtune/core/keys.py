@@ -27,8 +27,8 @@ One experiment ``E``::
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it
                                             waits       why the driver starts nothing now, for people
-                                            renewed:<worker>  mark of its last renewal of leases, and relooks at that time; "" when
-                                                        what that was answered has changed
+                                            renewed:<worker>  mark of its last renewal of leases, and relooks at that time; missing
+                                                        when what that was answered has changed
                                             relooks     how often that has changed for attempts of which the worker isn't known
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
                                             owner       token of that driver

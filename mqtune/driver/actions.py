@@ -417,6 +417,10 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
     return packed if answer == "unclaimed" else packed[:1]
 
 
+#: What so many trials were told takes a few kilobytes each at the most, and is not worth a look.
+_FEW: Final = 16
+
+
 class Unjournaled:
     """Tells trials what no entry of the journal says: that they may go on, answers to questions, and requests to save.
 
@@ -432,6 +436,8 @@ class Unjournaled:
         #: checkpoint that its trial had then.
         self._released: dict[TrialId, Released] = {}
         self._saves: dict[TrialId, tuple[int, CheckpointId]] = {}
+        #: With more than that, what ended attempts were told is forgotten.
+        self._most = _FEW
         self._told_after = restorer.journal.outages
 
     def passed(self, report: Report, *, at_once: bool) -> None:
@@ -453,21 +459,29 @@ class Unjournaled:
         restorer, journal = self._restorer, self._restorer.journal
         # An outage from here on needs another turn.
         outages = journal.outages
-        if outages != self._told_after:
-            trials = self._experiment.trials
-            self._released = {id_: last for id_, last in self._released.items() if _runs(trials[id_], last.attempt)}
+        was_away = outages != self._told_after
+        if was_away or len(self._released) + len(self._saves) > self._most:
+            self._forget()
+        if was_away:
             self._passed = dict(self._released)
-            self._saves = {
-                id_: (attempt, checkpoint)
-                for id_, (attempt, checkpoint) in self._saves.items()
-                if _runs(trials[id_], attempt) and trials[id_].checkpoint == checkpoint
-            }
             for id_, (attempt, _) in self._saves.items():
                 restorer.surely(partial(journal.request_save, id_, attempt))
         if self._passed:
             restorer.surely(lambda: journal.release(list(self._passed.values())))
             self._passed.clear()
         self._told_after = outages
+
+    def _forget(self) -> None:
+        """Forget what attempts were told that have ended, or have saved what they were asked for."""
+        trials = self._experiment.trials
+        self._released = {id_: last for id_, last in self._released.items() if _runs(trials[id_], last.attempt)}
+        self._saves = {
+            id_: (attempt, checkpoint)
+            for id_, (attempt, checkpoint) in self._saves.items()
+            if _runs(trials[id_], attempt) and trials[id_].checkpoint == checkpoint
+        }
+        # So the looks cost, in all, less than what is told.
+        self._most = 2 * (len(self._released) + len(self._saves)) + _FEW
 
     def release_again(self) -> None:
         """Release every trial that an earlier driver may have left waiting and that is not told to end."""

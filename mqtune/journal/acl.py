@@ -170,7 +170,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         # How many attempts may run, and which do.
         Rule("hgetall hlen", (f"%R~{QUOTAS}",)),
         Rule("zadd zrem zcard zremrangebyscore expire", quotas),
-        Rule("hget hmget hset", (kept.meta,)),
+        Rule("hget hmget hset hdel", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("hget hstrlen", (f"%R~{kept.code}",)),

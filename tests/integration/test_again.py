@@ -94,6 +94,21 @@ def test_a_heartbeat_counts_an_outage_also_where_it_takes_no_script(beating: Bea
     assert [journal.outages for journal in beating.journals.values()] == [count + 1 for count in before]
 
 
+def test_a_worker_whose_attempts_have_ended_leaves_nothing_in_the_experiment(beating: Beating):
+    def marks() -> list[bytes]:
+        return [field for field in beating.client.hkeys(META) if field.startswith(b"renewed:")]
+
+    assert len(marks()) == 1
+    first, second = beating.claims
+    beating.journals["x"].end(first, ended(first.trial))
+    beating.beat()
+    beating.drivers["x"].reap(second.trial, 1, ended(second.trial))
+    beating.journals["x"].end(second, ended(second.trial))
+    beating.beat()
+
+    assert marks() == []
+
+
 def test_a_heartbeat_says_the_same_as_before_until_a_driver_has_decided(beating: Beating):
     assert beating.beat() == {"x": ["", ""], "y": ["", ""]}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import sys
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import (
     START,
@@ -755,3 +757,20 @@ def test_what_is_remembered_of_answered_requests_does_not_grow(story: Story) -> 
 
     assert len(story.experiment._answered) == ANSWERED_COUNT
     assert story.experiment.requests == {}
+
+
+def test_equal_environments_are_kept_once_also_by_who_restores_a_state() -> None:
+    packages = {f"package-{number}": "1.0" for number in range(40)}
+    story = Story()
+    for number, python in enumerate(["3.12", "3.12", "3.13"], 1):
+        trial = TrialId(f"{number:04d}")
+        started = AttemptStarted(trial=trial, attempt=1, worker="w", host="h", devices=[], at=11.0)
+        environment = {"python": python, "packages": dict(packages)}
+        story.stage(trial).experiment.apply(dataclasses.replace(started, environment=environment))
+    restored = Experiment("x", metric="loss", mode="min", max_failures=0)
+    restored.restore(decode_value(encode_value(story.experiment.state())))
+
+    for experiment in (story.experiment, restored):
+        first, second, third = (trial.attempt.environment for trial in experiment.trials.values())
+        assert first is second
+        assert [third["python"], third["packages"], first["python"]] == ["3.13", packages, "3.12"]

@@ -823,3 +823,16 @@ def test_what_only_an_earlier_attempt_was_told_is_not_told_again(tmp_path: Path)
     assert bench.told(ONE) == ""
     assert not bench.driver._unjournaled._released
     assert not bench.driver._unjournaled._saves
+
+
+def test_what_ended_trials_were_told_is_forgotten_without_an_outage(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True, slots=2, max_trials=200).step()
+    for number in range(1, 101):
+        id_ = f"{number:04d}"
+        bench.start(id_)
+        bench.hand.trial(id_).save()
+        bench.report(id_, 1.0)
+        bench.end(id_).step()
+
+    unjournaled = bench.driver._unjournaled
+    assert len(unjournaled._released) + len(unjournaled._saves) < 30

@@ -93,7 +93,7 @@ end
 
 -- What a renewal says to a worker has changed for one of its attempts: the next one looks at each of them (see renew_again).
 local function look_again(meta, worker)
-  if worker and worker ~= '' then redis.call('HSET', meta, 'renewed:' .. worker, '') end
+  if worker and worker ~= '' then redis.call('HDEL', meta, 'renewed:' .. worker) end
 end
 
 -- The same for all workers, where it is not known whose attempt it was.
