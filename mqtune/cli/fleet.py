@@ -296,6 +296,9 @@ def _top(broker: str, *, as_json: bool) -> None:
     gpus = sum(len(info.devices) for info in workers if info.gpus)
     count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
     click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
+    for info in workers:
+        if info.note:
+            click.echo(printable(f"{info.name}: {info.note}"))
     if runs:
         print_table(_RUN_HEADS, map(_run_row, runs))
     if waiting := [each for each in shares_on(broker, workers).shares or () if each.waiting_s]:

@@ -37,6 +37,12 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
 @_setting("--slots", type=int, help="Trials at once on a machine without GPUs; by default one per core.")
 @_setting("--tags", default="", show_default=False, help="Tags that trials can require, such as a100,nvlink.")
+@_setting(
+    "--health-check",
+    default="",
+    show_default=False,
+    help="Command that exits with an error where a slot should take no trial, such as 'nvidia-smi -i $CUDA_VISIBLE_DEVICES'.",
+)
 @_setting("--code-root", type=_FOLDER, help="Folder that contains the trainables; by default the current one.")
 @_setting("--log-root", type=_FOLDER, help="Folder for the output of trials; by default ~/mqtune.")
 @_setting(

@@ -34,6 +34,7 @@ from mqtune.core.state import ATTEMPTS, RESTARTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
+    DEVICE_BROKEN,
     FORGOTTEN,
     ITERATION,
     UNDRIVEN,
@@ -538,15 +539,21 @@ class Experiment:
             return self._status_of_failed(trial, _in_short(attempt))
         if attempt.error_type == FORGOTTEN:
             return TrialStatus.STAGED, attempt.error
+        broken = attempt.error_type == DEVICE_BROKEN
+        if broken and _has_broken_another(trial):
+            # A trial can raise any text.
+            return self._status_of_failed(trial, f"{_in_short(attempt)}, as on another device before")
         # What was given back because there was no driver says nothing against the trial. Nor does a worker that was told to go, as in a
         # cloud it is every few hours: it must only get somewhere in between.
-        if attempt.error_type != UNDRIVEN and (end is AttemptEnd.LOST or not attempt.reports):
+        if attempt.error_type != UNDRIVEN and (end is AttemptEnd.LOST or not attempt.reports or broken):
             trial.setbacks += 1
             trial.lost += 1
         worker = attempt.worker or "its worker"
         what = f"{end.value if end else 'lost'} by {worker}"
         if attempt.could_not_start:
             what = f"could not be started by {worker}: {_in_short(attempt)}"
+        elif broken:
+            what = f"device {','.join(attempt.devices)} of {worker} is broken: {_in_short(attempt)}"
         if 0 <= self.max_lost < trial.lost:
             return (
                 TrialStatus.FAILED,
@@ -586,6 +593,13 @@ def _note_progress(trial: Trial) -> None:
     reached = trial.last_metrics.get(ITERATION, trial.reports)
     if is_number(reached) and reached > trial.reached:
         trial.reached, trial.setbacks, trial.lost = reached, 0, 0
+
+
+def _has_broken_another(trial: Trial) -> bool:
+    """Whether an earlier attempt has ended because its device was broken, and that was another device."""
+    attempt = trial.attempt
+    others = (each for each in trial.attempts if each.error_type == DEVICE_BROKEN)
+    return any((each.worker, each.devices) != (attempt.worker, attempt.devices) for each in others)
 
 
 def _in_short(attempt: Attempt) -> str:

@@ -30,6 +30,8 @@ One experiment ``E``::
                                             renewed:<worker>  mark of its last renewal of leases, and relooks at that time; missing
                                                         when what that was answered has changed
                                             relooks     how often that has changed for attempts of which the worker isn't known
+                                            fared:<how> server time (ms) at which an attempt has last done well, or failed at once, and
+                                                        its worker; or an error said that a device is broken, and that (see compare)
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
                                             owner       token of that driver
                                             driver      who that is, for people

@@ -219,6 +219,8 @@ LONGEST_RETRY_PAUSE_S: Final = 60.0
 UNDRIVEN: Final = "undriven"
 #: The type of error of an attempt that is lost because Redis has lost what it had of it.
 FORGOTTEN: Final = "forgotten"
+#: The type of error of an attempt that is handed back because its error says that its device is broken.
+DEVICE_BROKEN: Final = "DeviceBroken"
 
 #: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
 _PERSISTENT: Final = "p"

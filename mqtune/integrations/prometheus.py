@@ -139,10 +139,12 @@ class _WorkerFigures(Collector):
             return
         yield from self._slots(figures)
         ends = CounterMetricFamily(
-            "mqtune_worker_attempts_ended", "Attempts by how they ended.", labels=["worker", "end"]
+            "mqtune_worker_attempts_ended",
+            "Attempts by the devices of their slot and how they ended.",
+            labels=["worker", "device", "end"],
         )
-        for end, count in figures.ended.items():
-            ends.add_metric([figures.worker, end], count)
+        for (slot, end), count in figures.ended.items():
+            ends.add_metric([figures.worker, slot, end], count)
         yield ends
         devices = {
             "memory_bytes": ("Memory in use on a device, by any process.", figures.gpu_memory),

@@ -174,7 +174,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("hget hstrlen", (f"%R~{kept.code}",)),
-        Rule("zadd zrem", (kept.leases, kept.staged)),
+        Rule("zadd zrem zcard", (kept.leases, kept.staged)),
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
         Rule("rpush pexpire", (kept.log("*"),)),

@@ -24,6 +24,8 @@ GAP: Final = "gap"
 #: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be requeued. Each answer repeats the words.
 Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota"]
+#: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is broken.
+Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
 
@@ -123,6 +125,23 @@ class Released(NamedTuple):
     attempt: int
     sequence: int
     answer: str = ""
+
+
+class Others(NamedTuple):
+    """How an experiment's attempts fare elsewhere.
+
+    ``well`` and ``failed`` are the seconds since another worker has noted that; infinite where none has. ``broken`` says whether another
+    device counts as broken, and ``running`` how many attempts have a lease, on any worker.
+    """
+
+    well: float
+    failed: float
+    broken: bool
+    running: int
+
+
+#: How long a device counts as broken that was noted as such; in that time no other device is noted.
+BROKEN_S: Final = 3600.0
 
 
 class LastAttempt(NamedTuple):
@@ -368,6 +387,14 @@ class Journal(ABC):
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         """Renew leases, also those that expired and were not reaped yet; the answers also say that the driver is lost."""
+
+    @abstractmethod
+    def compare(self, fared: Fared, worker: str, device: str) -> Others:
+        """Note how an attempt has just fared on a worker's device, and return how others do.
+
+        Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``. While no server answers, or it is full, it
+        raises BrokerUnavailable at once: a note that is lost does no harm.
+        """
 
     def again(self, claims: Sequence[Claim]) -> Again | None:
         """Return what renews these leases as the last renewal did; None where that takes ``renew``.

@@ -13,18 +13,21 @@ from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
+    BROKEN_S,
     FENCED,
     GAP,
     Answer,
     Assignment,
     Claim,
     Entry,
+    Fared,
     Grant,
     Held,
     Intended,
     Journal,
     LastAttempt,
     OnLoss,
+    Others,
     Reconciled,
     Refusal,
     Released,
@@ -94,6 +97,8 @@ class ExperimentState:
     driver_until: float | None = None
     on_loss: OnLoss = field(default_factory=OnLoss)
     epoch: int = 0
+    #: How attempts fare: when that was last noted, and the worker, or the worker and its device, that it was noted of.
+    fared: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def index_after(self, entry: str) -> int:
         """Return the index of the first entry after this one, near which the number in its id points."""
@@ -508,6 +513,19 @@ class MemoryJournal(Journal):
                     state.lease_until = self._server.clock() + lease_s
                 answers.append(FENCED if state is None else state.told_at_renewal(undriven=ends))
             return answers
+
+    def compare(self, fared: Fared, worker: str, device: str) -> Others:
+        with self._lock:
+            state, now = self._state, self._server.clock()
+            who = {"well": worker, "failed": worker, "broken": f"{worker} {device}"}
+            noted = (state.fared.get(kind, (-math.inf, mine)) for kind, mine in who.items())
+            well, failed, broken = (
+                math.inf if by == mine else now - at for (at, by), mine in zip(noted, who.values(), strict=True)
+            )
+            if fared != "broken" or broken >= BROKEN_S:
+                state.fared[fared] = now, who[fared]
+            running = sum(each.state == "running" for each in state.trials.values())
+            return Others(well, failed, broken < BROKEN_S, running)
 
     def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
         with self._lock:

@@ -35,16 +35,19 @@ from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.again import Again, Command, all_known
 from mqtune.journal.base import (
+    BROKEN_S,
     Answer,
     Assignment,
     Claim,
     Entry,
+    Fared,
     Grant,
     Held,
     Intended,
     Journal,
     LastAttempt,
     OnLoss,
+    Others,
     Reconciled,
     Refusal,
     Released,
@@ -684,6 +687,13 @@ class RedisJournal(Journal):
                 self._renewed_again = last
 
         return Again(commands, take)
+
+    def compare(self, fared: Fared, worker: str, device: str) -> Others:
+        args = [fared, worker, device, round(BROKEN_S * 1000)]
+        keys = [self._keys.meta, self._keys.leases]
+        *since_ms, broken, running = retrying(lambda: script("compare")(self._client, keys, args), patience_s=0)
+        well, failed = (math.inf if ms < 0 else ms / 1000 for ms in since_ms)
+        return Others(well, failed, bool(broken), running)
 
     def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]

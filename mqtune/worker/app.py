@@ -364,6 +364,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             show=rows.running,
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
+            health_check=settings.health_check,
         )
         runtime.start()
         ConsumerWatch(worker, runtime).start()

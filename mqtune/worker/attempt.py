@@ -169,6 +169,7 @@ class RunResult:
 
     end: AttemptEnd | None
     note: str
+    error_type: str = ""
 
 
 class AttemptRun:
@@ -182,7 +183,8 @@ class AttemptRun:
         self._reuses = bool(definition.get("reuse"))
         #: What it uses of its machine.
         self.meter = UsageMeter()
-        #: Those of its slot; empty until it has one.
+        #: The number of its slot, and that one's devices; -1 and empty until it has one.
+        self.slot = -1
         self.devices: tuple[str, ...] = ()
         #: Empty until it is claimed.
         self.assignment = Assignment({})
@@ -194,21 +196,18 @@ class AttemptRun:
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
-        self._reason = ""
-        self._reason_type = ""
+        self._reason = self._reason_type = ""
         self._ending = threading.Event()
         self._slot: Slot | None = None
         #: When its wait for an import began; None while it doesn't wait for one.
         self._imports_since: float | None = None
         self._wake = Wake()
         self._control = ControlPipe()
-        #: The zygote of the trial's process and its pid, while it may be signalled.
+        #: The zygote of the trial's process and its pid, while it may be signalled; and the pid of its last process.
         self._process: tuple[ZygoteHandle, int] | None = None
-        #: The pid of its last process.
         self.pid: int | None = None
         #: When the next signal is due (SIGTERM, then SIGKILL), and when the trial's time to live ends.
-        self._rung_at = math.inf
-        self._over_at = math.inf
+        self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
         #: Whether its process may run another attempt, and why not, as far as this worker knows.
         self._stays = False
@@ -370,7 +369,7 @@ class AttemptRun:
         An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to the next
         attempt as soon as that may prepare; it starts when this one's turn is over.
         """
-        self._slot, self.devices = slot, slot.devices
+        self._slot, self.slot, self.devices = slot, slot.index, slot.devices
         turn = slot.next_turn()
         try:
             return self._run(slot, turn)
@@ -423,7 +422,7 @@ class AttemptRun:
             self.is_running = False
         if journaled is None:
             return RunResult(None, "superseded: its end was refused")
-        return RunResult(journaled.end, journaled.error or self._reason)
+        return RunResult(journaled.end, journaled.error or self._reason, journaled.error_type)
 
     def _journal_end(self, ended: AttemptEnded) -> AttemptEnded | None:
         """Journal the end behind all reports, and return it as it is journaled; None when the attempt no longer counts."""
@@ -645,6 +644,7 @@ class AttemptRun:
             outlived_s=self.assignment.ttl_s if self._outlived else None,
             has_gap=self._has_gap,
             noise=self._noise,
+            has_devices=bool(self.devices),
         ).ending()
         return AttemptEnded(
             trial=TrialId(self.claim.trial),

@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
@@ -27,7 +28,7 @@ from mqtune.core.usage import DeviceUse
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
 from mqtune.worker.privileges import without_secrets
-from mqtune.worker.threads import Step, guarded
+from mqtune.worker.quarantine import Hold, Quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ LIST_S: Final = 30.0
 _MEMORY_STEP_MB: Final = 100
 _BYTES_PER_MB: Final = 1_000_000
 _MB_PER_GB: Final = 1_000
+_BYTES_PER_GB: Final = 1e9
 #: Variables that limit the threads and processes of libraries in a trial to its slot's cores, unless the user has set them.
 _CORE_LIMITS: Final = (
     "OMP_NUM_THREADS",
@@ -56,6 +58,11 @@ class SlotPlan:
 
     offer: Resources
     devices: tuple[tuple[str, ...], ...]
+
+    @property
+    def device_bytes(self) -> int:
+        """How much memory each device has; 0 if that is unknown."""
+        return round(self.offer.gpu_memory_gb / min(self.offer.gpus, 1) * _BYTES_PER_GB) if self.offer.gpus else 0
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the environment variables of a slot's processes, set before any user code is imported."""
@@ -423,9 +430,10 @@ TOLERANCE_BYTES: Final = 256 << 20
 RETURN_S: Final = 30.0
 #: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
 POLL_S: Final = 0.1
-#: How often quarantined devices are checked: somebody has to kill a process, or reset the device.
-LOOK_S: Final = 15.0
-_BYTES_PER_GB: Final = 1e9
+#: How much of a device's memory others may have in use where a trial begins: a share, and always so much. Displays and desktops take less.
+OTHERS_SHARE: Final = 0.1
+OTHERS_BYTES: Final = 2_000_000_000
+_MEMORY: Final = "memory"
 
 
 class DeviceQuery(Protocol):
@@ -442,9 +450,10 @@ class DeviceQuery(Protocol):
 
 
 class DeviceMemory:
-    """Checks that devices have freed the memory of ended trials, and quarantines those that have not.
+    """Checks that devices have freed the memory of ended trials, and that nobody else has it; quarantines those that are too full.
 
-    **The rule.** The memory in use on a device is recorded when a trial begins on it and no other slot has a process there. When
+    **The rule.** The memory in use on a device is recorded when a trial begins on it and no other slot has a process there; if
+    others have too much of it then, no trial begins. When
     the last trial there has ended, it must return to that, within a tolerance and a time. While another slot that shares the device
     has a process there, nothing is compared; a process that is kept for further trials counts as one. Devices whose use is unknown
     count as empty.
@@ -453,12 +462,14 @@ class DeviceMemory:
 
     Args:
         query: says how much memory is in use.
-        on_change: called when a device enters or leaves quarantine, by the thread that notices.
+        quarantine: takes the devices that are too full.
+        total_bytes: how much memory each device has; 0 if that is unknown.
     """
 
-    def __init__(self, query: DeviceQuery, on_change: Callable[[], None]) -> None:
+    def __init__(self, query: DeviceQuery, quarantine: Quarantine, total_bytes: int = 0) -> None:
         self._query = query
-        self._on_change = on_change
+        self._quarantine = quarantine
+        self._others_bytes = max(OTHERS_BYTES, round(total_bytes * OTHERS_SHARE))
         self._lock = threading.Lock()
         #: Held while a baseline is recorded, so that no other slot's trial starts on the device meanwhile.
         self._entering = threading.Lock()
@@ -467,33 +478,41 @@ class DeviceMemory:
         self._here: defaultdict[str, set[int]] = defaultdict(set)
         #: The baseline that each device must return to, until it has.
         self._before: dict[str, int] = {}
-        self._quarantined: dict[str, int] = {}
-        self._looker: threading.Thread | None = None
 
-    @property
-    def quarantined(self) -> Collection[str]:
-        """The quarantined devices; no trial may start on them."""
-        return self._quarantined.keys()
+    def look(self, devices: Collection[str]) -> None:
+        """Quarantine those devices of which others have too much memory in use; for a worker that starts."""
+        self._refuse(self._query.used(sorted(devices)))
 
-    @property
-    def note(self) -> str:
-        """A text about the quarantined devices for people, or empty; the same text while nothing changes."""
-        full = sorted(self._quarantined.items())
-        return "; ".join(
-            f"device {device} is quarantined, {_gb(used)} of its memory did not come back" for device, used in full
-        )
+    def _refuse(self, used: Mapping[str, int]) -> bool:
+        """Quarantine devices that others have filled; return whether there are any."""
+        full = {device: size for device, size in used.items() if size > self._others_bytes}
+        for device, size in full.items():
+            hold = Hold(
+                f"others have {_gb(size)} of its memory in use",
+                "its memory is free",
+                is_over=partial(self._is_within, device, self._others_bytes),
+            )
+            text = f"{_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi shows who has it"
+            self._quarantine.put([device], _MEMORY, hold, says=text)
+        return bool(full)
+
+    def _is_within(self, device: str, most: int) -> bool:
+        return self._query.used([device]).get(device, math.inf) <= most
 
     def enter(self, slot: int, devices: Sequence[str]) -> bool:
-        """Record that a slot's trial is about to start on its devices; False, and it must not, if one is quarantined."""
+        """Record that a slot's trial is about to start on its devices; False, and it must not, if one of them is too full."""
         with self._entering:
             with self._lock:
-                if any(device in self._quarantined for device in devices):
+                if any(self._quarantine.hold_of(device, _MEMORY) for device in devices):
                     return False
                 new = [d for d in devices if d not in self._before and not self._here[d] - {slot}]
                 for device in devices:
                     self._here[device].add(slot)
             if new:
                 used = self._query.used(new)
+                if self._refuse(used):
+                    self.leave(slot, devices)
+                    return False
                 with self._lock:
                     self._before.update(used)
         return True
@@ -520,7 +539,7 @@ class DeviceMemory:
         deadline = time.monotonic() + RETURN_S
         while too_full := self._too_full(devices):
             if time.monotonic() >= deadline:
-                self._quarantine(too_full)
+                self._hold(too_full)
                 return
             self._closing.wait(POLL_S)
 
@@ -543,49 +562,30 @@ class DeviceMemory:
                     del self._before[device]
         return too_full
 
-    def _quarantine(self, too_full: dict[str, int]) -> None:
+    def _hold(self, too_full: dict[str, int]) -> None:
+        # In the lock, so that no other slot's trial starts there in between.
         with self._lock:
-            full = {device: used for device, used in too_full.items() if not self._here[device]}
-            if not full or self._closing.is_set():
-                return
-            for device, used in full.items():
-                logger.error(
-                    "device %s is quarantined: %s of its memory is in use %.0f s after the last trial's processes ended, and "
-                    "%s was before it began. No trial starts there until it is free; nvidia-smi shows which process has it",
-                    device,
-                    _gb(used),
-                    RETURN_S,
-                    _gb(self._before[device]),
+            for device, used in too_full.items():
+                if self._here[device] or self._closing.is_set():
+                    continue
+                before = self._before[device]
+                hold = Hold(
+                    f"{_gb(used - before)} of its memory did not come back",
+                    "its memory is back",
+                    is_over=partial(self._is_back, device),
                 )
-            # Replaced, never changed: other threads read it without the lock.
-            self._quarantined = {**self._quarantined, **{d: used - self._before[d] for d, used in full.items()}}
-            if self._looker is None:
-                self._looker = guarded("mqtune-devices", self._looks)
-                self._looker.start()
-        self._on_change()
+                text = (
+                    f"{_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, and {_gb(before)} was "
+                    "before it began. No trial starts there until it is free; nvidia-smi shows which process has it"
+                )
+                self._quarantine.put([device], _MEMORY, hold, says=text)
 
-    def _looks(self) -> Iterator[Step]:
-        """Yield a look at the quarantined devices from time to time, until there are none."""
-        while self._looker is threading.current_thread() and not self._closing.wait(LOOK_S):
-            yield self._look
-
-    def _look(self) -> None:
-        used = self._query.used(list(self._quarantined))
+    def _is_back(self, device: str) -> bool:
+        if not self._is_within(device, self._before[device] + TOLERANCE_BYTES):
+            return False
         with self._lock:
-            kept = {
-                device: beyond
-                for device, beyond in self._quarantined.items()
-                if used.get(device, float("inf")) > self._before[device] + TOLERANCE_BYTES
-            }
-            back = self._quarantined.keys() - kept
-            self._quarantined = kept
-            for device in back:
-                del self._before[device]
-            if not kept:
-                self._looker = None
-        if back:
-            logger.warning("device %s is in use again: its memory is back", ", ".join(sorted(back)))
-            self._on_change()
+            del self._before[device]
+        return True
 
     def close(self) -> None:
         """Stop waiting for memory, and end the query."""

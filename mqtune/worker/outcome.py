@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from mqtune.core.trial import INTENTS, AttemptEnd, Intent
+from mqtune.core.trial import DEVICE_BROKEN, INTENTS, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
 #: How much of an attempt's output the journal keeps; the files have all of it.
@@ -21,6 +22,19 @@ _OUT_OF_MEMORY: Final = (
 _ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
 #: A shell or script that was ended by a signal exits with this plus the signal's number.
 _KILLED: Final = 128
+#: By which CUDA and NVIDIA's driver say that a device is broken, in a line of an error that is no quoted code. "unspecified launch failure",
+#: "device-side assert" and the like come of what a trial computes.
+_BROKEN: Final = re.compile(
+    r"^\S.*?(uncorrectable (?:ECC|NVLink) error|ECC_?UNCORRECTABLE|NVLINK_?UNCORRECTABLE|\bXid \(PCI[^)]*\)|"
+    r"GPU has fallen off the bus|GPU is lost)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def broken_device(error: str) -> str:
+    """Return the words of an error that say that its device is broken; empty if it has none."""
+    found = _BROKEN.search(error)
+    return found[1] if found else ""
 
 
 _NOISE: Final = (
@@ -39,7 +53,7 @@ class Ending(NamedTuple):
     @property
     def tail_bytes(self) -> int:
         """How many bytes of each output file the journal keeps."""
-        return TAIL_BYTES_FAILED if self.end is AttemptEnd.FAILED else TAIL_BYTES
+        return TAIL_BYTES_FAILED if self.end is AttemptEnd.FAILED or self.error_type == DEVICE_BROKEN else TAIL_BYTES
 
 
 #: Of an attempt of which Redis has lost reports that are not at hand any more.
@@ -62,6 +76,7 @@ class AttemptOutcome:
         outlived_s: its time to live in seconds, if it ran longer.
         has_gap: whether the journal lacks reports that it sent.
         noise: the malformed data that it has sent, or empty.
+        has_devices: whether its slot has devices.
     """
 
     intent: Intent
@@ -73,6 +88,7 @@ class AttemptOutcome:
     outlived_s: float | None = None
     has_gap: bool = False
     noise: str = ""
+    has_devices: bool = False
 
     def ending(self) -> Ending:
         """Return how the attempt ended.
@@ -104,7 +120,10 @@ class AttemptOutcome:
                 error = ("OutOfMemory", f"{error[1]}\n{_OUT_OF_MEMORY}")
             elif said is None:
                 error = (error[0], f"{error[1]}; the kernel does so when memory runs out")
-        return Ending(AttemptEnd.FAILED if said is None else AttemptEnd(said["end"]), *error)
+        end = AttemptEnd.FAILED if said is None else AttemptEnd(said["end"])
+        if end is AttemptEnd.FAILED and self.has_devices and broken_device(error[1]):
+            return Ending(AttemptEnd.HANDED_BACK, DEVICE_BROKEN, error[1])
+        return Ending(end, *error)
 
     def _failed_before(self, *, heard: bool) -> bool:
         """Whether the attempt had failed before it heard that it should pause."""

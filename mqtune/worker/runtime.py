@@ -22,7 +22,7 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneErro
 from mqtune.core.events import WorkerInfo, busy_as, decode_definition
 from mqtune.core.keys import is_name
 from mqtune.core.resources import EVERY, queue_name
-from mqtune.core.trial import TrialId
+from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.again import Again
 from mqtune.journal.base import Claim, Journal
@@ -38,12 +38,15 @@ from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.figures import WorkerFigures
+from mqtune.worker.health import HealthCheck
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
+from mqtune.worker.quarantine import Quarantine
+from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
-from mqtune.worker.slots import Slots, ZygoteFinder
+from mqtune.worker.slots import Slot, Slots, ZygoteFinder
 from mqtune.worker.threads import Step, every, guarded
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.usage import UsageSampler
@@ -108,6 +111,7 @@ class WorkerRuntime:
         show: called with each heartbeat, from one thread, for each attempt that is here.
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
+        health_check: the operator's command that says whether a slot is sound; empty for none.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class WorkerRuntime:
         experiments: str = EVERY,
         code_key: str = "",
         token: str = "",
+        health_check: str = "",
     ) -> None:
         self.name = name
         self.plan = plan
@@ -135,9 +140,13 @@ class WorkerRuntime:
         #: All attempts whose task is here, claimed or not.
         self._here: set[AttemptRun] = set()
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
-        self._memory = DeviceMemory(GpuProbe(), self._on_quarantine) if any(plan.devices) else None
+        self._quarantine = Quarantine(self._on_quarantine)
+        self._memory = DeviceMemory(GpuProbe(), self._quarantine, plan.device_bytes) if any(plan.devices) else None
+        self._health = HealthCheck(health_check, self._quarantine) if health_check else None
+        self._quick_failures = QuickFailures(name, self._quarantine, self._devices_of)
         self._usage = UsageSampler(name, plan.devices, GpuProbe(), lambda: self.running, UsageBoard(client))
-        self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
+        most_bytes = memory_limit() * KEPT_ZYGOTES_SHARE
+        self._slots = Slots(plan, log_root, self._quarantine, self._memory, self._health, most_bytes=most_bytes)
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
         #: Each store is checked until that succeeds.
@@ -168,8 +177,8 @@ class WorkerRuntime:
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told = ("", 0)
-        #: For the figures: how many attempts have ended, by how, and when the fleet was last told.
-        self._ended: Counter[str] = Counter()
+        #: For the figures: how many attempts have ended, by their devices and how, and when the fleet was last told.
+        self._ended: Counter[tuple[str, str]] = Counter()
         self._heartbeat_at = 0.0
         self._joined_at = clock.time()
         #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
@@ -209,8 +218,7 @@ class WorkerRuntime:
         """The reason why not all slots take trials; empty while they do."""
         if self._reason:
             return f"is leaving: {self._reason}"
-        notes = (self._memory.note if self._memory is not None else "", self._slots.back_off.why)
-        return "; ".join(note for note in notes if note)
+        return "; ".join(note for note in (self._quarantine.note, self._slots.back_off.why) if note)
 
     def figures(self) -> WorkerFigures:
         """Return what the worker does now; with devices the driver is asked about them, which may take seconds."""
@@ -240,6 +248,10 @@ class WorkerRuntime:
             return room_of(self._client, patience_s=0)
         return None
 
+    def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
+        runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)
+        return [(run.devices, run.is_running) for run in runs]
+
     def _on_quarantine(self) -> None:
         """Count the usable slots again, and tell drivers: a device has entered or left quarantine."""
         self._slots.review()
@@ -258,6 +270,8 @@ class WorkerRuntime:
         self.services.uplink.start()
         self.services.logs.start()
         self._log_server.start()
+        if self._memory is not None:
+            self._memory.look({device for slot in self.plan.devices for device in slot})
         self._fleet.join(self._info(), LEASE_S)
         self._heartbeat_at = time.time()
         self._heart.start()
@@ -299,7 +313,7 @@ class WorkerRuntime:
         try:
             result = self._run(run)
             if result.end is not None:
-                self._ended[result.end.value] += 1
+                self._ended[",".join(run.devices), result.end.value] += 1
             return result
         finally:
             self._here.discard(run)
@@ -326,8 +340,11 @@ class WorkerRuntime:
         if slot is None:
             return RunResult(None, "not run: all devices are quarantined")
         try:
-            return run.run(slot)
+            result = run.run(slot)
+            self._learn(run, slot, result)
+            return result
         finally:
+            self._quarantine.leave(slot.index, slot.places)
             self._idle.set()
 
     def _has_other_workers(self) -> bool:
@@ -339,6 +356,12 @@ class WorkerRuntime:
             )
             self._others_until = now + _OTHERS_S
         return self._has_others
+
+    def _learn(self, run: AttemptRun, slot: Slot, result: RunResult) -> None:
+        """Take in what an attempt that has ended says about its slot's devices."""
+        if self._health is not None and (result.end is AttemptEnd.FAILED or result.error_type == DEVICE_BROKEN):
+            self._health.doubt(slot.index)
+        self._quick_failures.take(run, result)
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
         """Return the run of an attempt; its experiment's definition is cached.
@@ -400,9 +423,12 @@ class WorkerRuntime:
         # An attempt that is not claimed yet won't be.
         for run in tuple(self._here):
             run.requeue(self._reason)
+        # No trial will start that would need a device.
+        self._quarantine.close()
         if self._memory is not None:
-            # No trial will start that would need the memory.
             self._memory.close()
+        if self._health is not None:
+            self._health.close()
         # Tells drivers at once.
         self._look.set()
 
@@ -481,6 +507,7 @@ class WorkerRuntime:
         for run, answer in zip(runs, answers, strict=True):
             run.on_answer(answer)
             run.write_again_if_lost()
+            self._quick_failures.look(run)
             self._show(run)
 
     def _keep_in_fleet(self) -> None:

@@ -44,6 +44,8 @@ class WorkerSettings:
     gpu_memory: str = "auto"
     #: Separated by commas.
     tags: str = ""
+    #: A command for the shell that fails where a slot should take no trial; empty for none.
+    health_check: str = ""
     #: The folder below which trainables must be.
     code_root: Path = field(default_factory=Path.cwd)
     log_root: Path = field(default_factory=mqtune_home)

@@ -18,6 +18,8 @@ from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
+from mqtune.worker.health import HealthCheck
+from mqtune.worker.quarantine import WHOLE_WORKER, Quarantine
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import CodeManifests, ImportFailed, KeptZygotes, ZygoteDied, ZygoteHandle, ZygoteKey
 
@@ -118,10 +120,12 @@ class Turn:
             stays: whether the trial's process is kept for further trials; its memory is then not waited for.
         """
         slot = self.slot
-        if slot.memory is None and not slot.zygotes.may_have_stayed(self._zygote):
+        if slot.memory is None and slot.health is None and not slot.zygotes.may_have_stayed(self._zygote):
             return True
         self._before.wait()
         slot.zygotes.make_way(self._zygote)
+        if not slot.quarantine.enter(slot.index, slot.places) or not slot.is_healthy():
+            return False
         if slot.memory is None:
             return True
         taken = slot.memory.enter(slot.index, slot.devices)
@@ -171,20 +175,25 @@ class Slot:
         index: int,
         plan: SlotPlan,
         log_root: Path,
+        quarantine: Quarantine,
         memory: DeviceMemory | None = None,
+        health: HealthCheck | None = None,
         *,
         most_bytes: float = math.inf,
     ) -> None:
         self.index = index
         self.devices = plan.devices[index]
+        #: What is quarantined if it is not sound.
+        self.places = self.devices or (WHOLE_WORKER,)
+        self.quarantine = quarantine
         self.memory = memory
+        self.health = health
+        self._environment = plan.environment(index)
         self._last_over = threading.Event()
         self._last_over.set()
         #: The output of its zygotes.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
-        self.zygotes = KeptZygotes(
-            plan.environment(index), self.log, most_bytes=most_bytes, on_empty=self._on_zygote_empty
-        )
+        self.zygotes = KeptZygotes(self._environment, self.log, most_bytes=most_bytes, on_empty=self._on_zygote_empty)
         self._last_zygote: ZygoteHandle | None = None
 
     @property
@@ -194,8 +203,12 @@ class Slot:
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether one of its devices is quarantined."""
-        return self.memory is not None and any(device in self.memory.quarantined for device in self.devices)
+        """Whether it takes no attempt because one of its devices is quarantined."""
+        return self.quarantine.closes(self.index, self.places)
+
+    def is_healthy(self) -> bool:
+        """Return whether the operator's health check succeeds here, or has lately."""
+        return self.health is None or self.health.passes(self.index, self.places, self._environment)
 
     def next_turn(self) -> Turn:
         """Return the turn after the last one; only the thread that has acquired the slot may call it."""
@@ -225,15 +238,27 @@ class Slots:
     Args:
         plan: the slots.
         log_root: the folder for their zygotes' output.
+        quarantine: has those of their devices that are not sound.
         memory: watches their devices; None without devices.
+        health: the operator's health check, if there is one.
         most_bytes: how much memory the unused zygotes of all slots may have.
     """
 
     def __init__(
-        self, plan: SlotPlan, log_root: Path, memory: DeviceMemory | None = None, *, most_bytes: float = math.inf
+        self,
+        plan: SlotPlan,
+        log_root: Path,
+        quarantine: Quarantine,
+        memory: DeviceMemory | None = None,
+        health: HealthCheck | None = None,
+        *,
+        most_bytes: float = math.inf,
     ) -> None:
         count = len(plan.devices)
-        self.all = [Slot(index, plan, log_root, memory, most_bytes=most_bytes / count) for index in range(count)]
+        self.all = [
+            Slot(index, plan, log_root, quarantine, memory, health, most_bytes=most_bytes / count)
+            for index in range(count)
+        ]
         self.back_off = BackOff()
         self.retries = Retries()
         #: How many of them have no quarantined device.

@@ -90,6 +90,8 @@ class UsageMeter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: When the process started, by ``time.monotonic``; None before that.
+        self.began_at: float | None = None
         #: When the last sample was taken, or the process started; None before that.
         self._at: float | None = None
         self._processes: ProcessUse | None = None
@@ -108,7 +110,7 @@ class UsageMeter:
         """Begin when the process has started; a second process of the same attempt changes nothing."""
         with self._lock:
             if self._at is None:
-                self._at = at
+                self._at = self.began_at = at
 
     def take(self, sample: Sample) -> list[str]:
         """Take a sample in, and return the devices that have stood idle for so long that it is time to warn; each once in a spell."""

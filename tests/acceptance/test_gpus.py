@@ -30,8 +30,9 @@ from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import Nothing
-from mqtune.worker.devices import LOOK_S, RETURN_S, GpuProbe
+from mqtune.worker.devices import RETURN_S, GpuProbe
 from mqtune.worker.gpu_probe import Gpu
+from mqtune.worker.quarantine import LOOK_S
 from mqtune.worker.usage import SAMPLE_S
 
 #: A GPU takes its time to begin, and a machine with GPUs has others on it.

@@ -36,7 +36,8 @@ def scraped(port: int) -> dict[str, float]:
         families = parser.text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in families for sample in family.samples]
     return {
-        " ".join([each.name, *(v for k, v in each.labels.items() if k != "worker")]): each.value for each in samples
+        " ".join([each.name, *(v for k, v in each.labels.items() if k != "worker" and v)]): each.value
+        for each in samples
     }
 
 

@@ -33,6 +33,15 @@ def held(config: dict[str, Any]) -> None:
     mqtune.report({"loss": loss})
 
 
+def breaks(config: dict[str, Any]) -> None:
+    """Fail at once with the text in the file of its device's number, if there is one; else report a moment later."""
+    error = Path(os.environ[FOLDER], f"broken-{os.environ['CUDA_VISIBLE_DEVICES']}")
+    if error.exists():
+        raise RuntimeError(error.read_text())
+    time.sleep(0.3)
+    mqtune.report({"loss": float(os.environ["CUDA_VISIBLE_DEVICES"])})
+
+
 def let_go(folder: Path, *numbers: int) -> None:
     for number in numbers:
         (folder / f"end-{number}").touch()

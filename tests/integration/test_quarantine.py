@@ -1,4 +1,4 @@
-"""A real worker whose device stays full after a trial: nothing more runs there, everybody can see it, and it comes back."""
+"""A real worker whose device stays full after a trial, or is broken: nothing more runs there, everybody can see it, and it comes back."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from altered_worker import SPACE, altered_worker, held, let_go
+from altered_worker import SPACE, altered_worker, breaks, held, let_go
+from click.testing import CliRunner
 from waiting import eventually
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli import group
 from mqtune.core.events import WorkerInfo
-from mqtune.core.trial import Trial, TrialStatus
+from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Trial, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import Nothing, drive
@@ -34,9 +37,10 @@ for line in sys.stdin:
 #: A worker that asks it, and waits for seconds where a real one waits for a minute.
 ALTERATION = """
 import functools
-from mqtune.worker import devices, runtime
+from mqtune.worker import devices, quarantine, quick_failures, runtime
 devices.RETURN_S = {return_s}
-devices.LOOK_S = 0.2
+quarantine.LOOK_S = 0.2
+quick_failures.FIRST_PAUSE_S = {pause_s}
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 
@@ -69,8 +73,8 @@ class Machine:
         """How many questions the driver was asked."""
         return Path(f"{self._file}.asked").stat().st_size
 
-    def alteration(self, return_s: float) -> str:
-        return ALTERATION.format(python=sys.executable, driver=str(self._driver), return_s=return_s)
+    def alteration(self, return_s: float, pause_s: float = 60) -> str:
+        return ALTERATION.format(python=sys.executable, driver=str(self._driver), return_s=return_s, pause_s=pause_s)
 
     def info(self) -> WorkerInfo:
         (info,) = self._fleet.workers()
@@ -90,20 +94,30 @@ def machine(broker: str, tmp_path: Path) -> Iterator[Callable[[int], Machine]]:
         yield lambda number: made.enter_context(contextlib.closing(Machine(broker, tmp_path, number)))
 
 
-@pytest.fixture
-def tuner(broker: str) -> Iterator[mqtune.Tuner]:
-    tuner = mqtune.Tuner(
-        held,
+def tuner_of(broker: str, trainable: Any, name: str) -> mqtune.Tuner:
+    return mqtune.Tuner(
+        trainable,
         SPACE,
         metric="loss",
         mode="min",
         backend=broker,
         run=mqtune.Run(progress=False),
-        name="full",
+        name=name,
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=1, cpus=1),
     )
-    with contextlib.closing(tuner):
+
+
+@pytest.fixture
+def tuner(broker: str) -> Iterator[mqtune.Tuner]:
+    with contextlib.closing(tuner_of(broker, held, "full")) as tuner:
+        yield tuner
+
+
+@pytest.fixture
+def breaking(broker: str) -> Iterator[mqtune.Tuner]:
+    """Its trials fail at once on devices that are broken, with the text in a file, and take a moment on others."""
+    with contextlib.closing(tuner_of(broker, breaks, "breaking")) as tuner:
         yield tuner
 
 
@@ -201,3 +215,86 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
 
         assert worker.wait(30) == os.EX_OK
         eventually(lambda: not any(process.is_running() for process in family), 30)
+
+
+def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free(
+    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(2)
+    gpus.set("0", 60 * GB)
+    with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus):
+        info = gpus.info()
+        note = "device 0 is quarantined, others have 60.0 GB of its memory in use"
+        assert (info.slots, info.note) == (1, note)
+        assert f"{info.name}: {note}\n" in CliRunner().invoke(group, ["top", "--broker", broker]).output
+        assert has_reported(tuner, tuner.add({"number": 1})) == "1"
+
+        gpus.set("0", 0)
+        eventually(lambda: gpus.info().slots == 2)
+        assert has_reported(tuner, tuner.add({"number": 2})) == "0"
+        let_go(tmp_path, 1, 2)
+        drive(tuner, lambda: not tuner.busy_trials)
+
+
+def test_a_device_on_which_trials_fail_at_once_takes_few_of_them_and_is_back_when_a_probe_does_well(
+    broker: str, machine: Callable[[int], Machine], breaking: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(2)
+    error = tmp_path / "broken-0"
+    error.write_text("CUDA error: initialization error")
+    with altered_worker(broker, tmp_path, gpus.alteration(0.5, pause_s=2), "--gpus", gpus.gpus):
+        for number in range(20):
+            breaking.add({"number": number})
+        drive(breaking, lambda: "device 0 is quarantined, its last" in gpus.info().note)
+        error.unlink()
+        drive(breaking, lambda: breaking.is_finished or not breaking.busy_trials)
+
+        failed = [trial for trial in breaking.get_trials() if trial.status is TrialStatus.FAILED]
+        assert 3 <= len(failed) <= 6
+        eventually(lambda: gpus.info().slots == 2)
+        assert gpus.info().note == ""
+        assert "others do better elsewhere" in (tmp_path / "worker.log").read_text()
+
+
+def test_an_error_that_names_the_device_costs_the_trial_nothing(
+    broker: str, machine: Callable[[int], Machine], breaking: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(2)
+    (tmp_path / "broken-0").write_text("CUDA error: uncorrectable ECC error encountered")
+    with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus):
+        for number in range(5):
+            breaking.add({"number": number})
+        drive(breaking, lambda: not breaking.busy_trials)
+
+        assert {trial.status for trial in breaking.get_trials()} == {TrialStatus.COMPLETED}
+        broken = [each for trial in breaking.get_trials() for each in trial.attempts if each.error_type]
+        assert {(each.error_type, each.end, each.devices) for each in broken} == {
+            (DEVICE_BROKEN, AttemptEnd.HANDED_BACK, ("0",))
+        }
+        note = "device 0 is quarantined, an attempt failed there by 'uncorrectable ECC error'"
+        assert gpus.info().note == note
+
+
+def test_a_device_whose_health_check_fails_takes_no_attempt_until_it_succeeds(
+    broker: str, machine: Callable[[int], Machine], breaking: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(2)
+    (tmp_path / "sick-0").touch()
+    command = (
+        f'cd {tmp_path}; echo "$CUDA_VISIBLE_DEVICES" >> checked; '
+        '! test -e "sick-$CUDA_VISIBLE_DEVICES" || { echo "the fan is dead" >&2; exit 3; }'
+    )
+    options = ("--gpus", gpus.gpus, "--health-check", command)
+    with altered_worker(broker, tmp_path, gpus.alteration(0.5), *options):
+        for number in range(6):
+            breaking.add({"number": number})
+        drive(breaking, lambda: gpus.info().note == "device 0 is quarantined, its health check failed: the fan is dead")
+        drive(breaking, lambda: not breaking.busy_trials)
+
+        assert {attempt.devices for trial in breaking.get_trials() for attempt in trial.attempts} == {("1",)}
+        assert {len(trial.attempts) for trial in breaking.get_trials()} == {1}, "no attempt is lost"
+        assert (tmp_path / "checked").read_text().split().count("1") == 1, (
+            "a slot that is sound is not checked again at once"
+        )
+        (tmp_path / "sick-0").unlink()
+        eventually(lambda: gpus.info().slots == 2)

@@ -47,6 +47,7 @@ from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
 from mqtune.worker.processes import MemoryKills
+from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.runtime import ZYGOTE_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slots, ZygoteFinder
@@ -213,7 +214,7 @@ class Machine:
         # As in a worker, they outlive the zygotes that they start.
         self.threads = ThreadPoolExecutor(8)
         self.runs: list[AttemptRun] = []
-        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root)
+        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, Quarantine(lambda: None))
         (self.slot,), self.back_off = slots.all, slots.back_off
         bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
         self.services = WorkerServices(

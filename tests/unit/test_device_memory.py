@@ -14,8 +14,9 @@ from waiting import eventually
 from mqtune.core.resources import Resources
 from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import devices, zygotes
+from mqtune.worker import devices, quarantine, zygotes
 from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
+from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.zygotes import ZygoteKey
 
@@ -45,7 +46,12 @@ class Watched:
     def __init__(self, gpus: Gpus) -> None:
         self.gpus = gpus
         self.changes = 0
-        self.memory = DeviceMemory(gpus, self._count)
+        self.quarantine = Quarantine(self._count)
+        self.memory = DeviceMemory(gpus, self.quarantine)
+
+    def close(self) -> None:
+        self.quarantine.close()
+        self.memory.close()
 
     def _count(self) -> None:
         self.changes += 1
@@ -55,14 +61,14 @@ class Watched:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "POLL_S", 0.001)
     monkeypatch.setattr(devices, "RETURN_S", 0.05)
-    monkeypatch.setattr(devices, "LOOK_S", 0.005)
+    monkeypatch.setattr(quarantine, "LOOK_S", 0.005)
 
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     watched = Watched(Gpus(gpu0=100 * MB, gpu1=100 * MB))
     yield watched
-    watched.memory.close()
+    watched.close()
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watch
     gpus.now["1"] = 100 * MB + TOLERANCE_BYTES
     settling.join(10)
     assert not settling.is_alive()
-    assert watched.memory.quarantined == set()
+    assert watched.quarantine.devices == set()
     assert watched.changes == 0
 
 
@@ -107,11 +113,11 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
     with caplog.at_level(logging.WARNING):
         watched.memory.settle(0, ("0",))
 
-        assert set(watched.memory.quarantined) == {"0"}
+        assert set(watched.quarantine.devices) == {"0"}
         assert not watched.memory.enter(0, ("0",))
         assert not watched.memory.enter(1, ("1", "0")), "one device of several is enough"
         assert watched.memory.enter(2, ("1",))
-        assert watched.memory.note == "device 0 is quarantined, 5.0 GB of its memory did not come back"
+        assert watched.quarantine.note == "device 0 is quarantined, 5.0 GB of its memory did not come back"
         assert watched.changes == 1
         asked = len(watched.gpus.asked)
         eventually(lambda: len(watched.gpus.asked) > asked + 2, why="it is looked at now and then")
@@ -120,7 +126,7 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
         watched.gpus.now["0"] = 120 * MB
         eventually(lambda: watched.changes == 2)
 
-    assert watched.memory.note == ""
+    assert watched.quarantine.note == ""
     assert watched.memory.enter(0, ("0",))
     first, last = [record.getMessage() for record in caplog.records]
     assert "device 0 is quarantined: 5.1 GB" in first
@@ -132,29 +138,67 @@ def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
     watched.memory.enter(0, ("0", "1"))
     watched.gpus.now = {"0": GB, "1": GB}
     watched.memory.settle(0, ("0", "1"))
-    assert set(watched.memory.quarantined) == {"0", "1"}
+    assert set(watched.quarantine.devices) == {"0", "1"}
 
     watched.gpus.now["1"] = 0
-    eventually(lambda: set(watched.memory.quarantined) == {"0"})
+    eventually(lambda: set(watched.quarantine.devices) == {"0"})
     watched.gpus.now["0"] = 0
-    eventually(lambda: not watched.memory.quarantined)
+    eventually(lambda: not watched.quarantine.devices)
 
     # The thread that looked is gone, and another device gets another.
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))
     watched.gpus.now["0"] = 0
-    eventually(lambda: not watched.memory.quarantined)
+    eventually(lambda: not watched.quarantine.devices)
 
 
-def test_what_others_have_in_use_from_before_is_not_the_trials(watched: Watched) -> None:
-    watched.gpus.now["0"] = 40 * GB
+def test_what_a_display_has_in_use_from_before_is_not_the_trials(watched: Watched) -> None:
+    watched.gpus.now["0"] = 2 * GB
     watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = 40 * GB + 200 * MB
+    watched.gpus.now["0"] = 2 * GB + 200 * MB
 
     watched.memory.settle(0, ("0",))
 
-    assert not watched.memory.quarantined
+    assert not watched.quarantine.devices
+
+
+def test_a_device_of_which_others_have_much_memory_takes_no_trial_until_it_is_free(watched: Watched) -> None:
+    watched.gpus.now["0"] = 60 * GB
+
+    watched.memory.look(["0", "1"])
+
+    assert watched.quarantine.note == "device 0 is quarantined, others have 60.0 GB of its memory in use"
+    assert not watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    eventually(lambda: not watched.quarantine.devices)
+    assert watched.memory.enter(0, ("0",))
+
+
+def test_others_that_come_between_two_trials_are_seen_before_the_second(watched: Watched) -> None:
+    watched.memory.look(["0"])
+    watched.gpus.now["0"] = 5 * GB
+
+    assert not watched.memory.enter(0, ("0",))
+
+    assert watched.quarantine.note == "device 0 is quarantined, others have 5.0 GB of its memory in use"
+    watched.gpus.now["0"] = 0
+    eventually(lambda: watched.memory.enter(0, ("0",)))
+    watched.gpus.now["0"] = GB
+    watched.memory.settle(0, ("0",))
+    assert "did not come back" in watched.quarantine.note, "the one that was refused has left no baseline"
+
+
+def test_of_a_large_device_others_may_have_a_tenth() -> None:
+    watched = Watched(Gpus(gpu0=8 * GB))
+    memory = DeviceMemory(watched.gpus, watched.quarantine, 80 * GB)
+
+    assert memory.enter(0, ("0",))
+    memory.leave(0, ("0",))
+    watched.gpus.now["0"] = 9 * GB
+    memory.look(["0"])
+    assert watched.quarantine.note == "device 0 is quarantined, others have 9.0 GB of its memory in use"
+    watched.close()
 
 
 def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(watched: Watched) -> None:
@@ -169,7 +213,7 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
 
     watched.gpus.now["0"] = 10 * GB
     watched.memory.settle(1, ("0",))
-    assert set(watched.memory.quarantined) == {"0"}, "the first has left something"
+    assert set(watched.quarantine.devices) == {"0"}, "the first has left something"
 
 
 @pytest.mark.usefixtures("patient")
@@ -197,13 +241,13 @@ def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))
-    assert not watched.memory.quarantined
+    assert not watched.quarantine.devices
 
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = 3 * GB
     del watched.gpus.now["0"]
     watched.memory.settle(0, ("0",))
-    assert not watched.memory.quarantined
+    assert not watched.quarantine.devices
 
 
 @pytest.mark.usefixtures("patient")
@@ -212,12 +256,12 @@ def test_a_worker_that_closes_waits_for_no_memory(watched: Watched) -> None:
     watched.gpus.now["0"] = GB
     settling = in_thread(watched.memory.settle, 0, ("0",))
 
-    watched.memory.close()
+    watched.close()
     settling.join(10)
 
     assert not settling.is_alive()
     assert watched.gpus.is_closed
-    assert not watched.memory.quarantined
+    assert not watched.quarantine.devices
 
 
 # Slots and turns.
@@ -225,7 +269,7 @@ def test_a_worker_that_closes_waits_for_no_memory(watched: Watched) -> None:
 TWO_GPUS = SlotPlan(offer=Resources(gpus=1), devices=(("0",), ("1",)))
 
 
-def quarantine(watched: Watched, slots: Slots, slot: Slot) -> None:
+def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
     turn = slot.next_turn()
     assert turn.take(stays=False)
     watched.gpus.now[slot.devices[0]] = GB
@@ -237,7 +281,7 @@ def quarantine(watched: Watched, slots: Slots, slot: Slot) -> None:
 def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_back(
     watched: Watched, tmp_path: Path
 ) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.memory)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -257,7 +301,7 @@ def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_b
 
 
 def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.memory)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -270,7 +314,7 @@ def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Wa
 
 
 def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> None:
-    turn = Slot(0, TWO_GPUS, tmp_path, watched.memory).next_turn()
+    turn = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory).next_turn()
     turn.take(stays=False)
     turn.end()
     asked = list(watched.gpus.asked)
@@ -282,7 +326,7 @@ def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> No
 
 
 def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.memory)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
     turn = slot.next_turn()
     turn.take(stays=False)
     watched.gpus.now = None  # type: ignore[assignment]
@@ -294,7 +338,7 @@ def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched,
 
 
 def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
-    slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path)
+    slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, Quarantine(lambda: None))
     first, second = slot.next_turn(), slot.next_turn()
 
     assert second.take(stays=False), "it may be claimed while the trial before is taken down"
@@ -307,16 +351,16 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    slots = [Slot(index, shared, tmp_path, watched.memory) for index in range(2)]
+    slots = [Slot(index, shared, tmp_path, watched.quarantine, watched.memory) for index in range(2)]
     staying, other = slots[0].next_turn(), slots[1].next_turn()
     staying.take(stays=True)
     watched.gpus.now["0"] = 2 * GB
     staying.end()
-    assert not watched.memory.quarantined
+    assert not watched.quarantine.devices
 
     other.take(stays=False)
     other.end()
-    assert not watched.memory.quarantined, "what is in use is the process that stays"
+    assert not watched.quarantine.devices, "what is in use is the process that stays"
 
     key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", b"reused")
     monkeypatch.setattr(zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0, users=0)))
@@ -325,14 +369,14 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     last = slots[1].next_turn()
     last.take(stays=False)
     last.end()
-    assert set(watched.memory.quarantined) == {"0"}, "now it should be back"
+    assert set(watched.quarantine.devices) == {"0"}, "now it should be back"
 
 
 def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
     watched: Watched, tmp_path: Path
 ) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    slots = [Slot(index, shared, tmp_path, watched.memory) for index in range(2)]
+    slots = [Slot(index, shared, tmp_path, watched.quarantine, watched.memory) for index in range(2)]
     turn, other = slots[0].next_turn(), slots[1].next_turn()
     turn.take(stays=True)
 
@@ -346,16 +390,16 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
 
     turn.settles()
     turn.end()
-    assert set(watched.memory.quarantined) == {"0"}
+    assert set(watched.quarantine.devices) == {"0"}
 
 
 def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched, tmp_path: Path) -> None:
-    slots = Slots(TWO_GPUS, tmp_path, watched.memory)
+    slots = Slots(TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
     first = slots.acquire(1)
     assert first is not None
     assert first.devices == ("0",)
     assert slots.usable == 2
-    quarantine(watched, slots, first)
+    fill(watched, slots, first)
     slots.offer(first)
 
     assert slots.usable == 1
@@ -365,16 +409,16 @@ def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched
     assert slots.acquire(0.01) is None
 
     watched.gpus.now["0"] = 0
-    eventually(lambda: not watched.memory.quarantined)
+    eventually(lambda: not watched.quarantine.devices)
     slots.review()
     assert slots.usable == 2
     assert slots.acquire(1) is first
 
 
 def test_when_all_slots_are_quarantined_none_can_be_used(watched: Watched, tmp_path: Path) -> None:
-    slots = Slots(TWO_GPUS, tmp_path, watched.memory)
+    slots = Slots(TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
     for slot in slots.all:
-        quarantine(watched, slots, slot)
+        fill(watched, slots, slot)
 
     assert slots.usable == 0
     assert slots.acquire(0.01) is None

@@ -25,7 +25,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment
 from mqtune.core.objective import Mode
-from mqtune.core.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import DEVICE_BROKEN, Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 
@@ -46,14 +46,14 @@ class Story:
         )
         return self
 
-    def start(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
+    def start(self, trial: TrialId = ONE, attempt: int = 1, device: str = "0") -> Story:
         self.experiment.apply(
             AttemptStarted(
                 trial=trial,
                 attempt=attempt,
                 worker="w@a",
                 host="a",
-                devices=["0", "1"],
+                devices=[device, "1"],
                 at=11.0,
                 stdout_path="/o",
                 stderr_path="/e",
@@ -100,6 +100,11 @@ class Story:
     ) -> Story:
         self.experiment.apply(AttemptEnded(trial=trial, attempt=attempt, end=end, at=14.0, **fields))
         return self
+
+    def break_device(self, attempt: int = 1, device: str = "0") -> Story:
+        error = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+        self.stage(attempt=attempt).start(attempt=attempt, device=device)
+        return self.end(AttemptEnd.HANDED_BACK, attempt=attempt, error_type=DEVICE_BROKEN, error=error, pid=7)
 
     def fail(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
         error = "Traceback (most recent call last):\n  File x\nValueError: no luck\n"
@@ -394,6 +399,35 @@ def test_a_lost_or_handed_back_attempt_is_no_failure(story: Story, end: AttemptE
     assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
     assert list(story.experiment.to_retry) == [ONE]
     assert story.trial().reason == f"{end.value} by w@a"
+
+
+def test_a_broken_device_is_no_failure_of_the_trial_that_met_it(story: Story) -> None:
+    story.break_device()
+
+    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
+    assert story.trial().reason.startswith("device 0,1 of w@a is broken: DeviceBroken: RuntimeError: CUDA error")
+
+
+def test_a_trial_that_has_broken_two_devices_has_failed_itself() -> None:
+    story = Story(max_failures=1)
+
+    story.break_device().break_device(2, device="2")
+    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 1)
+    story.break_device(3, device="0")
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert story.trial().reason.endswith("as on another device before")
+
+
+def test_a_trial_that_breaks_one_device_again_and_again_is_lost_so_often_though_it_reports() -> None:
+    story = Story()
+
+    for attempt in range(1, LOST_BUDGET + 2):
+        assert story.experiment.trials.get(ONE) is None or story.trial().status is TrialStatus.STAGED
+        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
+        story.end(AttemptEnd.HANDED_BACK, attempt=attempt, error_type=DEVICE_BROKEN, error="GPU is lost", pid=7)
+
+    assert story.trial().status is TrialStatus.FAILED
 
 
 def test_a_lost_attempt_that_nobody_claimed_can_be_tried_again(story: Story) -> None:

@@ -8,13 +8,16 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.integrations.prometheus import Prometheus
+from mqtune.integrations import prometheus
+from mqtune.integrations.prometheus import Prometheus, serve_worker
+from mqtune.worker.figures import WorkerFigures
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -100,3 +103,28 @@ def test_a_run_that_can_not_begin_lets_go_of_its_port(step: str, monkeypatch: py
 
     with socket.create_server(("127.0.0.1", callback.port)):
         pass
+
+
+def test_a_workers_ended_attempts_are_told_apart_by_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = WorkerFigures(
+        worker="w@a",
+        slots=2,
+        usable=1,
+        busy=0,
+        ended={("0", "failed"): 89, ("1", "completed"): 11},
+        heartbeat_at=1.0,
+        gpu_memory={},
+        gpu_load={},
+        gpu_power={},
+        redis=None,
+    )
+    serve = Mock(return_value=(Mock(), Mock()))
+    monkeypatch.setattr(prometheus, "start_http_server", serve)
+
+    serve_worker(9809, "127.0.0.1", lambda: figures)
+
+    registry = serve.call_args.args[2]
+    labels = {"worker": "w@a", "device": "0", "end": "failed"}
+    assert registry.get_sample_value("mqtune_worker_attempts_ended_total", labels) == 89
+    labels.update(device="1", end="completed")
+    assert registry.get_sample_value("mqtune_worker_attempts_ended_total", labels) == 11

@@ -12,6 +12,7 @@ from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
 from mqtune.journal.base import Claim
 from mqtune.worker import retries as module
 from mqtune.worker.devices import SlotPlan, plan_slots
+from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.retries import ANOTHER_DEVICE_S, ANOTHER_WORKER_S, Retries
 from mqtune.worker.slots import Slots
 
@@ -105,7 +106,7 @@ def test_only_what_may_be_the_devices_fault_keeps_a_trial_away(
 
 
 def test_a_free_slot_with_other_devices_is_found_behind_those_that_are_to_be_avoided(tmp_path: Path) -> None:
-    slots = Slots(FOUR, tmp_path)
+    slots = Slots(FOUR, tmp_path, Quarantine(lambda: None))
 
     found = slots.acquire_other({"0", "1"})
 
@@ -117,7 +118,7 @@ def test_a_free_slot_with_other_devices_is_found_behind_those_that_are_to_be_avo
 
 
 def test_a_trial_of_several_devices_avoids_slots_that_have_one_of_them(tmp_path: Path) -> None:
-    slots = Slots(PAIRS, tmp_path)
+    slots = Slots(PAIRS, tmp_path, Quarantine(lambda: None))
 
     assert (slots.has_other({"1"}), slots.has_other({"1", "2"})) == (True, False)
     found = slots.acquire_other({"1"})
@@ -130,7 +131,7 @@ def test_a_trial_of_several_devices_avoids_slots_that_have_one_of_them(tmp_path:
 
 
 def test_slots_without_devices_are_all_one_place(tmp_path: Path) -> None:
-    slots = Slots(plan_slots((), slots=2), tmp_path)
+    slots = Slots(plan_slots((), slots=2), tmp_path, Quarantine(lambda: None))
 
     assert not slots.has_other(set())
     assert slots.acquire_other(set()) is None

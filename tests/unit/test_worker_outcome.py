@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqtune.core.trial import AttemptEnd, Intent
+from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import STOP_SIGNAL
-from mqtune.worker.outcome import AttemptOutcome, Ending
+from mqtune.worker.outcome import AttemptOutcome, Ending, broken_device
 
 WANTED = {
     Intent.STOP: AttemptEnd.STOPPED,
@@ -116,3 +116,56 @@ def test_one_whose_reports_did_not_all_arrive_is_lost_whatever_it_did(intent: In
     ending = AttemptOutcome(intent=intent, said=said("completed"), status=0, has_gap=True).ending()
 
     assert (ending.end, ending.error_type) == (AttemptEnd.LOST, "Gap")
+
+
+# Devices that are broken.
+
+TORCH = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in train\n    loss.backward()\n{}\n'
+    "CUDA kernel errors might be asynchronously reported at some other API call"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "uncorrectable ECC error"),
+        ("torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected", "uncorrectable NVLink error"),
+        ("RuntimeError: cudaErrorECCUncorrectable: device 0", "ECCUncorrectable"),
+        ("pycuda.driver.Error: CUDA_ERROR_ECC_UNCORRECTABLE", "ECC_UNCORRECTABLE"),
+        ("pynvml.NVMLError_GpuIsLost: GPU is lost", "GPU is lost"),
+        ("RuntimeError: NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.", "Xid (PCI:0000:1a:00)"),
+    ],
+)
+def test_an_error_that_says_that_its_device_is_broken_hands_the_attempt_back(line: str, words: str) -> None:
+    error = TORCH.format(line)
+    failed = said("failed", error_type="RuntimeError", error=error)
+
+    assert AttemptOutcome(intent=Intent.RUN, said=failed, has_devices=True).ending() == Ending(
+        AttemptEnd.HANDED_BACK, DEVICE_BROKEN, error
+    )
+    assert broken_device(error).startswith(words)
+    assert AttemptOutcome(intent=Intent.RUN, said=failed).ending().end is AttemptEnd.FAILED, "it has no device"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB",
+        "ValueError: maxid 12 is unknown",
+        '    raise ValueError("uncorrectable ECC error")',
+    ],
+)
+def test_errors_of_what_a_trial_computes_are_its_own(line: str) -> None:
+    failed = said("failed", error_type="RuntimeError", error=TORCH.format(line))
+
+    assert AttemptOutcome(intent=Intent.RUN, said=failed, has_devices=True).ending().end is AttemptEnd.FAILED
+
+
+def test_one_that_was_stopped_meanwhile_is_stopped_whatever_it_says() -> None:
+    failed = said("failed", heard="stop", error_type="RuntimeError", error="GPU is lost")
+
+    assert AttemptOutcome(intent=Intent.STOP, said=failed, has_devices=True).ending().end is AttemptEnd.STOPPED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,6 +37,36 @@ from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal, LastAttempt
 
 class LeaseContract(InWorld):
     """A lease is renewed, runs out, is forfeited or given up; each end is journaled once."""
+
+    # How attempts fare.
+
+    def test_a_worker_learns_when_attempts_have_last_fared_well_or_badly_on_others_and_how_many_run(
+        self, driver: Journal, worker: Journal, world: World
+    ) -> None:
+        claim = self.start(driver, worker)
+        self.start(driver, worker, TWO)
+        assert worker.compare("well", "w", "0") == (math.inf, math.inf, False, 2)
+        assert worker.compare("failed", "w", "0") == (math.inf, math.inf, False, 2), "its own notes are no others'"
+        worker.end(claim, ended())
+        world.let_pass(SHORT_S)
+
+        well, failed, broken, running = worker.compare("failed", "other", "0")
+
+        assert SHORT_S - 0.002 <= well < LONG_S
+        assert failed >= SHORT_S - 0.002
+        assert (broken, running) == (False, 1)
+        assert worker.compare("well", "other", "0").failed == math.inf, "the last note is its own"
+        assert worker.compare("well", "w", "0").failed < LONG_S
+
+    def test_one_device_of_an_experiment_counts_as_broken_at_a_time(self, driver: Journal, worker: Journal) -> None:
+        self.start(driver, worker)
+
+        assert not worker.compare("broken", "w", "0").broken
+        assert not worker.compare("broken", "w", "0").broken, "the same one"
+        for other in (("w", "1"), ("v", "0")):
+            for _ in range(2):
+                assert worker.compare("broken", *other).broken
+        assert not worker.compare("well", "w", "0").broken
 
     # What the server has lost of single attempts.
 

@@ -1,0 +1,121 @@
+"""The operator's health check: a command that runs before an attempt is claimed, and whose failure quarantines the slot's devices."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import IO, Final
+
+from mqtune.core.text import printable
+from mqtune.trainable.process.descendants import signal_group
+from mqtune.worker.privileges import without_secrets
+from mqtune.worker.quarantine import Hold, Quarantine
+
+#: How long the command may take: it delays a trial, and a driver that hangs never answers.
+TIMEOUT_S: Final = 30.0
+#: How long a killed command may take to disappear.
+_GONE_S: Final = 1.0
+#: How long a slot counts as sound after a check, unless an attempt fails there.
+SOUND_S: Final = 300.0
+#: How much of its output is looked at for the last line, and how much of that is shown.
+_TAIL_BYTES: Final = 4_096
+_SHOWN_CHARS: Final = 200
+_KIND: Final = "health check"
+_SHUTTING_DOWN: Final = "the worker is shutting down"
+
+
+class HealthCheck:
+    """Runs the command for a slot before its first attempt, after one that failed, and where the last check is old. Any thread may call it.
+
+    Args:
+        command: for the shell.
+        quarantine: takes the devices of slots that fail.
+    """
+
+    def __init__(self, command: str, quarantine: Quarantine) -> None:
+        self._command = command
+        self.quarantine = quarantine
+        self._lock = threading.Lock()
+        #: Until when each slot counts as sound.
+        self._sound_until: dict[int, float] = {}
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
+
+    def doubt(self, slot: int) -> None:
+        """Check a slot before its next attempt: one has failed there."""
+        self._sound_until.pop(slot, None)
+
+    def passes(self, slot: int, devices: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Return whether a slot is sound, within ``TIMEOUT_S``; its devices are quarantined if it is not."""
+        if time.monotonic() < self._sound_until.get(slot, 0.0):
+            return True
+        problem = self._problem(environment)
+        if problem:
+            hold = Hold(
+                f"its health check failed: {problem}",
+                "its health check succeeds",
+                is_over=partial(self._is_sound, environment),
+            )
+            self.quarantine.put(devices, _KIND, hold)
+            return False
+        self._sound_until[slot] = time.monotonic() + SOUND_S
+        return True
+
+    def _is_sound(self, environment: Mapping[str, str]) -> bool:
+        return not self._problem(environment)
+
+    def _problem(self, environment: Mapping[str, str]) -> str:
+        """Run the command; return the last line that it wrote, or what else was wrong, and nothing if it succeeded."""
+        try:
+            # A file, not a pipe, which a process that the command has left behind would hold open.
+            with tempfile.TemporaryFile() as output:
+                code = self._run(output, environment)
+                output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = output.read().decode(errors="replace").strip().splitlines()
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {TIMEOUT_S:g} s"
+        except OSError as error:
+            return f"it could not be run: {error}"
+        if not code:
+            return ""
+        said = printable(lines[-1].strip())[:_SHOWN_CHARS] if lines else ""
+        return said or f"it exited with code {code}"
+
+    def _run(self, output: IO[bytes], environment: Mapping[str, str]) -> int:
+        with self._lock:
+            if self._closed:
+                raise InterruptedError(_SHUTTING_DOWN)
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**without_secrets(), **environment},
+                # In the worker's own session it is no orphan (see mqtune.worker.processes).
+                process_group=0,
+            )
+            self._running.add(process)
+        try:
+            return process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            signal_group(process.pid, signal.SIGKILL)
+            # One that hangs in the kernel is not waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GONE_S)
+            raise
+        finally:
+            self._running.discard(process)
+
+    def close(self) -> None:
+        """End checks that are under way, and begin no more."""
+        with self._lock:
+            self._closed = True
+            for process in tuple(self._running):
+                signal_group(process.pid, signal.SIGKILL)

@@ -1,0 +1,131 @@
+"""The operator's health check closes a slot's devices while it fails, is run seldom, and blocks nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from mqtune.core.resources import Resources
+from mqtune.worker import health, quarantine
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.health import HealthCheck
+from mqtune.worker.quarantine import Quarantine
+from mqtune.worker.slots import Slots
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], HealthCheck]]:
+    """Returns the check of a worker that runs this command."""
+    monkeypatch.setattr(quarantine, "LOOK_S", 0.005)
+    made: list[HealthCheck] = []
+
+    def make(command: str) -> HealthCheck:
+        made.append(HealthCheck(command, Quarantine(lambda: None)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.quarantine.close()
+        each.close()
+
+
+def passes(check: HealthCheck, slot: int = 0) -> bool:
+    return check.passes(slot, [str(slot)], {"CUDA_VISIBLE_DEVICES": str(slot)})
+
+
+def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_or_after_a_while(
+    check: Callable[[str], HealthCheck], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = tmp_path / "done"
+    checked = check(f"echo $CUDA_VISIBLE_DEVICES >> {done}")
+
+    assert [passes(checked, slot) for slot in (0, 1, 0, 1)] == [True] * 4
+    assert done.read_text().split() == ["0", "1"]
+    checked.doubt(1)
+    assert passes(checked, 0)
+    assert passes(checked, 1)
+    assert done.read_text().split() == ["0", "1", "1"]
+
+    monkeypatch.setattr(health, "SOUND_S", -1.0)
+    checked.doubt(0)
+    assert passes(checked, 0)
+    assert passes(checked, 0)
+    assert done.read_text().split() == ["0", "1", "1", "0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("echo fine; echo 'row remap failed' >&2; exit 3", "row remap failed"),
+        ("exit 3", "it exited with code 3"),
+        ("printf '\\033[31mred'; exit 1", "\\x1b[31mred"),
+        ("no-such-command-here", "not found"),
+        ("sleep 600", "it took longer than 0.3 s"),
+    ],
+)
+def test_a_check_that_fails_or_hangs_closes_the_devices_with_its_last_line(
+    check: Callable[[str], HealthCheck], monkeypatch: pytest.MonkeyPatch, command: str, says: str
+) -> None:
+    if command.startswith("sleep"):
+        monkeypatch.setattr(health, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(quarantine, "LOOK_S", 600.0)
+    checked = check(command)
+
+    assert not passes(checked)
+
+    note = checked.quarantine.note
+    assert note.startswith("device 0 is quarantined, its health check failed: ")
+    assert note.endswith(says)
+
+
+def test_the_devices_are_back_when_the_check_succeeds(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
+    sick = tmp_path / "sick"
+    sick.touch()
+    checked = check(f"! test -e {sick}")
+    assert not passes(checked)
+
+    sick.unlink()
+
+    eventually(lambda: not checked.quarantine.devices)
+    assert passes(checked)
+
+
+def test_a_worker_that_ends_waits_for_no_check(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    checked = check(f"touch {began}; sleep 600")
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(passes(checked)), daemon=True)
+    waiting.start()
+    eventually(began.exists)
+
+    checked.quarantine.close()
+    checked.close()
+    waiting.join(10)
+
+    assert answers == [False]
+    assert not passes(checked, 1)
+    assert checked.quarantine.note == ""
+
+
+def test_slots_without_devices_are_closed_together(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
+    sick = tmp_path / "sick"
+    sick.touch()
+    checked = check(f"! test -e {sick} || {{ echo the disk is full; exit 1; }}")
+    plan = SlotPlan(offer=Resources(cpus=1), devices=((), ()))
+    slots = Slots(plan, tmp_path, checked.quarantine, health=checked)
+    slot = slots.acquire(1)
+    assert slot is not None
+
+    assert not slot.next_turn().take(stays=False)
+
+    slots.review()
+    assert slots.usable == 0
+    assert checked.quarantine.note == "the worker is quarantined, its health check failed: the disk is full"
+    sick.unlink()
+    eventually(lambda: not checked.quarantine.devices)
+    slots.review()
+    assert slots.usable == 2

@@ -1,0 +1,296 @@
+"""A device on which attempts fail at once takes no more while others do well; trials that fail everywhere close no device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+from mqtune.core.errors import AccessDenied
+from mqtune.journal.base import BROKEN_S
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.worker import quarantine, quick_failures
+from mqtune.worker.quarantine import Quarantine
+from mqtune.worker.quick_failures import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
+
+ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
+BROKEN, OTHER = ("0",), ("1",)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Worker:
+    """A worker with two devices, each of one slot, and what runs on them."""
+
+    def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
+        self.clock = clock
+        self.running: list[tuple[str, ...]] = []
+        self.quarantine = Quarantine(lambda: None)
+        self.failures = QuickFailures(name, self.quarantine, lambda _: [(each, True) for each in self.running])
+        self._server = server
+        self._trials = map(str, itertools.count(1))
+
+    def journal(self, experiment: str = "x") -> MemoryJournal:
+        return MemoryJournal(self._server, experiment)
+
+    def fail(
+        self,
+        times: int = 1,
+        devices: tuple[str, ...] = BROKEN,
+        *,
+        trial: str = "",
+        experiment: str = "x",
+        error: str = "RuntimeError: CUDA error",
+    ) -> None:
+        for _ in range(times):
+            self.clock.now += 0.1
+            self.failures.note_failed(
+                self.journal(experiment),
+                int(devices[0]),
+                devices,
+                trial or next(self._trials),
+                error,
+                began_at=self.clock.now,
+                broken=error == ECC,
+            )
+
+    def do_well(self, devices: tuple[str, ...] = OTHER, experiment: str = "x") -> None:
+        self.clock.now += 0.1
+        self.failures.note_well(self.journal(experiment), devices)
+
+    def closed(self, devices: tuple[str, ...] = BROKEN) -> bool:
+        return self.quarantine.closes(int(devices[0]), devices)
+
+    def let_pause_pass(self, seconds: float) -> None:
+        self.clock.now += seconds
+        eventually(lambda: not self.closed(), why="a probe may start")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (quick_failures, quarantine):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(quarantine, "LOOK_S", 0.002)
+    return clock
+
+
+@pytest.fixture
+def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
+    """Returns a worker of one fleet."""
+    server, made = MemoryServer(clock.monotonic), []
+
+    def make(name: str = "w") -> Worker:
+        made.append(Worker(server, clock, name))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.quarantine.close()
+
+
+def test_a_device_on_which_some_trials_fail_at_once_is_quarantined_while_another_does_well(
+    worker: Callable[..., Worker],
+) -> None:
+    here = worker()
+    here.fail(IN_A_ROW - 1)
+    here.do_well()
+    assert not here.closed()
+
+    here.fail()
+
+    assert here.closed()
+    assert not here.closed(OTHER)
+    assert here.quarantine.note == (
+        "device 0 is quarantined, its last 3 attempts failed at once, and others do better elsewhere"
+    )
+
+
+def test_another_that_runs_is_enough_while_none_has_failed_elsewhere(worker: Callable[..., Worker]) -> None:
+    """The first trials of an experiment take their time: until one is through, a broken device would have taken all others."""
+    here = worker()
+    here.running = [OTHER]
+
+    here.fail(IN_A_ROW)
+
+    assert here.closed()
+
+
+def test_trials_that_fail_on_all_devices_close_none(worker: Callable[..., Worker]) -> None:
+    here, there = worker("here"), worker("there")
+    here.running = there.running = [BROKEN, OTHER]
+
+    for _ in range(20):
+        for each, devices in itertools.product((here, there), (BROKEN, OTHER)):
+            each.fail(devices=devices)
+
+    for each in (here, there):
+        assert each.quarantine.note == ""
+
+
+def test_trials_that_fail_on_the_only_devices_of_two_workers_close_none(worker: Callable[..., Worker]) -> None:
+    here, there = worker("here"), worker("there")
+    for _ in range(20):
+        here.fail()
+        there.fail()
+
+    assert (here.quarantine.note, there.quarantine.note) == ("", "")
+
+
+def test_a_worker_that_does_well_elsewhere_is_enough(worker: Callable[..., Worker]) -> None:
+    here, there = worker("here"), worker("there")
+    here.fail()
+    there.do_well(BROKEN)
+    here.fail(IN_A_ROW - 1)
+
+    assert here.closed()
+    assert not there.closed()
+
+
+def test_failures_of_one_trial_or_with_one_that_does_well_in_between_say_nothing(
+    worker: Callable[..., Worker],
+) -> None:
+    here = worker()
+    here.running = [OTHER]
+
+    here.fail(10, trial="0007")
+    assert not here.closed()
+    for _ in range(5):
+        here.do_well(BROKEN)
+        here.fail(IN_A_ROW - 1)
+    assert not here.closed()
+
+
+def test_a_device_alone_is_never_closed(worker: Callable[..., Worker]) -> None:
+    here = worker()
+
+    here.fail(50)
+
+    assert not here.closed()
+
+
+def test_other_experiments_that_do_well_elsewhere_say_nothing(worker: Callable[..., Worker]) -> None:
+    here = worker()
+    here.do_well(OTHER, experiment="y")
+
+    here.fail(20)
+
+    assert not here.closed()
+
+
+def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does_well_ends_it(
+    worker: Callable[..., Worker], clock: Clock
+) -> None:
+    here = worker()
+    here.running = [OTHER]
+    here.fail(IN_A_ROW)
+    pause_s, pauses = FIRST_PAUSE_S, 0
+    while pause_s < LONGEST_PAUSE_S:
+        clock.now += pause_s - 1
+        assert here.closed()
+        here.let_pause_pass(1)
+        assert here.quarantine.enter(0, BROKEN)
+        assert not here.quarantine.enter(0, BROKEN), "one attempt is the probe"
+        here.do_well()
+        here.fail()
+        pause_s, pauses = min(2 * pause_s, LONGEST_PAUSE_S), pauses + 1
+        assert here.closed()
+
+    here.let_pause_pass(LONGEST_PAUSE_S)
+    here.do_well(BROKEN, experiment="y")
+
+    assert here.quarantine.note == ""
+    assert pauses > 5
+
+
+def test_an_attempt_that_began_before_the_quarantine_changes_nothing(worker: Callable[..., Worker]) -> None:
+    here = worker()
+    here.running = [OTHER]
+    here.fail(IN_A_ROW)
+    before = here.quarantine.note
+
+    here.failures.note_failed(here.journal(), 0, BROKEN, "late", "ValueError: x", began_at=0.0)
+
+    assert here.quarantine.note == before
+
+
+def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Callable[..., Worker]) -> None:
+    """Else an experiment of which most configs fail at once, or one that means harm, would keep devices from others."""
+    here = worker()
+    here.running = [OTHER]
+    needed = []
+    for _ in range(4):
+        failures = 0
+        while not here.closed():
+            here.fail()
+            failures += 1
+        needed.append(failures)
+        here.do_well(BROKEN, experiment="another team's")
+
+    assert needed == [3, 6, 12, 24]
+
+
+def test_a_probe_that_fails_as_attempts_elsewhere_do_ends_the_quarantine(worker: Callable[..., Worker]) -> None:
+    here = worker()
+    here.running = [OTHER]
+    here.fail(IN_A_ROW)
+    here.fail(devices=OTHER)
+    here.let_pause_pass(FIRST_PAUSE_S)
+    assert here.quarantine.enter(0, BROKEN)
+
+    here.fail()
+
+    assert here.quarantine.note == ""
+
+
+def test_an_error_that_says_that_the_device_is_broken_is_enough(worker: Callable[..., Worker]) -> None:
+    here = worker()
+
+    here.fail(error=ECC)
+
+    assert here.quarantine.note == "device 0 is quarantined, an attempt failed there by 'uncorrectable ECC error'"
+
+
+def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_the_rule(
+    worker: Callable[..., Worker], clock: Clock
+) -> None:
+    here, there = worker("here"), worker("there")
+    here.fail(error=ECC)
+    here.fail(5, devices=OTHER, error=ECC)
+    there.fail(5, error=ECC)
+    assert (here.closed(), here.closed(OTHER), there.closed()) == (True, False, False)
+
+    there.fail(error=ECC, experiment="y")
+    assert there.closed(), "another experiment has a word of its own"
+    clock.now += BROKEN_S + 1
+    here.fail(devices=OTHER, error=ECC)
+    assert here.closed(OTHER)
+
+
+def test_a_worker_whose_account_may_not_compare_goes_by_its_own_devices(
+    worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AccessDenied("zcard")
+
+    monkeypatch.setattr(MemoryJournal, "compare", refuse)
+    here = worker()
+    here.fail(error=ECC)
+    assert not here.closed(), "nobody can say whether it has said so of others"
+    here.fail(IN_A_ROW)
+    assert not here.closed()
+
+    here.do_well()
+    here.fail()
+
+    assert here.closed()
+    assert caplog.text.count("zcard") == 1
