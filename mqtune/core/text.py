@@ -29,6 +29,31 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
+#: What a text begins with that a spreadsheet takes for a formula, and the mark before it that says that it is none.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_NO_FORMULA: Final = "'"
+
+
+def cell_text(text: str) -> str:
+    """Return *text* for a cell of a CSV file, marked where a spreadsheet would run it: an error of a trial may be a formula."""
+    is_formula = text.lstrip(_NO_FORMULA).startswith(_FORMULA) and not _is_numeral(text)
+    return f"{_NO_FORMULA}{text}" if is_formula else text
+
+
+def text_of_cell(cell: str) -> str:
+    """Return the text that ``cell_text`` has made a cell of."""
+    text = cell.removeprefix(_NO_FORMULA)
+    return text if cell_text(text) == cell else cell
+
+
+def _is_numeral(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the values of a nested dict under names such as ``layers.width``; an empty dict is a value."""
     for key, value in values.items():

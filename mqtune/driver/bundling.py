@@ -39,11 +39,37 @@ logger = logging.getLogger(__name__)
 IGNORE_FILE: Final = ".mqtuneignore"
 #: A file as large as this is hardly code, and each worker fetches it.
 BIG_BYTES: Final = 4 << 20
+#: How git marks a file that it doesn't track.
+_UNTRACKED: Final = "?"
 #: How long git may take to list a project's files: some seconds for a very large one on a network disk.
 _GIT_S: Final = 60.0
+#: Names that a file with nothing but a key or a password has, and what such a name ends with.
+_KEYS: Final = (
+    "api_key",
+    "api-key",
+    "apikey",
+    "access_key",
+    "access_token",
+    "auth_token",
+    "api_token",
+    "password",
+    "secret",
+)
+_PLAIN: Final = ("", ".txt", ".json", ".y*ml", ".toml", ".ini", ".cfg")
 #: What is never packed: names that passwords and private keys have, and what is no code.
 _SECRETS: Final = (
-    *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keytab", "*.kdbx", "*.ppk"),
+    *(f"*{key}{plural}{ending}" for key in _KEYS for plural in ("", "s") for ending in _PLAIN),
+    *("*.env", "*.env.*", ".envrc", ".flaskenv", "*.tfstate", "*.tfstate.*", "*.tfvars", "token", "token.txt"),
+    *(
+        "*service_account*.json",
+        "*service-account*.json",
+        "kaggle.json",
+        ".s3cfg",
+        ".boto",
+        ".passwd-s3fs",
+        "rclone.conf",
+    ),
+    *("*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keytab", "*.kdbx", "*.ppk"),
     *(
         "id_rsa*",
         "id_dsa*",
@@ -56,8 +82,8 @@ _SECRETS: Final = (
         ".htpasswd",
         ".pgpass",
     ),
-    *("credentials", "*credentials*.json", "*credentials*.y*ml", "client_secret*.json", "service-account*.json"),
-    *("secrets.json", "secrets.y*ml", "secrets.toml", ".git-credentials", ".dockercfg", "kubeconfig"),
+    *("credentials", "*credentials*.json", "*credentials*.y*ml", "client_secret*.json"),
+    *(".git-credentials", ".dockercfg", ".my.cnf", ".vault*", "kubeconfig", "*.kubeconfig", "*.ovpn"),
 )
 _SAMPLES: Final = ("*.example", "*.sample", "*.template", "*.pub")
 #: A notebook changes whenever it is saved, and no worker can import it.
@@ -279,7 +305,10 @@ def bring(
 
 
 def _listed(folder: Path) -> list[str]:
-    """Return the paths of a folder's files: those that git tracks or would, or all but hidden ones and installed packages."""
+    """Return the paths of a folder's files: those that git tracks or would, or all but installed packages.
+
+    Hidden ones, and those in hidden folders, are among them only if git tracks them: tools keep what is a person's own there.
+    """
     names = _of_git(folder) or list(islice(_walked(folder), _MOST_LISTED))
     if len(names) >= _MOST_LISTED:
         raise ConfigurationError(
@@ -292,7 +321,7 @@ def _listed(folder: Path) -> list[str]:
 def _of_git(folder: Path) -> list[str]:
     """Return what git lists; empty without git, outside a work tree, and where all of it is ignored."""
     # Not a program that the folder's configuration names.
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "ls-files", "-z", "--cached", "--others"]
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "ls-files", "-z", "-t", "--cached", "--others"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         said = subprocess.run(
@@ -306,7 +335,10 @@ def _of_git(folder: Path) -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     found: list[str] = []
-    for name in dict.fromkeys(os.fsdecode(each) for each in said.split(b"\0") if each):
+    for each in dict.fromkeys(os.fsdecode(each) for each in said.split(b"\0") if each):
+        mark, _, name = each.partition(" ")
+        if mark == _UNTRACKED and _is_private(name):
+            continue
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             # A submodule, or another work tree within this one.
@@ -320,11 +352,18 @@ def _walked(folder: Path) -> Iterator[str]:
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(each for each in folders if _is_walked(Path(where, each)))
         for name in files:
+            if _is_private(name):
+                continue
             yield os.path.relpath(os.path.join(where, name), folder)
 
 
 def _is_walked(folder: Path) -> bool:
     return not folder.name.startswith(".") and folder.name not in _SKIPPED and not (folder / "pyvenv.cfg").exists()
+
+
+def _is_private(name: str) -> bool:
+    """Whether a file is hidden, or in a hidden folder; one that looks like a secret is not left out unsaid."""
+    return any(part.startswith(".") for part in PurePath(name).parts) and not _is_secret(name)
 
 
 def _is_inside(folder: Path, path: Path) -> bool:

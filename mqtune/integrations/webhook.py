@@ -7,11 +7,14 @@ import json
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import printable
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.results.display import best_text, counts_text
 
@@ -29,6 +32,17 @@ _WAITS_S: Final = (0.5, 1.0)
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for a refusal: it would become a GET without the text, of whatever place the answer names."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
+
+
+_opener: Final = urllib.request.build_opener(_NoRedirects)
+_WORDS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
 class Webhook(Callback):
     """Posts ``{"text": …}`` as JSON, which Slack, Mattermost and Discord's ``/slack`` addresses take, when an experiment ends.
 
@@ -40,17 +54,12 @@ class Webhook(Callback):
         failures: whether to tell of failed trials, too.
 
     Raises:
-        ConfigurationError: the address is neither.
+        ConfigurationError: the address is neither, or has characters that no address has.
     """
 
     def __init__(self, url: str, *, failures: bool = True) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(
-                f"Webhook: the address must begin with https:// or http://, not {parts.scheme or 'nothing'}://"
-            )
         self._url = url
-        self._host = parts.hostname
+        self._host = _host_of(url)
         self._tells_failures = failures
         self._failures = 0
         self._experiment: Experiment | None = None
@@ -90,14 +99,44 @@ class Webhook(Callback):
         data = json.dumps({"text": html.escape(text[:_MOST_CHARS], quote=False)}).encode()
         request = urllib.request.Request(self._url, data, {"Content-Type": "application/json"})  # noqa: S310 - checked
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - as above
+            with _opener.open(request, timeout=_TIMEOUT_S):
                 return True
         except urllib.error.HTTPError as error:
             error.close()
             if is_last or error.code not in _PASSING:
-                raise ConnectionError(f"the webhook at {self._host} answered {error.code} {error.reason}") from None
+                # Not in the server's words, in which it may repeat the address.
+                words = _WORDS.get(error.code, "")
+                raise ConnectionError(f"the webhook at {self._host} answered {error.code} {words}".rstrip()) from None
         except OSError as error:
             if is_last:
-                reason = getattr(error, "reason", error)
+                reason = printable(str(getattr(error, "reason", error)))
                 raise ConnectionError(f"the webhook at {self._host} can't be reached: {reason}") from None
+        except (HTTPException, ValueError) as error:
+            # Their texts have what the server has said.
+            if is_last:
+                kind = type(error).__name__
+                raise ConnectionError(f"the webhook at {self._host} answered no HTTP ({kind})") from None
         return False
+
+
+def _host_of(url: str) -> str:
+    """Return the host of an address; no error repeats the address.
+
+    Raises:
+        ConfigurationError: it is no address.
+    """
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        raise ConfigurationError(
+            "Webhook: the address has a space, a control character or a letter beyond ASCII; write these as %20 and the like"
+        )
+    try:
+        parts = urlsplit(url)
+        # A port that is no number is found only now.
+        scheme, host, _ = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        raise ConfigurationError("Webhook: the address's host or port can't be read") from None
+    if scheme not in ("http", "https") or not host:
+        raise ConfigurationError(
+            f"Webhook: the address must begin with https:// or http://, not {scheme or 'nothing'}://"
+        )
+    return host

@@ -21,7 +21,7 @@ from mqtune.core.events import (
     Reports,
     TrialStaged,
 )
-from mqtune.core.text import cell_value, names_in_words
+from mqtune.core.text import cell_value, names_in_words, text_of_cell
 from mqtune.core.trial import ITERATION, AttemptEnd, Config, Intent, Metrics, TrialId, TrialStatus, is_number
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -203,8 +203,11 @@ def read_csv(path: Path, metric: str, mode: str) -> Foreign:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             table = csv.DictReader(file)
-            names = list(table.fieldnames or ())
-            rows = [{name: text for name, text in row.items() if name and isinstance(text, str)} for row in table]
+            table.fieldnames = names = [text_of_cell(name) for name in table.fieldnames or ()]
+            rows = [
+                {name: text_of_cell(text) for name, text in row.items() if name and isinstance(text, str)}
+                for row in table
+            ]
     except (OSError, UnicodeError, csv.Error) as error:
         raise ConfigurationError(f"{path} can't be read: {error}") from error
     if metric not in names and f"metrics.{metric}" not in names:

@@ -21,7 +21,7 @@ from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
 from mqtune.core.scope import ScopedValue, checked_scope
-from mqtune.core.text import flatten, names_in_words, say_in_one_line
+from mqtune.core.text import cell_text, flatten, names_in_words, say_in_one_line
 from mqtune.core.trial import (
     ITERATION,
     Attempt,
@@ -64,14 +64,21 @@ def _summary(trial: Trial) -> Row:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Return rows as CSV under one header; NaN is nan, infinities are inf and -inf, and a missing value is empty."""
-    names = {name: None for row in rows for name in row}
+    """Return rows as CSV under one header; NaN is nan, infinities are inf and -inf, and a missing value is empty.
+
+    A text that a spreadsheet would take for a formula has a ``'`` before it.
+    """
+    names = in_order({name: None for row in rows for name in row})
     text = io.StringIO()
-    writer = csv.DictWriter(text, in_order(names), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: json_text(v) if isinstance(v, list | tuple | bytes) else v for k, v in row.items()})
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell_text, names))
+    writer.writerows([_cell(row.get(name, "")) for name in names] for row in rows)
     return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    value = json_text(value) if isinstance(value, list | tuple | bytes) else value
+    return cell_text(value) if isinstance(value, str) else value
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

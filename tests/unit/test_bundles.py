@@ -60,7 +60,8 @@ def test_git_says_which_files_are_packed_and_neither_secrets_nor_links_out_are(
     (root / "run.sh").write_text("#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
     git(root, "init")
-    git(root, "add", "train.py", "gone.py")
+    write(root, ".envrc", ".s3cfg", ".idea/workspace.xml", ".secrets/x.py", ".tracked/conf.py", ".old.env.sample")
+    git(root, "add", "train.py", "gone.py", ".gitignore", ".env.example", ".env", ".tracked/conf.py")
     (root / "gone.py").unlink()
     inner = root / "inner"
     write(inner, "of_submodule.py", "build/ignored.py")
@@ -69,20 +70,64 @@ def test_git_says_which_files_are_packed_and_neither_secrets_nor_links_out_are(
 
     with caplog.at_level(logging.WARNING):
         found = packed(root, root)
-    files = {".gitignore", ".env.example", "train.py", "new.py", "pkg/a.py", "inside.py", "run.sh"}
-    assert {*found} == files | {"inner/of_submodule.py", "inner/.gitignore"}
+    files = {".gitignore", ".env.example", ".tracked/conf.py", "train.py", "new.py", "pkg/a.py", "inside.py", "run.sh"}
+    assert {*found} == files | {"inner/of_submodule.py"}
     assert [name for name, file in found.items() if file.is_executable] == ["run.sh"]
     secrets, links = [record.getMessage() for record in caplog.records]
-    assert "4 look like secrets, and stay here: .env, " in secrets
-    assert secrets.endswith("keys/id_rsa, keys/server.pem")
+    assert "6 look like secrets, and stay here: .envrc, .s3cfg, conf/my-credentials.json, keys/id_rsa, " in secrets
     assert links.endswith("lead out of it, or to folders, and stay here: out")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "prod.env",
+            "config.env",
+            "prod.env.local",
+            "service_account.json",
+            "gcp-service-account-1.json",
+            "kaggle.json",
+        ),
+        *(
+            "api_key.txt",
+            "openai_api_key",
+            "API_KEYS.json",
+            "terraform.tfstate",
+            "terraform.tfstate.backup",
+            "x.tfvars",
+        ),
+        *("db_password.txt", "passwords.yaml", "client_secret.json", "secrets.toml", "token", "hf_access_token.txt"),
+        *("aws_credentials.json", "rclone.conf", "signing.p8", "kubeconfig"),
+    ],
+)
+def test_what_is_named_like_a_secret_is_not_packed(tmp_path: Path, name: str):
+    write(tmp_path, "train.py", f"conf/{name}")
+
+    assert {*packed(tmp_path, tmp_path)} == {"train.py"}
+
+
+def test_code_and_models_with_words_of_secrets_in_their_names_are_packed(tmp_path: Path):
+    names = ["api_keys.py", "tokenizer.json", "added_tokens.json", "password_strength.py", "secretary.csv", "env.py"]
+    names += ["prod.env.example", "environment.yml", "special_tokens_map.json"]
+    write(tmp_path, *names)
+
+    assert {*packed(tmp_path, tmp_path)} == {*names}
 
 
 def test_without_git_the_ignore_file_says_what_is_left_out(tmp_path: Path):
     write(tmp_path, "train.py", "a/data/x.csv", "data/y.csv", "a/model.bin", "docs/deep/z.md", "docs/z.md", "data.py")
-    write(tmp_path, "a/__pycache__/train.pyc", ".hidden/x.py", "venv/pyvenv.cfg", "venv/lib/x.py", "node_modules/x.js")
+    write(
+        tmp_path,
+        "a/__pycache__/train.pyc",
+        ".hidden/x.py",
+        "a/.hidden.py",
+        "venv/pyvenv.cfg",
+        "venv/lib/x.py",
+        "node_modules/x.js",
+    )
     write(tmp_path, ".mqtuneignore", content="# no code\n\ndata/\n*.bin\ndocs/*.md\n")
-    assert {*packed(tmp_path, tmp_path)} == {"train.py", "docs/deep/z.md", "data.py", ".mqtuneignore"}
+    assert {*packed(tmp_path, tmp_path)} == {"train.py", "docs/deep/z.md", "data.py"}
     write(tmp_path, ".mqtuneignore", content="!data/x.csv\n")
     with pytest.raises(ConfigurationError, match=r"mqtuneignore has '!data/x.csv'.*knows neither ! nor \*\*"):
         packed(tmp_path, tmp_path)

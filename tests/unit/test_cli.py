@@ -43,6 +43,14 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
     assert said in shown.output
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "head"])
+def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: str) -> None:
+    done = CliRunner().invoke(group, ["optuna-dashboard", "mine", "--host", host])
+
+    assert isinstance(done.exception, ConfigurationError)
+    assert "--no-login" in str(done.exception)
+
+
 def test_two_formats_at_once_are_refused(mqtune_home: Path) -> None:
     Book(mqtune_home / "mine").save()
 

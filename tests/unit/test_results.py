@@ -18,11 +18,12 @@ from click.testing import CliRunner
 from mqtune.cli import show
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.text import text_of_cell
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.display import best_text
-from mqtune.results.results import Results
+from mqtune.results.results import Results, csv_text
 
 NAN, INF = math.nan, math.inf
 
@@ -494,6 +495,18 @@ def test_csv_has_a_row_a_trial_and_keeps_nan_infinity_and_every_digit(tmp_path: 
     assert first["config.name"] == 'say "a,b"\n'
     assert float(second["best"]) == 0.1 + 0.2
     assert second["config.lr"] == ""
+
+
+def test_no_text_in_a_csv_is_a_formula_and_who_reads_it_has_it_as_it_was():
+    formulas = ["=cmd|' /C calc'!A0", "+1+1", "@SUM(A1)", "-2+3", "\t=1", "'=kept"]
+    texts = [*formulas, "-7", "'quoted", "plain", "1e-3"]
+
+    header, *lines = csv.reader(csv_text([{"=name": each, "loss": -1.5} for each in texts]).splitlines())
+
+    assert header == ["'=name", "loss"]
+    assert [cell for cell, _ in lines] == [*(f"'{each}" for each in formulas), *texts[len(formulas) :]]
+    assert {number for _, number in lines} == {"-1.5"}
+    assert [text_of_cell(cell) for cell, _ in lines] == texts
 
 
 def test_json_lines_are_standard_json_with_all_values_in_them(tmp_path: Path):

@@ -15,6 +15,9 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.integrations import webhook
 from mqtune.integrations.webhook import Webhook
 
+#: The answer that is none.
+NO_HTTP = 0
+
 
 class Chat(HTTPServer):
     """Takes messages, and answers with the codes that it is given, then with 200."""
@@ -37,9 +40,18 @@ class Taking(BaseHTTPRequestHandler):
         code = self.server.answers.pop(0) if self.server.answers else 200
         if code == 200:
             self.server.texts.append(body["text"])
-        self.send_response(code)
+        if code == NO_HTTP:
+            self.wfile.write(b"\x1b[2J" + self.path.encode() + b"\r\n\r\n")
+            return
+        self.send_response(code, f"\x1b[31m no {self.path}")
+        if code == 302:
+            self.send_header("Location", f"{self.server.url}/elsewhere")
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.texts.append(f"GET {self.path}")
+        self.send_error(404)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -110,15 +122,26 @@ def test_a_message_is_tried_again_while_the_server_is_busy(
     assert len(chat.texts) == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (404, "answered 404 Not Found"),
+        (302, "answered 302 Found"),
+        (599, "answered 599"),
+        (NO_HTTP, "answered no HTTP (BadStatusLine)"),
+    ],
+)
 def test_a_refusal_is_said_without_the_address_and_the_experiment_has_ended(
-    chat: Chat, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    chat: Chat, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: int, said: str
 ) -> None:
-    chat.answers = [404] * 9
+    chat.answers = [answer] * 9
 
     run(Webhook(chat.url, failures=False), tmp_path, monkeypatch)
 
-    assert "the webhook at 127.0.0.1 answered 404 Not Found" in caplog.text
+    assert f"the webhook at 127.0.0.1 {said}" in caplog.text
     assert "secret" not in caplog.text
+    assert "\x1b" not in caplog.text
+    assert chat.texts == []
     assert mqtune.Results.load("mine").outcome == "finished"
 
 
@@ -129,6 +152,19 @@ def test_a_server_that_is_not_there_is_said_without_the_address(
 
     assert "the webhook at 127.0.0.1 can't be reached: " in caplog.text
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://h/T0/a b", "https://h/T0\t", "https://h/T0/\x1b", "https://h:T0/x", "https://[T0/x", "https://h/T0ü"],
+)
+def test_an_address_that_can_not_be_one_is_refused_at_once_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^Webhook: the address") as refused:
+        Webhook(url)
+
+    assert "T0" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "hooks.example.com/x", "https://"])
