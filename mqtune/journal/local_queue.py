@@ -45,7 +45,11 @@ class LocalQueue:
             BrokerUnavailable: no server answers.
         """
         message = encode_task(task)
-        retrying(lambda: self._client.execute_command("LPUSH", queue, message), patience_s=self._patience_s)
+        retrying(
+            lambda: self._client.execute_command("LPUSH", queue, message),
+            patience_s=self._patience_s,
+            closing=self._closing,
+        )
 
     def take(self, queue: str) -> Task | None:
         """Wait for the next task and take it; None when none came for some seconds, or a malformed one.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accounts import Accounts
 from running import running_worker
 from trainables_failing import BROKEN_DEVICE, BROKEN_WORKER, fails_where_it_is_broken
 
@@ -43,14 +45,18 @@ def assert_each_failed_once_at_most(trials: list[Trial]) -> None:
 
 
 def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(tmp_path: Path) -> None:
-    server = EmbeddedServer.start(tmp_path / "server")
     options = ("--gpus", "0", "--slots", "1")
     with (
-        server,
-        running_worker(server.url, tmp_path / "1.log", *options, name="broken", environment={BROKEN_WORKER: "1"}),
-        running_worker(server.url, tmp_path / "2.log", *options, name="sound"),
+        EmbeddedServer.start(tmp_path / "server") as server,
+        contextlib.closing(Accounts(server.url)) as accounts,
     ):
-        trials = run(server.url)
+        broker = accounts.make("worker")
+        with (
+            running_worker(broker, tmp_path / "1.log", *options, name="broken", environment={BROKEN_WORKER: "1"}),
+            running_worker(broker, tmp_path / "2.log", *options, name="sound"),
+        ):
+            trials = run(accounts.make("driver"))
+        assert accounts.refused() == []
 
     assert_each_failed_once_at_most(trials)
     pairs = [pair for trial in trials for pair in itertools.pairwise(trial.attempts)]
