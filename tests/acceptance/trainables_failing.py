@@ -17,6 +17,6 @@ SOUND_S: Final = 0.3
 
 def fails_where_it_is_broken(config: dict[str, Any]) -> None:
     if BROKEN_WORKER in os.environ or os.environ.get(BROKEN_DEVICE) == os.environ.get("CUDA_VISIBLE_DEVICES", "none"):
-        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        raise RuntimeError("not here")
     time.sleep(SOUND_S)
     mqtune.report({"loss": config["x"]})
