@@ -180,7 +180,7 @@ class Journal(ABC):
     on_loss: OnLoss = OnLoss()
     #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.
     waits: Callable[[], str] = staticmethod(_nothing)
-    #: The number of times that this object had to reconnect, in which the server may have lost data.
+    #: The number of times that the server was away, a connection broke or led to another server: it may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
     keeps: bool = True
