@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +20,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pages import ROOT
 from test_compose import check_command, compose, worker_variables
+from waiting import DEADLINE_S, eventually
 
 from mqtune.cli.worker import settings_from_environment
 from mqtune.core.keys import ExperimentKeys
@@ -110,26 +115,107 @@ def test_a_pods_worker_has_its_own_settings_and_time_to_hand_its_trials_back(mon
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_script_for_slurm_is_a_shell_script_that_takes_the_signal_itself(script: Path) -> None:
+def test_a_script_for_slurm_is_a_shell_script_with_what_slurm_needs(script: Path) -> None:
     text = script.read_text()
 
     check_shell(text)
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text, re.MULTILINE))
     assert options.keys() >= {"job-name", "time", "requeue", "signal"}
-    assert options["signal"].startswith("B:TERM@")
-    (last,) = re.findall(r"^exec (.*)$", text, re.MULTILINE)
-    assert text.rstrip().endswith(f"exec {last}")
+    assert options["signal"].startswith("B:USR1@")
+    assert options["open-mode"] == "append", "a job that is requeued goes on with its log"
+
+
+#: A worker, or a driver, that ends with this code when it gets SIGTERM, and by itself when there is a file that says so.
+PROGRAM: Final = """#!/bin/bash
+trap 'echo told >> "$JOB/said"; exit {code}' TERM
+echo begun >> "$JOB/said"
+while [[ ! -e $JOB/end ]]; do sleep 0.02; done
+exit 7
+"""
+
+
+class Job:
+    """A script for Slurm that runs with a fake worker or driver, and a fake ``scontrol``."""
+
+    def __init__(self, script: Path, folder: Path, code: int) -> None:
+        programs = folder / "bin"
+        programs.mkdir()
+        (folder / ".config" / "mqtune").mkdir(parents=True)
+        (folder / ".config" / "mqtune" / "broker").write_text(BROKER)
+        own = PROGRAM.format(code=code)
+        for name, text in {"mqtune": own, "python": own, "scontrol": '#!/bin/bash\necho "$@" >> "$JOB/said"\n'}.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        self.folder = folder
+        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder), "JOB": str(folder)}
+        environment |= {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "2"}
+        self.process = subprocess.Popen(
+            ["bash", str(script), "tune.py"], env=environment, cwd=folder, start_new_session=True
+        )
+
+    @property
+    def said(self) -> list[str]:
+        said = self.folder / "said"
+        return said.read_text().splitlines() if said.exists() else []
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[[str, int], Job]]:
+    jobs: list[Job] = []
+
+    def begin(name: str, code: int) -> Job:
+        jobs.append(Job(DEPLOY / "slurm" / f"{name}.sbatch", tmp_path, code))
+        eventually(lambda: jobs[-1].said == ["begun"])
+        return jobs[-1]
+
+    yield begin
+    for one in jobs:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "code", "requeued"),
+    [
+        ("worker", signal.SIGUSR1, 0, True),
+        ("worker", signal.SIGUSR1, 1, True),
+        ("worker", signal.SIGTERM, 0, False),
+        ("driver", signal.SIGUSR1, 143, True),
+        ("driver", signal.SIGUSR1, 0, False),
+        ("driver", signal.SIGTERM, 143, False),
+    ],
+)
+def test_a_job_of_slurms_is_requeued_when_its_time_is_up_and_not_when_it_is_cancelled(
+    job: Callable[[str, int], Job], name: str, number: signal.Signals, code: int, *, requeued: bool
+) -> None:
+    one = job(name, code)
+    one.process.send_signal(number)
+
+    assert one.process.wait(DEADLINE_S) == code
+    assert one.said == ["begun", "told", *(["requeue 12"] if requeued else [])]
+
+
+@pytest.mark.parametrize("name", ["worker", "driver"])
+def test_a_job_of_slurms_whose_program_ends_by_itself_ends_as_that_does(
+    job: Callable[[str, int], Job], tmp_path: Path, name: str
+) -> None:
+    one = job(name, 0)
+    (tmp_path / "end").touch()
+
+    assert one.process.wait(DEADLINE_S) == 7
+    assert one.said == ["begun"]
 
 
 def test_slurm_leaves_the_worker_the_time_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", BROKER)
     text = (DEPLOY / "slurm" / "worker.sbatch").read_text()
-    (before,) = re.findall(r"--signal=B:TERM@(\d+)", text)
+    (before,) = re.findall(r"--signal=B:USR1@(\d+)", text)
     (grace,) = re.findall(r"MQTUNE_GRACE=(\d+)", text)
 
     assert int(before) > shutdown_s(float(grace))
     assert set(re.findall(r"\b(MQTUNE_\w+)=", text)) <= worker_variables()
-    (command,) = re.findall(r"^exec (mqtune .*)$", text, re.MULTILINE)
+    (command,) = re.findall(r"^(mqtune .*) &$", text, re.MULTILINE)
     check_command(shlex.split(command.replace("$SLURM_JOB_ID", "12")))
 
 
