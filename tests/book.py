@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Book:
         max_failures: int = 0,
         accept_no_report: bool = False,
         code_files: dict[str, str] | None = None,
+        outcome_constraints: Sequence[str] = (),
     ):
         self.folder = folder
         self.entries: list[Entry] = []
@@ -52,6 +54,7 @@ class Book:
             "max_trials": 4,
             "accept_no_report": accept_no_report,
             "code_files": code_files or {},
+            "searcher": {"searcher": "random", "outcome_constraints": list(outcome_constraints)},
         }
         self._write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 

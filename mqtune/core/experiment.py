@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -112,6 +113,7 @@ class Experiment:
         max_failures: how often a trial may fail in user code and run again; -1 for any number.
         max_lost: how many attempts in a row a trial may lose without coming further, and run again; -1 for any number.
         accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
+        outcome_constraints: bounds on what trials report, such as "latency <= 10".
     """
 
     def __init__(
@@ -123,9 +125,10 @@ class Experiment:
         max_failures: int = 0,
         max_lost: int = LOST_BUDGET,
         accept_no_report: bool = False,
+        outcome_constraints: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.objective = Objective.of(metric, mode)
+        self.objective = Objective.of(metric, mode, outcome_constraints)
         #: The metric and its mode where it is one; else an empty text.
         self.metric = self.objective.metrics[0] if self.objective.is_single else ""
         self.mode = self.objective.modes[0]
@@ -164,8 +167,8 @@ class Experiment:
         #: Whether any report had a number for the metric.
         self.metric_seen = False
         self._sign = 1.0 if self.mode == "min" else -1.0
-        #: With several metrics, the trials that have a point: those that have ended and no other such one dominates, and those that
-        #: have not ended.
+        #: With several metrics, the feasible trials that have a point: those that have ended and no other such one dominates, and those
+        #: that have not ended.
         self._front: dict[TrialId, Trial] = {}
         self._open: dict[TrialId, Trial] = {}
         self._answered: deque[str] = deque(maxlen=ANSWERED_COUNT)
@@ -197,6 +200,13 @@ class Experiment:
     def is_better(self, value: float, than: float) -> bool:
         """Whether *value* beats *than* in the experiment's mode; anything beats NaN."""
         return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
+
+    def is_feasible(self, trial: Trial) -> bool:
+        """Whether the report that a trial counts with keeps to the outcome constraints.
+
+        That is its best one of those which do, or else its best one; with several metrics the last one that has all of them.
+        """
+        return self.objective.is_feasible(trial.best_metrics)
 
     def state(self) -> Body:
         """Return what its events have made of it, as values that msgpack can carry and ``restore`` brings back."""
@@ -337,18 +347,26 @@ class Experiment:
         trial.has_metric = self.metric_seen = True
         if not has_nan(point):
             trial.best_metrics, trial.point = report.metrics, point
-            self._open[trial.id] = trial
+            if self.is_feasible(trial):
+                self._open[trial.id] = trial
+            else:
+                self._open.pop(trial.id, None)
 
     def _score(self, trial: Trial, value: float, report: Report) -> None:
         trial.metric_sum += value
         trial.metric_count += 1
-        best = trial.best_value
+        best, is_feasible = trial.best_value, True
+        if self.objective.constraints:
+            is_feasible, was_feasible = self.objective.is_feasible(report.metrics), self.is_feasible(trial)
+            if was_feasible and not is_feasible:
+                return
+            best = best if was_feasible is is_feasible else math.nan
         # As ``is_better`` has it, without its call: most reports of a flood end here.
         if best == best and self._sign * value >= self._sign * best:  # noqa: PLR0124 - NaN is not itself
             return
         trial.best_value = value
         trial.best_metrics = report.metrics
-        if self.best is None or self.is_better(value, self.best.best_value):
+        if is_feasible and (self.best is None or self.is_better(value, self.best.best_value)):
             self.best = trial
 
     def _advance(self, trial: Trial, status: TrialStatus, reason: str, by: str, at: float) -> None:
@@ -373,7 +391,7 @@ class Experiment:
             self.best = None
             for other in self.trials.values():
                 value = other.best_value
-                if value == value and not other.is_abandoned:  # noqa: PLR0124 - NaN is not itself
+                if value == value and not other.is_abandoned and self.is_feasible(other):  # noqa: PLR0124 - NaN is not itself
                     is_best = self.best is None or self.is_better(value, self.best.best_value)
                     self.best = other if is_best else self.best
 

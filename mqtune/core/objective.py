@@ -1,8 +1,9 @@
-"""What an experiment optimises: one metric or several; and which of several points none of the others dominates."""
+"""What an experiment optimises: one metric or several, within bounds; and which of several points none of the others dominates."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
@@ -16,23 +17,82 @@ Mode = Literal["min", "max"]
 Metric = str | Sequence[str]
 Modes = Mode | Sequence[Mode]
 
+#: Where the description of a searcher has them.
+OUTCOME_CONSTRAINTS: Final = "outcome_constraints"
+_BOUND: Final = re.compile(r"\s*(?P<metric>[^*<>=]*[^*<>=\s])\s*(?P<relation>[<>]=)\s*(?P<bound>[-+.\deE]+)\s*")
+
 #: What to give where a metric is not a name.
 METRIC_KEY: Final = "the key of the metric in the reports"
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomeConstraint:
+    """A bound on a metric that trials report."""
+
+    metric: str
+    relation: Literal["<=", ">="]
+    bound: float
+
+    @classmethod
+    def of(cls, text: object) -> OutcomeConstraint:
+        """Return the constraint that users spell as "latency <= 10".
+
+        Raises:
+            ConfigurationError: it is not one metric, "<=" or ">=", and a number.
+        """
+        found = _BOUND.fullmatch(text) if isinstance(text, str) else None
+        if found is not None:
+            try:
+                bound = float(found["bound"])
+            except ValueError:
+                bound = math.nan
+            if math.isfinite(bound):
+                return cls(found["metric"], "<=" if found["relation"] == "<=" else ">=", bound)
+        raise ConfigurationError(
+            f'outcome_constraints: {text!r} is not a metric, "<=" or ">=", and a number, such as "latency <= 10"; '
+            "report a sum as a metric of its own"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.relation} {self.bound:g}"
+
+    def excess(self, metrics: Metrics) -> float:
+        """Return by how much a report violates it, 0 or less where it does not; NaN where the report has no number for the metric."""
+        value = metrics.get(self.metric)
+        if not is_number(value):
+            return math.nan
+        return value - self.bound if self.relation == "<=" else self.bound - value
+
+
+def outcome_constraints(given: object) -> tuple[OutcomeConstraint, ...]:
+    """Return the constraints that users spell as a list of texts.
+
+    Raises:
+        ConfigurationError: it is no list, which a text is not either, or as ``OutcomeConstraint.of``.
+    """
+    if not isinstance(given, list | tuple):
+        raise ConfigurationError(f'outcome_constraints={given!r:.80} is no list; write ["latency <= 10"]')
+    return tuple(map(OutcomeConstraint.of, given))
+
+
+@dataclass(frozen=True, slots=True)
 class Objective:
-    """The metrics that an experiment optimises, each with its mode; the one metric is empty where there is none."""
+    """The metrics that an experiment optimises, each with its mode, and bounds on what trials report.
+
+    The one metric is empty where there is none.
+    """
 
     metrics: tuple[str, ...]
     modes: tuple[Mode, ...]
+    constraints: tuple[OutcomeConstraint, ...] = ()
 
     @classmethod
-    def of(cls, metric: Metric, mode: Modes) -> Objective:
+    def of(cls, metric: Metric, mode: Modes, constraints: Sequence[str] = ()) -> Objective:
         """Return what users spell as a metric and its mode, or as a list of each; one mode may stand for all metrics.
 
         Raises:
-            ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric.
+            ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric, or a
+                constraint is none.
         """
         metrics = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
         modes: tuple[Any, ...] = tuple(mode) if isinstance(mode, list | tuple) else (mode,) * len(metrics)
@@ -44,7 +104,7 @@ class Objective:
             checks.one_of("", "mode", each, ("min", "max"))
         if len(set(metrics)) < len(metrics):
             raise ConfigurationError(f"metric={metric!r}: a metric is there twice")
-        return cls(metrics, modes)
+        return cls(metrics, modes, outcome_constraints(constraints))
 
     @property
     def is_single(self) -> bool:
@@ -67,6 +127,10 @@ class Objective:
     def mode_of(self, metric: str) -> Mode | None:
         """Return the mode of a metric; None for one that isn't optimised."""
         return dict(zip(self.metrics, self.modes, strict=True)).get(metric)
+
+    def is_feasible(self, metrics: Metrics) -> bool:
+        """Whether a report has all metrics that are constrained, and keeps to the constraints."""
+        return all(each.excess(metrics) <= 0 for each in self.constraints)
 
     def values(self, metrics: Metrics) -> tuple[float, ...] | None:
         """Return the values of the metrics in a report; None where one of them is missing, or no number."""

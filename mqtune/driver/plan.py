@@ -120,7 +120,8 @@ class Plan:
         self._learnt: Definition = {}
         self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
         self._searcher = self._chosen_searcher()
-        self.objective = Objective.of(settings.metric, settings.mode)
+        constraints = () if self._searcher is None else self._searcher.outcome_constraints
+        self.objective = Objective.of(settings.metric, settings.mode, constraints)
         if self.warm_start is not None:
             self.warm_start.check_objective(self.objective)
         if self._searcher is not None:
@@ -145,6 +146,7 @@ class Plan:
             max_failures=failures.max_failures,
             max_lost=failures.max_lost,
             accept_no_report=failures.accept_no_report,
+            outcome_constraints=constraints,
         )
 
     def _chosen_searcher(self) -> Searcher | None:

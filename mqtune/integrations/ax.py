@@ -7,7 +7,6 @@ import copy
 import logging
 import math
 import random
-import re
 import statistics
 import threading
 import warnings
@@ -17,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.objective import Mode, Objective
+from mqtune.core.objective import OUTCOME_CONSTRAINTS, Mode, Objective
+from mqtune.core.objective import outcome_constraints as constraints_of
 from mqtune.core.registry import Description
+from mqtune.core.text import names_in_words
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.search.base import WAIT, PastTrial, Searcher, Suggestion, fingerprint
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal
@@ -60,7 +61,6 @@ METHODS: Final = ("fast", "quality", "random_search")
 _SIGNS: Final = {"min": "-", "max": ""}
 #: What Ax warns of at each suggestion for several metrics: its own code, and that there are no bounds on them.
 _WARNINGS: Final = ("To copy construct from a tensor", "Encountered a `MultiObjective` without objective thresholds")
-_CONSTRAINT: Final = re.compile(r"\s*(?P<metric>[^*<>=]*[^*<>=\s])\s*(?P<rest>[<>]=\s*[-+.\deE]+)\s*")
 #: The share of a normal distribution that is left out at each end: Ax's ranges have bounds.
 _TAIL: Final = 1e-6
 #: Values at an early time count only if trials differ there by this share of what they differ by at the time where they do most.
@@ -155,7 +155,8 @@ class AxSearcher(Searcher):
             which is copied: with its space (``ax_space.space_of``), its constraints, the trials that it has, and its generation
             strategy, or else "fast".
         outcome_constraints: what metrics must be kept to, such as "latency <= 10": one metric in each, which trials report and
-            Ax models; of several metrics also those that are optimised. Ax may try what turns out not to keep to it.
+            Ax models; of several metrics also those that are optimised. Ax may try what turns out to violate them; such a trial is
+            never the best, nor on the Pareto front. A Client has its own, which results don't know.
         seed: None for the experiment's.
 
     Raises:
@@ -176,17 +177,17 @@ class AxSearcher(Searcher):
                 f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy or a "
                 "Client of Ax"
             )
-        self._constraints = [_constraint(each) for each in _listed(outcome_constraints)]
+        #: The metrics that are constrained.
+        self._constrained = list(dict.fromkeys(each.metric for each in constraints_of(outcome_constraints)))
+        self.outcome_constraints = list(outcome_constraints)
         #: The client to begin with, if one was given.
         self._given = strategy if isinstance(strategy, Client) else None
         if self._given is not None:
             if outcome_constraints:
                 raise ConfigurationError("AxSearcher: a Client has outcome_constraints of its own")
-            outcome_constraints = constrained(self._given)
-            self._constraints = [(metric, "") for metric in outcome_constraints]
+            self._constrained = constrained(self._given)
             strategy = self._given._maybe_generation_strategy or METHODS[0]
         self._strategy = strategy
-        self._outcome_constraints = outcome_constraints
         self._seed = seed
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, _Record] = {}
@@ -224,9 +225,9 @@ class AxSearcher(Searcher):
         super().check_objective(objective)
         if self._given is not None:
             check_objective(objective, self._given)
-        elif objective.is_single and objective.metrics[0] in [metric for metric, _ in self._constraints]:
+        elif objective.is_single and objective.metrics[0] in self._constrained:
             raise ConfigurationError(
-                f"AxSearcher: outcome_constraints={list(self._outcome_constraints)!r} are also on {objective}, the one metric "
+                f"AxSearcher: outcome_constraints={self.outcome_constraints!r} are also on {objective}, the one metric "
                 "that is optimised, which Ax refuses"
             )
 
@@ -244,7 +245,7 @@ class AxSearcher(Searcher):
         self._bound = (space, seed)
         self._space, objective = space, self.objective or Objective.of(metric, cast("Mode", mode))
         # By Ax's names: not all can stand in an objective of Ax's.
-        metrics = dict.fromkeys([*objective.metrics, *(metric for metric, _ in self._constraints)])
+        metrics = dict.fromkeys([*objective.metrics, *self._constrained])
         self._names = {metric: metric if self._given else f"metric{number}" for number, metric in enumerate(metrics)}
         self._own_seed = random.Random(self._seed if self._seed is not None else seed).getrandbits(31)
         self._parameters = _parameters(space) if self._given is None else dict.fromkeys(space.domains, _AS_IT_IS)
@@ -265,7 +266,11 @@ class AxSearcher(Searcher):
                 _SIGNS[mode] + self._names[metric]
                 for metric, mode in zip(objective.metrics, objective.modes, strict=True)
             ),
-            [f"{self._names[metric]} {rest}" for metric, rest in self._constraints] or None,
+            [
+                f"{self._names[each.metric]} {each.relation} {each.bound!r}"
+                for each in constraints_of(self.outcome_constraints)
+            ]
+            or None,
         )
         return client
 
@@ -285,7 +290,7 @@ class AxSearcher(Searcher):
     @property
     def can_learn(self) -> bool:
         """Whether it learns from trials elsewhere, of which nobody knows what is constrained."""
-        return not self._constraints
+        return not self._constrained
 
     def learn(self, trial: PastTrial) -> None:
         """Attach a trial that has ended, which counts among those that come before there is a model."""
@@ -460,15 +465,15 @@ class AxSearcher(Searcher):
             ConfigurationError: it has completed and never reported a metric that is constrained.
         """
         record = self._records[trial.id]
-        if trial.status is TrialStatus.COMPLETED and self._constraints and not record.values:
+        if trial.status is TrialStatus.COMPLETED and self._constrained and not record.values:
             self._check_reported(trial)
         self._mark(record, trial.status)
 
     def _check_reported(self, trial: Trial) -> None:
-        missing = [metric for metric, _ in self._constraints if not is_number(trial.last_metrics.get(metric))]
+        missing = [metric for metric in self._constrained if not is_number(trial.last_metrics.get(metric))]
         if missing and trial.reports:
             raise ConfigurationError(
-                f"AxSearcher: outcome_constraints={list(self._outcome_constraints)!r}, and trial {trial.id} has completed with no "
+                f"AxSearcher: there are constraints on {names_in_words(self._constrained)}, and trial {trial.id} has completed with no "
                 f"report that has {missing[0]!r} beside what is optimised; its last one has {', '.join(sorted(trial.last_metrics))}"
             )
 
@@ -486,7 +491,7 @@ class AxSearcher(Searcher):
 
     def describe(self) -> Description:
         """Return the strategy's name and the rest; a strategy of the user's own can't be made again from that."""
-        constraints = {"outcome_constraints": list(self._outcome_constraints)} if self._constraints else {}
+        constraints = {OUTCOME_CONSTRAINTS: self.outcome_constraints} if self.outcome_constraints else {}
         return {
             "searcher": self.kind,
             "strategy": self._name,
@@ -523,35 +528,6 @@ def _first_telling(rows: Sequence[DataRow]) -> float:
     spreads = {step: statistics.pstdev(values[step]) for step in sorted(values) if len(values[step]) >= _SPREAD_OF}
     most = max(spreads.values(), default=0.0)
     return next((step for step, spread in spreads.items() if spread >= _TELLING * most), 0.0)
-
-
-def _listed(constraints: object) -> list[object]:
-    """Return the constraints; a text, which is a sequence too, is none of them.
-
-    Raises:
-        ConfigurationError: it is no list.
-    """
-    if not isinstance(constraints, list | tuple):
-        raise ConfigurationError(
-            f'AxSearcher: outcome_constraints={constraints!r:.80} is no list; write ["latency <= 10"]'
-        )
-    return list(constraints)
-
-
-def _constraint(text: object) -> tuple[str, str]:
-    """Return the metric of a constraint, and the rest of it.
-
-    Raises:
-        ConfigurationError: it is not one metric, "<=" or ">=", and a number.
-    """
-    found = _CONSTRAINT.fullmatch(text) if isinstance(text, str) else None
-    with contextlib.suppress(ValueError):
-        if found is not None and math.isfinite(float(found["rest"][2:])):
-            return found["metric"], found["rest"]
-    raise ConfigurationError(
-        f'AxSearcher: outcome_constraints: {text!r} is not a metric, "<=" or ">=", and a number, such as "latency <= 10"; '
-        "report a sum as a metric of its own"
-    )
 
 
 def _parameters(space: Space) -> dict[str, _Parameter]:

@@ -9,13 +9,14 @@ import math
 import random
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.objective import Mode, Objective
+from mqtune.core.objective import OUTCOME_CONSTRAINTS, Mode, Objective
+from mqtune.core.objective import outcome_constraints as constraints_of
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import PastTrial, Searcher, fingerprint
@@ -51,6 +52,8 @@ _EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSam
 #: Where CMA-ES with margin keeps the generation of a trial, and the point that it learns of in place of the trial's parameters.
 _GENERATION: Final = "cmawm:generation"
 _POINT: Final = "x_for_tell"
+#: Where Optuna has by how much a trial violates each constraint.
+_EXCESSES: Final = "constraints"
 #: What a trial has that ``GridSampler`` was not asked for, else that takes it for a point of the grid.
 _NOT_IN_GRID: Final[dict[str, Any]] = {"grid_id": -1, "search_space": {}}
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
@@ -125,6 +128,9 @@ class OptunaSearcher(Searcher):
         sampler: an Optuna sampler; None for TPE, which takes running trials for bad ones (constant liar), so that many slots
             don't try the same.
         seed: of the default sampler; None for the experiment's.
+        outcome_constraints: bounds on metrics that trials report, such as ``["latency <= 10"]``. A trial that violates one is never the
+            best, nor on the Pareto front, and TPE and other samplers that know constraints learn by how much it does (before Optuna 5,
+            samplers of your own by their ``constraints_func`` alone). A report that lacks a constrained metric violates.
 
     Raises:
         ConfigurationError: Optuna is not installed, or the space has nothing that a sampler could choose.
@@ -135,7 +141,15 @@ class OptunaSearcher(Searcher):
     adaptive = True
     is_slow = True
 
-    def __init__(self, sampler: BaseSampler | None = None, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        sampler: BaseSampler | None = None,
+        *,
+        seed: int | None = None,
+        outcome_constraints: Sequence[str] = (),
+    ) -> None:
+        self._constraints = constraints_of(outcome_constraints)
+        self.outcome_constraints = list(outcome_constraints)
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is no sampler of Optuna")
         self._sampler = sampler
@@ -176,7 +190,9 @@ class OptunaSearcher(Searcher):
         self._storage = LevelStorage()
         # Of arguments that the user has not given; for good, as it is said in another thread later.
         warnings.filterwarnings(
-            "ignore", "Argument ``(group|multivariate|constant_liar)``", optuna.exceptions.ExperimentalWarning
+            "ignore",
+            "Argument ``(group|multivariate|constant_liar|constraints_func)``",
+            optuna.exceptions.ExperimentalWarning,
         )
         # A name that is drawn would give a sampler that goes by it other suggestions each time.
         name, directions = f"mqtune-{seed}", [DIRECTIONS[each] for each in self._objective.modes]
@@ -190,9 +206,13 @@ class OptunaSearcher(Searcher):
         seed = numbers.getrandbits(32)
         if self._has_pruned and numbers.random() < _AT_RANDOM:
             return optuna.samplers.RandomSampler(seed)
-        if not self._space.has_conditions:
-            return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=False)
-        return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=True, group=True)
+        others: dict[str, Any] = {"group": True} if self._space.has_conditions else {}
+        if self._constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
+            # Before Optuna 5 a sampler looks at constraints only if it is to make them.
+            others["constraints_func"] = lambda trial: trial.system_attrs[_EXCESSES]
+        return optuna.samplers.TPESampler(
+            seed=seed, constant_liar=True, multivariate=self._space.has_conditions, **others
+        )
 
     @property
     def _is_by_level(self) -> bool:
@@ -201,6 +221,11 @@ class OptunaSearcher(Searcher):
 
     def _numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it learns from trials elsewhere, of which nobody knows what is constrained."""
+        return not self._constraints
 
     def learn(self, trial: PastTrial) -> None:
         """Add a trial that has ended to the study."""
@@ -337,6 +362,16 @@ class OptunaSearcher(Searcher):
             if record.running is not None and self._objective.is_single:
                 # A study with several directions has no steps.
                 self._storage.set_trial_intermediate_value(record.running, step, float(values[0]))
+        if record.running is not None:
+            self._constrain(record, record.running)
+
+    def _constrain(self, record: _Record, number: int) -> bool:
+        """Say by how much a trial violates constraints; return whether that is known of all."""
+        excesses = [each.excess(record.reported) for each in self._constraints]
+        is_known = all(map(math.isfinite, excesses))
+        if excesses and is_known:
+            self._storage.set_trial_system_attr(number, _EXCESSES, excesses)
+        return is_known
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Count it as pruned: it may never go on, and is not pending any more."""
@@ -371,6 +406,9 @@ class OptunaSearcher(Searcher):
             if self._sampler is not None:
                 for name, value in record.reported.items():
                     self._storage.set_trial_user_attr(running, name, value)
+            if not self._constrain(record, running):
+                # Samplers would take it for one that keeps to the constraints.
+                ended = TrialState.FAIL
             self._study.tell(running, last if ended is TrialState.COMPLETE else None, ended)
         if has_diverged and state is not TrialState.FAIL:
             # Without a step it ranks behind all that were pruned at one.
@@ -401,7 +439,13 @@ class OptunaSearcher(Searcher):
     def describe(self) -> Description:
         """Return the sampler's class and the seed; only the default sampler can be made again from that."""
         sampler = "" if self._sampler is None else type(self._sampler).__name__
-        return {"searcher": self.kind, "sampler": sampler, "seed": "" if self._seed is None else self._seed}
+        constraints = {OUTCOME_CONSTRAINTS: self.outcome_constraints} if self.outcome_constraints else {}
+        return {
+            "searcher": self.kind,
+            "sampler": sampler,
+            "seed": "" if self._seed is None else self._seed,
+            **constraints,
+        }
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> OptunaSearcher:

@@ -89,19 +89,24 @@ def _front_text(experiment: Experiment) -> str:
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, best value first; those without a value, and abandoned ones, come last.
+    """Return all trials, best value first; then those that violate an outcome constraint, those without a value, and abandoned ones.
 
     Of several metrics, those on the Pareto front come first, and the first metric counts.
     """
     if not experiment.objective.is_single:
         front = {trial.id for trial in experiment.pareto_front}
         return sorted(
-            experiment.trials.values(), key=lambda t: (t.id not in front, t.is_abandoned, not t.point, t.point)
+            experiment.trials.values(),
+            key=lambda t: (t.id not in front, t.is_abandoned, not t.point, not experiment.is_feasible(t), t.point),
         )
     sign = 1 if experiment.mode == "min" else -1
     return sorted(
         experiment.trials.values(),
-        key=lambda t: math.inf if math.isnan(t.best_value) or t.is_abandoned else sign * t.best_value,
+        key=lambda t: (
+            (2, 0.0)
+            if math.isnan(t.best_value) or t.is_abandoned
+            else (not experiment.is_feasible(t), sign * t.best_value)
+        ),
     )
 
 
@@ -133,6 +138,9 @@ _VALUES: Final = (
     Column("last", _last, "right", max_width=12),
     Column("best", lambda _, trial: short_value(trial.best_value) if trial.has_metric else "", "right", max_width=12),
 )
+_FEASIBLE: Final = Column(
+    "feasible", lambda experiment, trial: "no" if trial.best_metrics and not experiment.is_feasible(trial) else ""
+)
 _AFTER: Final = (
     Column("worker", lambda _, trial: printable(trial.attempts[-1].worker) if trial.attempts else "", "left", 90, 24),
     Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
@@ -142,11 +150,12 @@ _AFTER: Final = (
 
 def columns_of(experiment: Experiment) -> tuple[Column, ...]:
     """Return the columns of a table of its trials."""
+    feasible = (_FEASIBLE,) if experiment.objective.constraints else ()
     if experiment.objective.is_single:
-        return (*_BEFORE, *_VALUES, *_AFTER)
+        return (*_BEFORE, *_VALUES, *feasible, *_AFTER)
     front = {trial.id for trial in experiment.pareto_front}
     on_front = Column("front", lambda _, trial: "yes" if trial.id in front else "")
-    return (*_BEFORE, *map(_column_of, experiment.objective.metrics), on_front, *_AFTER)
+    return (*_BEFORE, *map(_column_of, experiment.objective.metrics), on_front, *feasible, *_AFTER)
 
 
 def _column_of(metric: str) -> Column:

@@ -13,6 +13,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
 from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.machine import mqtune_home
+from mqtune.core.objective import OUTCOME_CONSTRAINTS
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, is_written
@@ -112,7 +113,8 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
     settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
     later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
     settings |= {name: created.definition.get(name, default) for name, default in later.items()}
-    experiment = Experiment(created.name, **settings)
+    constraints = created.definition.get("searcher", {}).get(OUTCOME_CONSTRAINTS, ())
+    experiment = Experiment(created.name, **settings, outcome_constraints=constraints)
     experiment.apply(created)
     return experiment
 

@@ -41,6 +41,7 @@ def _trial_row(experiment: Experiment, trial: Trial, front: Container[TrialId]) 
         "worker": trial.attempts[-1].worker if trial.attempts else "",
         "started_at": started[0] if started else None,
         "ended_at": trial.attempts[-1].ended_at if trial.attempts else None,
+        **({"feasible": experiment.is_feasible(trial)} if experiment.objective.constraints else {}),
         **(_ranked_by(experiment.metric, trial) if experiment.objective.is_single else {"on_front": trial.id in front}),
         **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
         **({"notes": trial.labels.notes} if trial.labels.notes else {}),

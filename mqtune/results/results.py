@@ -135,6 +135,8 @@ class TrialResult:
     value: float
     metrics: Metrics
     values: Mapping[str, float] = field(default_factory=dict)
+    #: Whether these metrics keep to the experiment's outcome constraints.
+    is_feasible: bool = True
 
     @property
     def id(self) -> TrialId:
@@ -300,7 +302,7 @@ class Results:
     def _result(self, trial: Trial) -> TrialResult:
         several = self.experiment.objective.metrics if trial.point else ()
         values = {name: trial.best_metrics[name] for name in several}
-        return TrialResult(trial, trial.best_value, trial.best_metrics, values)
+        return TrialResult(trial, trial.best_value, trial.best_metrics, values, self.experiment.is_feasible(trial))
 
     @property
     def best(self) -> TrialResult:
@@ -364,6 +366,9 @@ class Results:
     def best_trial(self, scope: str = "all") -> TrialResult:
         """Return the best trial; of equal ones, the first. A trial that failed afterwards counts too, with a warning.
 
+        One that violates an outcome constraint does not: with its best report that keeps to them it counts by "all", and if its last
+        report does by the other scopes.
+
         Args:
             scope: the value that a trial is ranked by: "all", the best one that it reported, which the live table shows and
                 which suits trials that are stopped early or keep their best checkpoint; "last", that of its last report,
@@ -387,7 +392,7 @@ class Results:
             for trial in ahead
             if trial is not None and not trial.is_abandoned
         ]
-        valued = [result for result in results if not math.isnan(result.value)]
+        valued = [each for each in results if not math.isnan(each.value) and objective.is_feasible(each.metrics)]
         if not valued:
             raise MetricMissing(self._why_no_best())
         best = (min if self.experiment.mode == "min" else max)(valued, key=lambda result: result.value)
@@ -432,6 +437,9 @@ class Results:
                 first = self.errors[0]
                 failed = f", and {len(self.errors)} failed, the first, {first.id}: {first.reason} (see results.errors)"
             return f"experiment {self.name!r} has no best trial: its {len(self)} trials have not reported{failed}"
+        if metrics.constraints and any(trial.best_metrics for trial in experiment.trials.values()):
+            shown = " and ".join(map(str, metrics.constraints))
+            return f"experiment {self.name!r} has no best trial: none of its trials keeps to {shown}"
         if experiment.metric_seen:
             return f"experiment {self.name!r} has no best trial: no value of {metrics} that counts is a number"
         keys = sorted({key for trial in experiment.trials.values() for key in trial.last_metrics})

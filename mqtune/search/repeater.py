@@ -79,7 +79,7 @@ class Repeater(Searcher):
         searcher: proposes the configs, or the name of one, such as "tpe"; by default a RandomSearcher, grid entries included.
 
     Raises:
-        ConfigurationError: *searcher* is none, or what it needs is not installed; and when a config is suggested that comes
+        ConfigurationError: *searcher* is none, has outcome constraints, or what it needs is not installed; and when a config is suggested that comes
             from a space of that searcher's own, in which the entry is not that constant.
         SpaceError: the space has no such entry.
     """
@@ -94,6 +94,11 @@ class Repeater(Searcher):
             searcher = searcher_named(searcher)
         if searcher is not None and not isinstance(searcher, Searcher):
             raise ConfigurationError(f"Repeater: searcher={searcher!r} is not a searcher")
+        if searcher is not None and searcher.outcome_constraints:
+            raise ConfigurationError(
+                f"Repeater: outcome_constraints={searcher.outcome_constraints!r} of {type(searcher).__name__}: it learns of the mean of one "
+                "metric, and of nothing else; leave them out"
+            )
         self._over = over
         self._given = searcher
         self.adaptive = searcher is not None and searcher.adaptive

@@ -495,7 +495,7 @@ def test_of_several_metrics_a_report_counts_whole_or_not_at_all() -> None:
 
     config = story.searcher._experiment.optimization_config
     assert str(config.objective.expression) == "metric0, -metric1"
-    assert [str(each.expression) for each in config.outcome_constraints] == ["metric2 <= 1e3"]
+    assert [str(each.expression) for each in config.outcome_constraints] == ["metric2 <= 1000.0"]
     rows = story.searcher._experiment.lookup_data().df
     assert dict(zip(rows["metric_name"], rows["mean"], strict=True)) == {"metric0": 3.0, "metric1": 2.0, "metric2": 5.0}
 

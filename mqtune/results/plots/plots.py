@@ -74,6 +74,7 @@ _LOOKS: Final[Mapping[TrialStatus, Look]] = {
     TrialStatus.FAILED: Look(VERMILION, marker="triangle-down"),
 }
 _OTHER: Final = Look(GREY, marker="circle")
+_INFEASIBLE: Final = Look(GREY, marker="x")
 _BEST: Final = Look(BLACK, width=2)
 #: Shares of the trials by rank, the best first, and the colours of their lines, from dark to light.
 _TIERS: Final = (
@@ -152,18 +153,42 @@ class Plots:
         start = self._start(at.min())
         unit = _unit_of(at.max() - start)
         dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], _MOST_DOTS)
-        places = {trial.id: self._best_place(curves[trial.id].value, metric) for trial in dots}
+        places = {trial.id: self._counted_place(trial, curves[trial.id].value, metric) for trial in dots}
         series = self._by_status(
             dots,
             lambda trial: (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds,
             lambda trial: curves[trial.id].value[places[trial.id] or 0],
         )
-        x, y = _steps(at, value, is_min=self._mode(metric) == "min")
-        line = Series("best so far", [(each - start) / unit.seconds for each in x], y, _BEST)
-        is_log = is_wide([each for one in series for each in one.y] + y)
+        if self._experiment.objective.constraints:
+            at, value = self._feasible(curves, metric)
+        line = []
+        if len(at):
+            x, y = _steps(at, value, is_min=self._mode(metric) == "min")
+            line = [Series("best so far", [(each - start) / unit.seconds for each in x], y, _BEST)]
+        is_log = is_wide([each for one in (*series, *line) for each in one.y])
         return Panel(
-            Axis(f"time since the start ({unit.name})"), Axis(self._value_label(metric), is_log), [*series, line]
+            Axis(f"time since the start ({unit.name})"), Axis(self._value_label(metric), is_log), [*series, *line]
         )
+
+    def _feasible(
+        self, curves: Mapping[TrialId, Curve], metric: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return when each feasible trial reported what it counts with, and that: of its other reports nobody knows what they kept to."""
+        at, value = [], []
+        for id_, curve in curves.items():
+            trial = self._experiment.trials[id_]
+            place = self._counted_place(trial, curve.value, metric) if self._experiment.is_feasible(trial) else None
+            if place is not None:
+                at.append(curve.at[place])
+                value.append(curve.value[place])
+        return np.asarray(at), np.asarray(value)
+
+    def _counted_place(self, trial: Trial, values: Sequence[float], metric: str) -> int | None:
+        """Return where in its values a trial has its best one, or with constraints the one that it counts with."""
+        if not self._experiment.objective.constraints:
+            return self._best_place(values, metric)
+        counted = value_of(self._results, trial, metric)
+        return next((place for place, value in enumerate(values) if value == counted), None)
 
     def _best_place(self, values: Sequence[float], metric: str) -> int | None:
         if all(map(math.isnan, values)):
@@ -543,8 +568,12 @@ class Plots:
     def _by_status(
         self, trials: Sequence[Trial], x: Callable[[Trial], float], y: Callable[[Trial], float]
     ) -> list[Series]:
-        """Return a series of points for the trials of each status."""
+        """Return a series of points for the trials of each status, and one for those that violate an outcome constraint."""
         found = []
+        if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
+            ids = [trial.id for trial in violating]
+            found.append(Series("infeasible", list(map(x, violating)), list(map(y, violating)), _INFEASIBLE, ids))
+            trials = [trial for trial in trials if self._experiment.is_feasible(trial)]
         for status in TrialStatus:
             if group := [trial for trial in trials if trial.status is status]:
                 ids = [trial.id for trial in group]
