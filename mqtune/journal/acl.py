@@ -169,7 +169,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
         # How many attempts may run, and which do.
         Rule("hgetall hlen", (f"%R~{QUOTAS}",)),
-        Rule("zadd zrem zcard zremrangebyscore expire", quotas),
+        Rule("zadd zrem zcount zremrangebyscore expire", quotas),
         Rule("hget hmget hset hdel", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),

@@ -41,6 +41,7 @@ from mqtune.journal.base import FENCED, Claim, Grant, Held, Released
 from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.quotas import Quotas
 from mqtune.journal.redis import RedisJournal
 
 #: How long a call goes on trying where a person waits for it.
@@ -67,6 +68,12 @@ class Filled:
         self.driver.stage(TrialId("0004"), 1, ASSIGNMENT, staged(TrialId("0004")))
         self.worker.put_checkpoint(self.claims[0], HELD, b"data")
         client.config_set("maxmemory", 1)
+
+    def claim_under_a_quota(self) -> object:
+        self.make_room()
+        Quotas(self.client, patience_s=PATIENCE_S).set("x*", 9)
+        self.client.config_set("maxmemory", 1)
+        return self.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(self.claims[0]))
 
     def make_room(self) -> None:
         self.client.config_set("maxmemory", 0)
@@ -147,6 +154,7 @@ def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_s
 GROWING: dict[str, Callable[[Filled], object]] = {
     "report": lambda full: full.worker.report([segment(full.claims[0], 1)]),
     "claim": lambda full: full.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(full.claims[0])),
+    "claim under a quota": lambda full: full.claim_under_a_quota(),
     "checkpoint": lambda full: full.worker.put_checkpoint(full.claims[1], HELD, b"data"),
     "added trial": lambda full: full.worker.request(request("add")),
 }

@@ -20,14 +20,15 @@ local quotas, most = quotas_of(KEYS[6], ARGV[8])
 if have[2] == 'staged' then
   if undriven(KEYS[1]) ~= '' then return {'undriven', '', ''} end
   for i, key in ipairs(quotas) do
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
-    if redis.call('ZCARD', key) >= most[i] then
+    if redis.call('ZCOUNT', key, '(' .. now, '+inf') >= most[i] then
       redis.call('ZADD', KEYS[4], now, ARGV[2])
       return {'quota', '', ''}
     end
   end
   redis.call('HSET', KEYS[3], 'state', 'running', 'worker', ARGV[4], 'token', ARGV[5])
   redis.call('ZREM', KEYS[4], ARGV[2])
+  -- Not before, as it frees memory: a full server would then begin the attempt.
+  for _, key in ipairs(quotas) do redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
   append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])
 end
 lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
