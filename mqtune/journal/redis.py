@@ -689,8 +689,7 @@ class RedisJournal(Journal):
         return Again(commands, take)
 
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
-        args = [fared, worker, device, round(BROKEN_S * 1000)]
-        keys = [self._keys.meta, self._keys.leases]
+        keys, args = [self._keys.meta, self._keys.leases], [fared, worker, device, round(BROKEN_S * 1000)]
         *since_ms, broken, running = retrying(lambda: script("compare")(self._client, keys, args), patience_s=0)
         well, failed = (math.inf if ms < 0 else ms / 1000 for ms in since_ms)
         return Others(well, failed, bool(broken), running)

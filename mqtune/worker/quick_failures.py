@@ -67,9 +67,8 @@ class _Experiment:
 
 @dataclass(slots=True, eq=False)
 class _Suspicion(Hold):
-    """A hold because of failures: since when, of which experiment, of how many, and for how long no probe starts."""
+    """A hold because of failures: of which experiment, of how many, and for how long no probe starts."""
 
-    since: float = 0.0
     experiment: str = ""
     number: int = 0
     pause_s: float = FIRST_PAUSE_S
@@ -119,7 +118,6 @@ class QuickFailures:
                 run.devices,
                 run.claim.trial,
                 result.note,
-                began_at=run.meter.began_at or time.monotonic(),
                 broken=broken,
             )
         elif result.end is AttemptEnd.COMPLETED or _does_well(run):
@@ -148,7 +146,6 @@ class QuickFailures:
         trial: str,
         error: str,
         *,
-        began_at: float,
         broken: bool = False,
     ) -> None:
         """Note that an attempt has failed at once, or, if *broken*, by an error that says that its device is broken."""
@@ -161,18 +158,22 @@ class QuickFailures:
             row.trials.add(trial)
             is_enough = row.number >= known.needed and len(row.trials) >= OF_TRIALS
         suspicion = self._suspicion(devices)
-        if suspicion is not None and began_at < suspicion.since:
-            return
         # The first of a row is noted for others, which may fail too.
         if not (broken or suspicion is not None or is_enough or row.number == 1):
             return
         others = self._compare(journal, "broken" if broken else "failed", devices)
         last = (error.strip().splitlines() or ["?"])[-1]
+        is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(
+            journal, devices, row.since, others
+        )
+        if suspicion is not None and not suspicion.is_open and (is_likely or broken):
+            # No probe: it was about to start when the devices were quarantined.
+            return
         if broken and not others.broken:
             phrase = broken_device(error)
             self._suspect(journal, slot, devices, row, f"an attempt failed there by {phrase!r}", last, suspicion)
-        elif (is_enough or suspicion is not None) and self._do_well_elsewhere(journal, devices, row.since, others):
-            text = f"its last {row.number} attempts failed at once, and others do better elsewhere"
+        elif is_likely:
+            text = f"its last {row.number} attempts failed at once, and others elsewhere have not"
             self._suspect(journal, slot, devices, row, text, last, suspicion)
         elif suspicion is not None:
             self._lift(suspicion, devices, "attempts fail elsewhere too")
@@ -191,14 +192,12 @@ class QuickFailures:
     def _suspect(
         self, journal: Journal, slot: int, devices: Devices, row: _Row, text: str, error: str, before: _Suspicion | None
     ) -> None:
-        now = time.monotonic()
         pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
         hold = _Suspicion(
             text,
             over="",
             probe_slot=slot,
-            probe_at=now + pause_s,
-            since=now,
+            probe_at=time.monotonic() + pause_s,
             experiment=journal.experiment,
             number=row.number,
             pause_s=pause_s,

@@ -253,7 +253,7 @@ def test_a_device_on_which_trials_fail_at_once_takes_few_of_them_and_is_back_whe
         assert 3 <= len(failed) <= 6
         eventually(lambda: gpus.info().slots == 2)
         assert gpus.info().note == ""
-        assert "others do better elsewhere" in (tmp_path / "worker.log").read_text()
+        assert "others elsewhere have not" in (tmp_path / "worker.log").read_text()
 
 
 def test_an_error_that_names_the_device_costs_the_trial_nothing(

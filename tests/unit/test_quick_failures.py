@@ -59,7 +59,6 @@ class Worker:
                 devices,
                 trial or next(self._trials),
                 error,
-                began_at=self.clock.now,
                 broken=error == ECC,
             )
 
@@ -111,7 +110,7 @@ def test_a_device_on_which_some_trials_fail_at_once_is_quarantined_while_another
     assert here.closed()
     assert not here.closed(OTHER)
     assert here.quarantine.note == (
-        "device 0 is quarantined, its last 3 attempts failed at once, and others do better elsewhere"
+        "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
     )
 
 
@@ -212,15 +211,19 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does
     assert pauses > 5
 
 
-def test_an_attempt_that_began_before_the_quarantine_changes_nothing(worker: Callable[..., Worker]) -> None:
+def test_an_attempt_that_was_about_to_start_when_the_device_was_quarantined_is_no_probe(
+    worker: Callable[..., Worker], clock: Clock
+) -> None:
     here = worker()
     here.running = [OTHER]
     here.fail(IN_A_ROW)
     before = here.quarantine.note
 
-    here.failures.note_failed(here.journal(), 0, BROKEN, "late", "ValueError: x", began_at=0.0)
+    here.fail()
+    here.fail(error=ECC)
 
     assert here.quarantine.note == before
+    here.let_pause_pass(FIRST_PAUSE_S)
 
 
 def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Callable[..., Worker]) -> None:
