@@ -176,10 +176,13 @@ class TestRedisJournal(JournalContract):
             redis_client.hset(key, field, nonsense)
 
         assert worker.report([segment(held, 2), segment(other, 1)]) == [GAP, ""]
+        assert worker.report([segment(held, 1)]) == [GAP], "it may be there already"
         assert driver.request_save(ONE, 1) is True
         driver.release([Released(ONE, 1, 1)])
         assert worker.renew([held], LONG_S) == ["save:1 go:1"]
         assert worker.end(held, ended(), reports=2) is False
+        redis_client.hset(ExperimentKeys("x").trial(TWO), "sequence", nonsense)
+        assert worker.end(other, ended(TWO)) is True
 
         redis_client.hset(key, "attempt", nonsense)
         assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]

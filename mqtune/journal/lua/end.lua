@@ -9,7 +9,7 @@
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'worker', 'sequence')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
-if number(have[6]) < tonumber(ARGV[7]) then return 'gap' end
+if number(have[6], 0) < tonumber(ARGV[7]) then return 'gap' end
 also_when_full('ZREM', KEYS[4])
 redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
 retire(KEYS[3])

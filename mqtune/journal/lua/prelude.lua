@@ -11,10 +11,10 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Return the number that a field of a trial's hash holds, and 0 for anything else: an error here would end a driver, or the reports of a
+-- Return the number that a field of a trial's hash holds, and *otherwise* for anything else: an error here would end a driver, or the reports of a
 -- whole batch.
-local function number(field)
-  return tonumber(string.match(field or '', '^%d+$')) or 0
+local function number(field, otherwise)
+  return tonumber(string.match(field or '', '^%d+$')) or otherwise
 end
 
 -- Append an event to the journal and publish the same bytes, with the entry's id and the id before it.

@@ -17,7 +17,7 @@ for i = 3, #KEYS do
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'state', 'worker', 'cleared')
   if have[1] == ARGV[at + 2] and have[2] == 'running' then
     local sequence, answer = ARGV[at + 3], ARGV[at + 4]
-    if tonumber(sequence) > number(have[4]) then
+    if tonumber(sequence) > number(have[4], 0) then
       redis.call('HSET', KEYS[i], 'cleared', sequence, 'answer', answer)
     end
     local worker = hints[have[3]] or {}

@@ -13,7 +13,7 @@ for i = 3, #KEYS do
   local at = 2 + (i - 3) * 6
   local first, count = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'sequence', 'intent', 'saves')
-  local last = number(have[4])
+  local last = number(have[4], -1)
   if have[1] ~= ARGV[at + 1] or have[2] ~= ARGV[at + 2] or have[3] ~= 'running' then
     answers[i - 2] = 'fenced'
   elseif first == last + 1 then

@@ -12,7 +12,7 @@ also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'worker', 'wished', 'saves')
 if have[1] ~= ARGV[3] or have[2] ~= 'running' then return 0 end
 if have[4] ~= ARGV[4] then
-  local saves = number(have[5]) + 1
+  local saves = number(have[5], 0) + 1
   redis.call('HSET', KEYS[3], 'wished', ARGV[4], 'saves', saves)
   look_again(KEYS[2], have[3])
   hint(ARGV[5] .. have[3], { { ARGV[6], ARGV[2], tonumber(ARGV[3]), 'save:' .. saves } })

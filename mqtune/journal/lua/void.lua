@@ -12,7 +12,7 @@ if refused then return refused end
 also_when_full('HDEL', KEYS[1])
 local have = redis.pcall('HMGET', KEYS[4], 'attempt', 'state', 'ended_by')
 if have.err then have = {} end
-if number(have[1]) > tonumber(ARGV[4]) then return 0 end
+if number(have[1], 0) > tonumber(ARGV[4]) then return 0 end
 local ended_by = ARGV[2] .. ':void'
 if have[1] == ARGV[4] then
   if have[2] == 'running' or have[2] == 'staged' then return 0 end
