@@ -151,7 +151,7 @@ class TrialHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Have the trial begin again in place, from scratch or from a checkpoint, with the values of *config*.
+        """Restart the trial in place, from scratch or from a checkpoint, with the values of *config*.
 
         A running attempt ends first.
 
@@ -166,7 +166,7 @@ class TrialHandle:
         )
 
     def save(self, *, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """Have the running trial save a checkpoint as soon as it can; the answer doesn't wait for the checkpoint."""
+        """Save a checkpoint of the running trial as soon as it can; the answer doesn't wait for the checkpoint."""
         return self._do("save", timeout_s, request_id)
 
     def complete(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
@@ -365,7 +365,7 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Have a config tried next, before the searcher's; the answer comes when a slot is free, and names the new trial.
+        """Try a config next, before the searcher's; the answer comes when a slot is free, and names the new trial.
 
         Args:
             config: what to try; what it leaves out is sampled.
@@ -492,7 +492,7 @@ class ExperimentHandle:
             left_s = deadline - time.monotonic()
             # Without any, the server has just been emptied.
             if until_s is not None and until_s <= now_s:
-                reason = f"nobody drives experiment {self.name!r}; the next driver will carry the request out"
+                reason = f"no driver runs experiment {self.name!r} now; the next one will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
             if left_s <= 0:
                 reason = f"the driver of experiment {self.name!r} has not answered yet; it will carry the request out"

@@ -71,6 +71,9 @@ def command(
                 say(part, nl=False)
         else:
             _write(view.results, path, format_, rows)
+            # The other formats have all that there is.
+            what = rows if format_ in ("csv", "jsonl", "parquet") else "trials and their reports"
+            say(f"{path}: the {what} of {view.results.name} as {format_}")
 
 
 def _logger(tool: str) -> _Logger:

@@ -11,7 +11,7 @@ import click
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.keys import is_name
 from mqtune.core.machine import mqtune_home
-from mqtune.core.text import printable
+from mqtune.core.text import counted, printable
 from mqtune.results.display import counts_text
 from mqtune.results.foreign import read_csv, write_foreign
 
@@ -48,7 +48,7 @@ def command(source: str, name: str | None, tool: str | None, metric: str, mode: 
     except OSError as error:
         raise MqtuneError(f"{mqtune_home() / wanted} can't be written: {error}") from None
     click.echo(
-        f"{wanted}: {counts_text(results.experiment)} · {results.experiment.reports} reports · {printable(str(results.folder))}"
+        f"{wanted}: {counts_text(results.experiment)} · {counted(results.experiment.reports, 'report')} · {printable(str(results.folder))}"
     )
 
 

@@ -83,7 +83,7 @@ def scheduler_of(text: str) -> Scheduler:
         name, is_plain = "", False
     if name not in SCHEDULERS or not is_plain:
         raise click.UsageError(
-            f"{text!r} is no scheduler; write one such as 'ASHA(max_t=81, reduction_factor=4)', with plain values: "
+            f"{text!r} is not a scheduler; write one such as 'ASHA(max_t=81, reduction_factor=4)', with plain values: "
             f"{names_in_words(SCHEDULERS)}"
         )
     try:

@@ -19,7 +19,7 @@ from mqtune.cli.place import Place, complete_experiment, complete_trial, find_pl
 from mqtune.cli.usage import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import end_of_file
-from mqtune.core.text import flatten, printable
+from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Labels
 from mqtune.core.usage import LiveUse
 from mqtune.journal.copy import JOURNAL_FILE
@@ -118,10 +118,13 @@ def show_experiment(
     console.print(Text(printable(results.name), "bold"), f"· {state} · started {started}")
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
-    console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")
+    console.print(f"{counts_text(experiment)} · {counted(experiment.reports, 'report')} · {printable(place)}")
     _show_labels(console, experiment.labels)
     if experiment.unreadable:
-        console.print(f"{experiment.unreadable} reports can't be read and are omitted", style="yellow")
+        console.print(
+            f"{counted(experiment.unreadable, 'report')} can't be read and {'is' if experiment.unreadable == 1 else 'are'} omitted",
+            style="yellow",
+        )
     for change in experiment.code_changes:
         console.print(
             f"after {change.trials} trials the code changed: {printable(', '.join(change.files))}", style="yellow"
@@ -181,7 +184,7 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
     why = f" ({printable(result.reason)})" if result.reason else ""
     console.print(Text(f"trial {result.id}", "bold"), f"of {results.name} · {result.status.name}{why}")
     late = f", {result.trial.late_reports} late" if result.trial.late_reports else ""
-    console.print(f"{result.trial.reports} reports{late} · {found}")
+    console.print(f"{counted(result.trial.reports, 'report')}{late} · {found}")
     _show_labels(console, result.trial.labels)
     at = "metrics at its best" if objective.is_single else "metrics of the report that counts"
     for title, values in (("config", result.config), (at, result.metrics)):

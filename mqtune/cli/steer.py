@@ -7,7 +7,7 @@ import math
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -51,8 +51,8 @@ VERBS: Final = {
     "stop": Verb("Stop trials early.", "is stopped", _OPEN),
     "pause": Verb("Pause trials: they save a checkpoint, and their slots become free.", "is paused", _DEPLOYED),
     "resume": Verb("Resume paused trials, from their newest checkpoint.", "is resumed", _PAUSED),
-    "restart": Verb("Have trials begin again, from scratch or from a checkpoint.", "begins again", _OPEN),
-    "save": Verb("Have running trials save a checkpoint as soon as they can.", "is to save a checkpoint", _RUNNING),
+    "restart": Verb("Restart trials, from scratch or from a checkpoint.", "restarts", _OPEN),
+    "save": Verb("Save checkpoints of running trials, as soon as they can.", "will save a checkpoint", _RUNNING),
     "complete": Verb("End trials as completed.", "is completed", _DEPLOYED),
     "abandon": Verb("Give trials up: their configs are never proposed again.", "is abandoned", _OPEN),
     "fail": Verb("End trials as failed; they are not tried again.", "has failed", _OPEN),
@@ -62,10 +62,10 @@ VERBS: Final = {
 #: What the other verbs have done then.
 _DONE: Final = {
     "add": "is added",
-    "set": "has these limits now",
-    "end": "ends",
+    "set": "has new limits",
+    "end": "is ending",
     "tag": "is tagged",
-    "untag": "is tagged so no longer",
+    "untag": "is no longer tagged",
     "note": "has this note",
 }
 
@@ -225,7 +225,7 @@ def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
     if as_json:
         print_json([outcome._asdict() for outcome in told])
     waiting = [each for each in told if not each.done and not each.refused]
-    if not as_json and any(each.reason.startswith("nobody") for each in waiting):
+    if not as_json and any(each.reason.startswith("no driver") for each in waiting):
         click.echo(f"go on with it: mqtune resume {name}, or run its script again", err=True)
     if code := 1 if any(each.refused for each in told) else NOT_YET if waiting else 0:
         sys.exit(code)
@@ -243,7 +243,7 @@ def in_words(outcome: Outcome, name: str) -> str:
         return f"{what}: {outcome.action} is refused: {outcome.reason}"
     if outcome.done:
         return f"{what} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}"
-    return f"{what}: {outcome.action} is requested: {outcome.reason}"
+    return f"{what}: {outcome.action} is requested; {outcome.reason}"
 
 
 def _done(outcome: Outcome) -> str:
@@ -255,7 +255,7 @@ def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
     """Return the trial and the checkpoint that ``TRIAL``, ``TRIAL@best`` or ``@best`` stands for."""
     trial, _, checkpoint = text.partition("@")
     if not trial and not checkpoint:
-        raise click.UsageError("--from names no trial; write --from 3 or --from 3@best")
+        raise click.UsageError("--from has no trial; write --from 3 or --from 3@best")
     return (find_trial(experiment, trial) if trial else TrialId("")), checkpoint or None
 
 
@@ -318,7 +318,7 @@ def _add(
     notes: str,
     key: str,
 ) -> None:
-    """Have a config tried next; what it leaves out is sampled.
+    """Try a config next; what it leaves out is sampled.
 
     The answer names the new trial, or says that it is queued for the next free slot. Values are JSON, or else text:
     lr=0.1,optimizer=adam,layers.width=64.
@@ -345,6 +345,13 @@ def _add(
         tell(handle.name, [outcome], as_json=as_json)
 
 
+def with_limits(outcome: Outcome, values: Mapping[str, object]) -> Outcome:
+    """Return what became of a request for limits, with these if they are in force."""
+    if not outcome.done:
+        return outcome
+    return outcome._replace(reason=", ".join(f"{key}={value}" for key, value in values.items() if value is not None))
+
+
 def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) -> str:
     """Return why no slot takes another trial now, or nothing."""
     from mqtune.cli.why import Inquiry  # noqa: PLC0415 - few need it
@@ -356,19 +363,19 @@ def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) 
 
 
 class _Limit(NamedTuple):
-    """What a limit may be, and what anything else is none of."""
+    """What a limit may be, and what to say of anything else."""
 
     accepts: Callable[[object], bool]
-    is_no: str
+    must: str
 
 
-_COUNT: Final = _Limit(lambda value: type(value) is int and value > 0, "no number from 1 on")
+_COUNT: Final = _Limit(lambda value: type(value) is int and value > 0, "must be a whole number of at least 1")
 _LIMITS: Final = {
     "max_trials": _COUNT,
     "max_concurrent": _COUNT,
-    "priority": _Limit(lambda value: value in PRIORITIES, f"none of {', '.join(PRIORITIES)}"),
-    "preemptible": _Limit(lambda value: type(value) is bool, "neither true nor false"),
-    "share": _Limit(lambda value: is_number(value) and 0 < value < math.inf, "no number above 0"),
+    "priority": _Limit(lambda value: value in PRIORITIES, f"must be {', '.join(PRIORITIES[:-1])} or {PRIORITIES[-1]}"),
+    "preemptible": _Limit(lambda value: type(value) is bool, "must be true or false"),
+    "share": _Limit(lambda value: is_number(value) and 0 < value < math.inf, "must be a number above 0"),
 }
 
 
@@ -386,12 +393,13 @@ def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: floa
     values = config_of(limits)
     for key, value in values.items():
         if key not in _LIMITS:
-            raise click.UsageError(f"{key!r} is no limit; there are {', '.join(_LIMITS)}")
+            raise click.UsageError(f"{key!r} is not a limit; there are {', '.join(_LIMITS)}")
         if not _LIMITS[key].accepts(value):
-            raise click.UsageError(f"{key}={value!r} is {_LIMITS[key].is_no}")
+            raise click.UsageError(f"{key}={value!r} {_LIMITS[key].must}")
     with steered(find_place(name, broker)) as handle:
         request = partial(handle.set, **values, timeout_s=timeout_s)
-        tell(handle.name, [asked("set", "", request)], as_json=as_json)
+        outcome = with_limits(asked("set", "", request), values)
+        tell(handle.name, [outcome], as_json=as_json)
 
 
 @click.command("end")

@@ -114,7 +114,7 @@ def config_of(texts: Iterable[str]) -> Config:
         for part in _parts(text):
             name, equals, value = part.partition("=")
             if not equals or not name.strip():
-                raise click.UsageError(f"{part!r} is no assignment; write lr=0.1,width=64 or a JSON object")
+                raise click.UsageError(f"{part!r} is not an assignment; write lr=0.1,width=64 or a JSON object")
             _put(config, name.strip(), value_of(value.strip()))
     return config
 
@@ -122,7 +122,7 @@ def config_of(texts: Iterable[str]) -> Config:
 def _object(text: str) -> dict[str, object]:
     found = value_of(text)
     if not isinstance(found, dict):
-        raise click.UsageError(f"{text!r} is no JSON object")
+        raise click.UsageError(f"{text!r} is not a JSON object")
     return found
 
 

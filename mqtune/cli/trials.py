@@ -54,4 +54,4 @@ def command(
             console = output()
             console.print(trial_table(experiment, trials[:limit], width=console.width))
         else:
-            click.echo(f"no trial of {view.results.name} is such", err=True)
+            click.echo(f"no trial of {view.results.name} matches", err=True)

@@ -263,7 +263,7 @@ class Inquiry:
     def _running(self, trial: Trial) -> Reason:
         attempt = trial.attempt
         since = attempt.started_at or attempt.staged_at
-        text = f"{_named(trial)} runs on {attempt.worker} since {_ago(since)}"
+        text = f"{_named(trial)} has run on {attempt.worker} for {_ago(since)}"
         if trial.decision is not None:
             return Reason(
                 "ending", f"{text}; it is told to {trial.decision.action.value}{_because(trial.reason)}", since
@@ -284,7 +284,7 @@ class Inquiry:
     def _staged(self, trial: Trial) -> Reason:
         """Return why nobody has taken an attempt yet."""
         since = trial.attempt.staged_at
-        text = f"{_named(trial)} waits since {_ago(since)}"
+        text = f"{_named(trial)} has waited for {_ago(since)}"
         held = next((each for each in self._held() if each.trial == trial.id), None)
         if held is not None:
             what = "a worker has it and starts it"
@@ -358,7 +358,7 @@ class Inquiry:
             found = sorted(
                 (run for run in self._runs(self._url or "") if run.worker in names), key=lambda run: run.since
             )
-        shown = [f"{run.experiment} {run.trial} since {_ago(run.since)}" for run in found[:_SHOWN]]
+        shown = [f"{run.experiment} {run.trial} for {_ago(run.since)}" for run in found[:_SHOWN]]
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return f": {', '.join(shown)}{more}" if shown else ""
 

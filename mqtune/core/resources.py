@@ -136,12 +136,12 @@ def check_experiments(pattern: str) -> None:
 def _checked_tags(tags: object) -> frozenset[str]:
     if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
         raise ConfigurationError(
-            f"resources: tags={tags!r} is no list of names; give a list such as ['a100', 'nvlink']"
+            f"resources: tags={tags!r} is not a list of names; give a list such as ['a100', 'nvlink']"
         )
     found = tuple(tags)
     for tag in found:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             raise ConfigurationError(
-                f"resources: tag {tag!r} is no name; use small letters, digits, dashes and underscores, such as 'a100'"
+                f"resources: tag {tag!r} is not a name; use small letters, digits, dashes and underscores, such as 'a100'"
             )
     return frozenset(found)

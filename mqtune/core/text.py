@@ -112,7 +112,7 @@ def names_in_words(names: Collection[str]) -> str:
 def there_are(names: Collection[str]) -> str:
     """Return which there are, for an error about a name that is none of them."""
     if not names:
-        return "there is none at all"
+        return "there are none"
     return f"there {'is' if len(names) == 1 else 'are'} {names_in_words(names)}"
 
 

@@ -165,12 +165,12 @@ def checked_tags(tags: object) -> list[str]:
         ConfigurationError: they are no list of names.
     """
     if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
-        raise ConfigurationError(f"tags={tags!r:.200} is no list of names; give a list such as ['baseline', 'v2']")
+        raise ConfigurationError(f"tags={tags!r:.200} is not a list of names; give a list such as ['baseline', 'v2']")
     given = list(tags)
     for tag in given:
         if not isinstance(tag, str) or not tag.strip() or len(tag) > _TAG_CHARS or not tag.isprintable():
             raise ConfigurationError(
-                f"tags: {tag!r:.200} is no tag; give a text of up to {_TAG_CHARS} characters, on one line"
+                f"tags: {tag!r:.200} is not a tag; give a text of up to {_TAG_CHARS} characters, on one line"
             )
     found = list(dict.fromkeys(given))
     if len(found) > _MOST_TAGS:
@@ -185,7 +185,7 @@ def checked_notes(notes: object) -> str:
         ConfigurationError: they are no text, or a long one.
     """
     if not isinstance(notes, str):
-        raise ConfigurationError(f"notes={notes!r:.200} is no text")
+        raise ConfigurationError(f"notes={notes!r:.200} is not text")
     if len(notes) > _NOTES_CHARS:
         raise ConfigurationError(
             f"notes: the text has {len(notes):,} characters, and the most is {_NOTES_CHARS:,}; name a file that has it"

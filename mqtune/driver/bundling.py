@@ -186,7 +186,7 @@ class Project:
         self.written = {} if cell is None else {self._first: cell.source}
         if self.folder not in self._first.parents:
             what = (
-                "is no folder"
+                "is not a folder"
                 if not self.folder.is_dir()
                 else f"has no {self._first}, where trainable {spec.name!r} is"
             )

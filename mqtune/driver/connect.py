@@ -482,6 +482,6 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> 
     if isinstance(backend, Backend) and not isinstance(backend, type):
         return BackendDeployment(backend)
     raise ConfigurationError(
-        f"backend={backend!r} is no backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), an "
+        f"backend={backend!r} is not a backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), an "
         "object with the methods of mqtune.backends.base.Backend, or leave it out for $MQTUNE_BROKER or this machine"
     )

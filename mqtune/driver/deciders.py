@@ -126,7 +126,7 @@ class Deciders:
                 f"{who} wants trials to {decision.action.value}, which only a user may have them do; let them stop"
             )
         if not isinstance(decision.reason, str):
-            raise ConfigurationError(f"{who} returned {decision!r:.80}, whose reason is no text")
+            raise ConfigurationError(f"{who} returned {decision!r:.80}, whose reason is not text")
         if decision.source is not None and decision.source not in self._experiment.trials:
             raise ConfigurationError(f"{who} returned {decision!r:.80}; there is no such trial to go on from")
         return decision

@@ -280,7 +280,7 @@ class Requests:
             origin = trial.id
         found = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
         if not isinstance(found, str):
-            raise ConfigurationError(f"checkpoint={checkpoint!r} is no checkpoint of this experiment")
+            raise ConfigurationError(f"checkpoint={checkpoint!r} is not a checkpoint of this experiment")
         # A trial that has saved nothing yet may pass on what it began with itself, which is another one's.
         origin = origin or trial_of(found)
         return (None if trial is not None and origin == trial.id else origin), found
@@ -308,4 +308,6 @@ def _argument(request: Requested, name: str, kind: type[T]) -> T | None:
 
 
 def _reason(request: Requested) -> str:
-    return _argument(request, "reason", str) or f"requested by {request.by or 'a user'}"
+    # The mark of the process behind its name says nothing to people.
+    by = request.by.partition(" (")[0]
+    return _argument(request, "reason", str) or f"requested by {by or 'a user'}"

@@ -23,6 +23,7 @@ from mqtune.core.errors import (
     WorkerStartError,
 )
 from mqtune.core.machine import DICTS, mqtune_home, replace_file
+from mqtune.core.text import counted
 from mqtune.core.trial import UNDRIVEN, Report, Trial, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
@@ -165,7 +166,7 @@ class Runner:
         """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
         self.catch_up()
         counts = ", ".join(f"{number} {status.name}" for status, number in self.experiment.counts.items() if number)
-        lines = [f"{self.plan.name}: {counts or 'no trials'}; {self.experiment.reports} reports"]
+        lines = [f"{self.plan.name}: {counts or 'no trials'}; {counted(self.experiment.reports, 'report')}"]
         if (best := self.experiment.best) is not None:
             lines.append(f"best {self.experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
         lines += [f"on the Pareto front: trial {each.id}: {each.config}" for each in self.experiment.pareto_front]

@@ -115,7 +115,7 @@ class Screening:
                     return f"lacks {self._time!r}, by which {type(self._scheduler).__name__} goes"
                 time = report.sequence
             elif not is_number(time) or not math.isfinite(time):
-                return f"has {self._time}={name_in_words(time)}, which is no finite number"
+                return f"has {self._time}={name_in_words(time)}, which is not a finite number"
         if known is None or known.attempt != report.attempt:
             self._times[report.trial] = _Progress(report.attempt, time)
             self._time_seen = True
@@ -144,10 +144,10 @@ class Screening:
         for key in self._metrics:
             value = metrics.get(key)
             if value is not None and not is_number(value):
-                yield key, f"has {key}={name_in_words(value)}, which is no number"
+                yield key, f"has {key}={name_in_words(value)}, which is not a number"
         for key in self._read_by_rule:
             if not isinstance(metrics.get(key), int | float | None):
-                yield key, f"has {key}={name_in_words(metrics[key])}, which is no number"
+                yield key, f"has {key}={name_in_words(metrics[key])}, which is not a number"
 
     def _say(self, trial: Trial, odd: dict[str, str], texts: list[str]) -> None:
         told = self._told.setdefault(trial.id, set())

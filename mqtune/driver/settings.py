@@ -388,7 +388,7 @@ class Settings(_Checked):
                 continue
             is_named = name == "searcher" and isinstance(value, str) and value in SEARCHERS
             if value is not None and not isinstance(value, kind) and not is_named:
-                raise ConfigurationError(f"{name}={value!r} is no {kind.__name__}; {example}")
+                raise ConfigurationError(f"{name}={value!r} is not a {kind.__name__}; {example}")
 
     @classmethod
     def of(

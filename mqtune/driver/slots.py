@@ -242,7 +242,7 @@ class SlotFiller:
                     f"{who}.choose() returned {choice!r}; there is no trial {id_!r}, but {len(self._experiment.trials)}"
                 )
         if not isinstance(choice, Start) and not isinstance(choice.reason, str):
-            raise ConfigurationError(f"{who}.choose() returned {choice!r}, whose reason is no text")
+            raise ConfigurationError(f"{who}.choose() returned {choice!r}, whose reason is not text")
 
     def staging(self, added: Addition) -> Stage:
         """Return the action that stages an added trial."""

@@ -179,7 +179,7 @@ class DrivenTrial(TrialHandle):
         trainable = plan.spec.load(plan.code_root)
         if not isinstance(trainable, type):
             raise ConfigurationError(
-                f"trainable {plan.spec} is no class; only a subclass of mqtune.Trainable can export its model"
+                f"trainable {plan.spec} is not a class; only a subclass of mqtune.Trainable can export its model"
             )
         checkpoint = self.get_checkpoint() if found.checkpoint else None
         export_model(trainable, found.config, checkpoint, format, folder)

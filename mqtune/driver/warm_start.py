@@ -129,7 +129,7 @@ def _learner(searcher: object) -> Searcher:
         found = searcher
     else:
         raise ConfigurationError(
-            f"WarmStart: searcher={searcher!r} is no Searcher; give one, or the name of one ({known})"
+            f"WarmStart: searcher={searcher!r} is not a Searcher; give one, or the name of one ({known})"
         )
     if found is None or not found.can_learn:
         raise ConfigurationError(

@@ -110,7 +110,7 @@ def _check(client: object, max_trials: object, parallelism: object, ahead: objec
         ConfigurationError: one of them can't be meant.
     """
     if not isinstance(client, Client):
-        raise ConfigurationError(f"run_client: {client!r:.80} is no ax.api.client.Client")
+        raise ConfigurationError(f"run_client: {client!r:.80} is not an ax.api.client.Client")
     if client._maybe_experiment is None or client._experiment.optimization_config is None:
         raise ConfigurationError(
             "run_client: the client has no objective; call configure_experiment(…) and configure_optimization(…) before"
@@ -118,7 +118,7 @@ def _check(client: object, max_trials: object, parallelism: object, ahead: objec
     for name, value, least in (("max_trials", max_trials, 1), ("parallelism", parallelism, 1), ("ahead", ahead, 0)):
         is_left_out = value is None and name == "parallelism"
         if not is_left_out and not (isinstance(value, int) and value >= least):
-            raise ConfigurationError(f"run_client: {name}={value!r} is no whole number from {least} on")
+            raise ConfigurationError(f"run_client: {name}={value!r} is not a whole number of at least {least}")
     if save_to is not None and not save_to.absolute().parent.is_dir():
         raise ConfigurationError(
             f"run_client: save_to={str(save_to)!r}: there is no folder {save_to.absolute().parent}"

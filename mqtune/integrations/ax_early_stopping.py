@@ -94,7 +94,7 @@ class AxEarlyStopping(Scheduler):
     def __init__(self, strategy: Any = None, *, time_attr: str = ITERATION) -> None:
         if strategy is not None and not isinstance(strategy, BaseEarlyStoppingStrategy):
             raise ConfigurationError(
-                f"AxEarlyStopping: strategy={strategy!r:.80} is no early stopping strategy of Ax; give one as for "
+                f"AxEarlyStopping: strategy={strategy!r:.80} is not an early stopping strategy of Ax; give one as for "
                 "client.set_early_stopping_strategy, such as PercentileEarlyStoppingStrategy(…)"
             )
         checks.name("AxEarlyStopping", "time_attr", time_attr, "the key of the time in the reports")

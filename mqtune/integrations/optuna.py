@@ -151,7 +151,7 @@ class OptunaSearcher(Searcher):
         self._constraints = constraints_of(outcome_constraints)
         self.outcome_constraints = list(outcome_constraints)
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
-            raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is no sampler of Optuna")
+            raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
         self._sampler = sampler
         self._seed = seed
         self._bound: tuple[Space, int] | None = None

@@ -47,5 +47,5 @@ def _type_named(name: str, objective: Callable[..., Any]) -> type[Exception]:
     module, _, path = name.partition(":")
     found: ModuleType | type = reduce(getattr, path.split("."), sys.modules[module or objective.__module__])
     if found is Exception or not (isinstance(found, type) and issubclass(found, Exception)):
-        raise TypeError(f"{name} is no type of errors in particular")
+        raise TypeError(f"{name} is not one type of error")
     return found

@@ -386,7 +386,7 @@ class _Call:
     ) -> None:
         if not inspect.isfunction(objective):
             raise ConfigurationError(
-                f"func={objective!r} is no function, and workers import it by its name: give one at the top level of a "
+                f"func={objective!r} is not a function, and workers import it by its name: give one at the top level of a "
                 "module or script that takes a trial"
             )
         known = KnownTrainable.of(objective)

@@ -184,7 +184,7 @@ class SyneTuneScheduler(Scheduler):
 
     def __init__(self, scheduler: TrialScheduler) -> None:
         if not isinstance(scheduler, TrialScheduler):
-            raise ConfigurationError(f"SyneTuneScheduler: scheduler={scheduler!r:.80} is no scheduler of Syne Tune")
+            raise ConfigurationError(f"SyneTuneScheduler: scheduler={scheduler!r:.80} is not a scheduler of Syne Tune")
         self._scheduler = scheduler
         self._takes_number = "trial_id" in signature(scheduler.suggest).parameters
         self._time = next(self._attributes(*_TIME_NAMES), "")

@@ -530,7 +530,7 @@ def _explain(error: BaseException, url: str) -> BaseException:
                 "hosts, and ?sentinel_password=… if the Sentinels ask for one"
             )
         case redis.ResponseError() if "unknown command" in reason and "sentinel" in reason.lower():
-            return BrokerUnavailable(f"what listens at {place} is no Sentinel; give redis://… for the server itself")
+            return BrokerUnavailable(f"what listens at {place} is not a Sentinel; give redis://… for the server itself")
         case redis.RedisError() if "without any password" in reason or "no password is set" in reason:
             return BrokerRefused(f"the Redis at {place} has no password set; leave the password out of the URL")
         case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():

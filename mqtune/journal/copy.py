@@ -453,7 +453,7 @@ class JournalReader:
         aside = self._copy.put_aside(last.id if last else f"{path.stat().st_mtime_ns // 1_000_000}-0")
         name = self._journal.experiment
         logger.warning(
-            "%s is no copy of experiment %r as Redis has it (%s); it was renamed %s", path, name, problem, aside
+            "%s is not a copy of experiment %r as Redis has it (%s); it was renamed %s", path, name, problem, aside
         )
 
     def _behind_copy(self) -> Iterator[Entry]:

@@ -69,7 +69,7 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a file")
         begin = max(0, status.st_size + offset) if offset < 0 else offset
         return LogChunk(os.pread(file, CHUNK_BYTES, begin), begin, status.st_size, is_open)
     finally:

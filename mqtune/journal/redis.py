@@ -452,7 +452,7 @@ class RedisJournal(Journal):
                 if "WRONGTYPE" not in str(error):
                     raise
                 # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``reconcile``.
-                logger.warning("%s is no sorted set, and is deleted: something else has written to it", key)
+                logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
                 self._client.delete(key)
                 return []
 

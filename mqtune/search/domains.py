@@ -336,7 +336,7 @@ class Entries(Domain):
     def check(self, value: object) -> int:
         index = integer(str(self), "index", value)
         if not 0 <= index < len(self.entries):
-            raise SpaceError(f"{value!r} is no index of {self}")
+            raise SpaceError(f"{value!r} is not an index of {self}")
         return index
 
     def describe(self) -> dict[str, object]:

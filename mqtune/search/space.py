@@ -353,7 +353,7 @@ class Space:
             SpaceError: there is none, or it is in a list or a choice, or holds others.
         """
         if path not in self._outer or isinstance(self._outer[path], Entries):
-            raise SpaceError(f"{path} is no domain outside of lists and choices, and without any in its values")
+            raise SpaceError(f"{path} is not a domain outside of lists and choices whose values have no domains")
         return Space(nested({**self._outer, path: Constant(value)}), constraint=self._constraint)
 
     def with_value(self, config: Mapping[str, object], path: str, value: object) -> Config:

@@ -83,7 +83,7 @@ def _check(digest: str, version: object, files: Mapping[str, File]) -> None:
         raise CodeRefused(f"bundle {digest[:12]} has version {version!r}; this mqtune reads {_VERSION}: upgrade it")
     bad = [name for name, file in files.items() if not is_path(name) or type(file.content) is not bytes]
     if bad:
-        raise CodeRefused(f"bundle {digest[:12]} has {reprlib.repr(bad[0])}, which is no file below a folder")
+        raise CodeRefused(f"bundle {digest[:12]} has {reprlib.repr(bad[0])}, which is not a file below a folder")
     if len(files) > MOST_FILES or sum(len(file.content) for file in files.values()) > MOST_BYTES:
         raise CodeRefused(f"bundle {digest[:12]} has more than {MOST_FILES:,} files, or {MOST_BYTES >> 20} MiB")
 

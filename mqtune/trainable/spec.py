@@ -153,7 +153,7 @@ class TrainableSpec:
         what = f"{what} of trainable {self.name!r}"
         parts = Path(self.script).parts if self.script else self.module.split(".")
         if not all(parts) or any(part == ".." or "/" in part for part in parts):
-            raise TrainableNotFound(f"{what} is no path below a code root")
+            raise TrainableNotFound(f"{what} is not a path below a code root")
         base = code_root.joinpath(*parts)
         choices = [base] if self.script else [base.with_name(base.name + ".py"), base / "__init__.py"]
         path = next((path for path in choices if path.is_file()), None)

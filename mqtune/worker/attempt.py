@@ -696,5 +696,5 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
 def _count_in(text: str) -> int:
     """Return the number in an answer; the trial's pipe carries 64 bits."""
     if (number := int(text)) not in range(2**64):
-        raise ValueError(f"{number:.3g} is no count")
+        raise ValueError(f"{number:.3g} is not a count")
     return number

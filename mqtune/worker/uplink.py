@@ -304,7 +304,7 @@ class Stream:
     def _checked_checkpoint(self, body: bytes) -> tuple[CheckpointId, bytes]:
         name, content = decode_value(body)
         if not is_in_memory(self._own(name)) or type(content) is not bytes:
-            raise TypeError("a checkpoint that is no dict")
+            raise TypeError("a checkpoint that is not a dict")
         return CheckpointId(name), content
 
     def _give_up(self, why: str) -> None:

@@ -178,12 +178,12 @@ class _Impatient:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"max_trials": 0}, "max_trials=0 is no whole number from 1 on"),
-        ({"max_trials": "3"}, "max_trials='3' is no whole number from 1 on"),
-        ({"parallelism": 0}, "parallelism=0 is no whole number from 1 on"),
-        ({"ahead": -1}, "ahead=-1 is no whole number from 0 on"),
+        ({"max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
+        ({"max_trials": "3"}, "max_trials='3' is not a whole number of at least 1"),
+        ({"parallelism": 0}, "parallelism=0 is not a whole number of at least 1"),
+        ({"ahead": -1}, "ahead=-1 is not a whole number of at least 0"),
         ({"save_to": "/nowhere/at all.json"}, "there is no folder /nowhere"),
-        ({"client": "mine"}, "'mine' is no ax.api.client.Client"),
+        ({"client": "mine"}, "'mine' is not an ax.api.client.Client"),
     ],
 )
 def test_arguments_that_can_not_be_meant_are_refused_before_anything_runs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import socket
 import threading
@@ -85,7 +86,7 @@ def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
         (lambda: {"searcher": 3}, "searcher=3"),
         (
             lambda: {"searcher": "tep"},
-            r"searcher='tep' is no Searcher; give one, or the name of one \(random, tpe, ax\)",
+            r"searcher='tep' is not a Searcher; give one, or the name of one \(random, tpe, ax\)",
         ),
         (lambda: {"resources": {"gpus": 1}}, "resources="),
         (lambda: {"name": "a b"}, "name='a b'"),
@@ -93,8 +94,8 @@ def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
         (lambda: {"process": mqtune.Process(start_method="thread")}, "start_method='thread'"),
         (lambda: {"searcher": mqtune.PointsFirst([{"y": 1}])}, r"points\[0\]"),
         (lambda: {"backend": mqtune.Local(slots=0)}, "slots=0"),
-        (lambda: {"backend": 7}, "backend=7 is no backend; give the URL"),
-        (lambda: {"backend": mqtune.Simulated}, "is no backend"),
+        (lambda: {"backend": 7}, "backend=7 is not a backend; give the URL"),
+        (lambda: {"backend": mqtune.Simulated}, "is not a backend"),
         (
             lambda: {
                 "backend": mqtune.Simulated([{"x": 1, "seconds": 1.0, "loss": 1}]),
@@ -109,9 +110,17 @@ def test_an_invalid_argument_is_refused_when_it_is_given(given, names):
         mqtune.Tuner(trainables.steady, SPACE, **{"metric": "loss", "mode": "min", **given()})
 
 
-@pytest.mark.parametrize("name", ["max_failures", "broker", "checkpoint", "progress"])
-def test_an_argument_that_is_elsewhere_is_no_argument(name):
-    with pytest.raises(TypeError, match=name):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_failures", "failures=mqtune.Failures(max_failures=…)"),
+        ("broker", "backend=, or $MQTUNE_BROKER"),
+        ("checkpoint", "checkpoints="),
+        ("progress", "run=mqtune.Run(progress=…)"),
+    ],
+)
+def test_an_argument_that_is_elsewhere_is_refused_with_where_it_is(name: str, meant: str):
+    with pytest.raises(ConfigurationError, match=re.escape(f"Tuner has no argument {name!r}; do you mean {meant}?")):
         mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", **{name: 1})
 
 

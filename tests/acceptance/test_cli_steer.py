@@ -105,16 +105,16 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
 
     assert paused == (0, "trial 0001 is paused\n", "")
     assert refused.code == 1
-    assert refused.out == "trial 0002 is to save a checkpoint\n"
+    assert refused.out == "trial 0002 will save a checkpoint\n"
     assert "trial 0001: save is refused: " in refused.err
     answer = {"action": "resume", "trial": "0001", "done": True, "reason": "", "refused": False}
     assert [{**each, **answer} == each for each in json.loads(resumed.out)] == [True]
-    assert limits == (0, "steered-by-hand has these limits now\n", "")
+    assert limits == (0, "steered-by-hand has new limits: max_trials=4, max_concurrent=3\n", "")
     assert added.code in (0, 3)
     assert stopped == (0, "trial 0002 is stopped\n", "")
     assert nobody == (0, "", "no trial of steered-by-hand to stop\n")
     assert [(each["done"], each["trial"]) for each in json.loads(again.out)] == [(True, mine)]
-    assert ended == (0, "steered-by-hand ends\n", "")
+    assert ended == (0, "steered-by-hand is ending\n", "")
     assert "it is EARLY_STOPPED already" in run("pause", "steered-by", "2").err
     assert run("end", "steered-by") == (1, "", "experiment 'steered-by-hand' has finished already")
 
@@ -129,7 +129,7 @@ def test_what_is_asked_of_a_dead_driver_the_next_one_does(tune: Tune):
         said = run(verb, "left-alone", trial)
         assert said.code == 3
         assert said.out == (
-            f"trial {trial.zfill(4)}: {verb} is requested: nobody drives experiment 'left-alone'; the next driver will carry "
+            f"trial {trial.zfill(4)}: {verb} is requested; no driver runs experiment 'left-alone' now; the next one will carry "
             "the request out\n"
         )
         assert "mqtune resume left-alone" in said.err
@@ -283,9 +283,9 @@ def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune,
         stopped = why("other", "1")
 
     assert full.code == 3
-    assert re.match("asked: add is requested: it is queued, and begins as soon as it has a slot: the 2 slots", full.out)
+    assert re.match("asked: add is requested; it is queued, and begins as soon as it has a slot: the 2 slots", full.out)
     assert took_s < 30, "a slot is free when the other experiment ends"
-    assert waits[1].startswith("trial 0001 waits since ")
+    assert waits[1].startswith("trial 0001 has waited for ")
     assert "the 2 slots that fit are all busy: asked 000" in waits[1]
     assert paused.out == "trial 0001 is paused by hand: lunch\nresume it: mqtune resume asked 0001\n"
     assert stopped == ("ended", "trial 0001 is EARLY_STOPPED by hand: the test is over")

@@ -115,7 +115,7 @@ def test_what_is_wrong_in_the_url_is_said_and_no_password(watched: Watched, chan
 def test_a_server_in_place_of_a_sentinel_and_the_other_way_round_are_told_apart(watched: Watched) -> None:
     server, sentinel = watched.master.port, watched.sentinels[0].port
 
-    with pytest.raises(BrokerUnavailable, match=r"is no Sentinel; give redis://"):
+    with pytest.raises(BrokerUnavailable, match=r"is not a Sentinel; give redis://"):
         connect(f"sentinel://:hunter%2F2@127.0.0.1:{server}/tuning?sentinel_password=hunter%2F2")
     with pytest.raises(BrokerUnavailable, match=r"is a Sentinel, which keeps nothing itself: give sentinel://"):
         connect(f"redis://:zebra%207@127.0.0.1:{sentinel}/0")

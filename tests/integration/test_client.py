@@ -250,7 +250,7 @@ def test_without_a_driver_the_request_waits_for_the_next_one(
 
     assert time.monotonic() - began < 5
     assert not answer.is_done
-    assert answer.reason == "nobody drives experiment 'steered'; the next driver will carry the request out"
+    assert answer.reason == "no driver runs experiment 'steered' now; the next one will carry the request out"
     assert [each.id for each in requests_in(redis_client)] == [answer.request_id]
 
 

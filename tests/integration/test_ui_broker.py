@@ -141,13 +141,13 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
         alone = CliRunner().invoke(group, ["why", NAME, "--broker", redis_server.url])
         left = why(places, feeds, feed)
 
-    assert str(waits["text"]).startswith("trial 0002 waits since ")
+    assert str(waits["text"]).startswith("trial 0002 has waited for ")
     assert str(waits["text"]).endswith(": no worker offers a slot with 1 CPU; no worker is connected")
     assert running == {"text": "", "way_out": ""}
     assert str(gone["text"]).endswith("which is not connected: it runs again elsewhere in some seconds")
     assert f"which is not connected, and nobody drives {NAME}" in str(gone_alone["text"])
     assert gone_alone["way_out"] == f"go on with it: mqtune resume {NAME}"
-    assert str(busy["text"]).startswith(f"1 trial runs; the one slot that fits is busy: {NAME} 0001 since ")
+    assert str(busy["text"]).startswith(f"1 trial runs; the one slot that fits is busy: {NAME} 0001 for ")
     assert str(left["text"]).startswith(f"nobody drives {NAME}, so nothing new starts")
     seconds = re.compile(r"\d+ s")
     assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n{left['way_out']}\n")
@@ -179,9 +179,9 @@ def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: A
     assert steer(operator, wanted) == {"text": "trial 0001 is paused", "done": True, "refused": False}
     with pytest.raises(AccessDenied):
         steer(monitor, wanted)
-    with pytest.raises(ConfigurationError, match="is no verb"):
+    with pytest.raises(ConfigurationError, match="is not a verb"):
         steer(operator, {**wanted, "verb": "delete"})
-    with pytest.raises(ConfigurationError, match="no number"):
+    with pytest.raises(ConfigurationError, match="not a whole number"):
         steer(operator, {"name": NAME, "verb": "set", "max_trials": True})
     many = {"name": NAME, "verb": "pause", "where": "status=staged", "count": 2}
     assert steer(operator, many) == {"text": "pause: done for 2 of 2 trials", "done": True, "refused": False}
@@ -194,8 +194,8 @@ def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: A
     assert str(refused["text"]).startswith("fail: done for 0 of 1 trials; trial 0002: fail is refused: ")
     assert refused["refused"] is True
     driver.leave()
-    assert "nobody drives" in str(steer(operator, {**wanted, "trial": "0002"})["text"])
-    assert str(steer(operator, many)["text"]).count("nobody drives") == 2
+    assert "no driver runs" in str(steer(operator, {**wanted, "trial": "0002"})["text"])
+    assert str(steer(operator, many)["text"]).count("no driver runs") == 2
     accounts.refused()
 
 

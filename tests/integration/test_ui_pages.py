@@ -502,7 +502,7 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             driver.switch_to.alert.accept()
             page.shows("fail is refused", "trial 0001 has ended already")
             page.go("#/e/steered")
-            page.shows("Trials (2)", "trial 0001 waits since")
+            page.shows("Trials (2)", "trial 0001 has waited for")
             click(page, "pause 2")
             assert driver.switch_to.alert.text == "pause 2 trials of steered?"
             driver.switch_to.alert.dismiss()
@@ -512,13 +512,13 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             assert driver.switch_to.alert.text == "pause 1 trial of steered with trial=0002?"
             driver.switch_to.alert.accept()
             page.shows("pause: done for 1 of 1 trials")
-            driver.find_element("css selector", "[aria-label='most trials']").send_keys("7")
+            driver.find_element("css selector", "[aria-label='max trials']").send_keys("7")
             click(page, "set")
-            page.shows("steered has these limits now")
+            page.shows("steered has new limits: max_trials=7")
             click(page, "end now")
             driver.switch_to.alert.dismiss()
             page.go("#/fleet")
-            page.shows("What waits", "trial 0001 waits since")
+            page.shows("What waits", "trial 0001 has waited for")
             # A filter that is typed slowly is none until it is whole.
             assert page.complaints("status of 400", "status of 404") == []
     finally:

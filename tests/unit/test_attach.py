@@ -311,7 +311,7 @@ def test_a_definition_that_lacks_something_is_a_clear_error(kept: dict[str, byte
 
 
 def test_an_unknown_name_on_a_broker_is_an_error_that_says_what_there_is(kept: dict[str, bytes]) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no experiment 'x' on .*; there is none at all"):
+    with pytest.raises(ConfigurationError, match=r"there is no experiment 'x' on .*; there are none"):
         attach()
     kept.update({f"e{n:02}": b"\x80" for n in range(22)})
 

@@ -544,7 +544,7 @@ def test_constraints_that_can_not_be_meant_are_named() -> None:
     for bad in ("latency < 10", "2 * latency <= 10", "latency <= 0.9 * baseline", "<= 3", "latency <= nan", 3):
         with pytest.raises(ConfigurationError, match=r'is not a metric, "<=" or ">=", and a number'):
             AxSearcher(outcome_constraints=[bad])
-    with pytest.raises(ConfigurationError, match=r'outcome_constraints=.* is no list; write \["latency'):
+    with pytest.raises(ConfigurationError, match=r'outcome_constraints=.* is not a list; write \["latency'):
         AxSearcher(outcome_constraints="latency <= 10")
     with pytest.raises(ConfigurationError, match=r"are also on 'loss', the one metric that is optimised"):
         of_several("loss <= 1", metrics="loss", modes="min")

@@ -193,7 +193,7 @@ def test_a_strategy_is_described_whole_and_made_again() -> None:
 def test_bad_arguments_are_named() -> None:
     for bad in (Client(), "percentile", PercentileEarlyStoppingStrategy):
         with pytest.raises(
-            ConfigurationError, match=r"is no early stopping strategy of Ax; give one as for client\.set"
+            ConfigurationError, match=r"is not an early stopping strategy of Ax; give one as for client\.set"
         ):
             AxEarlyStopping(bad)
     with pytest.raises(ConfigurationError, match="time_attr"):

@@ -223,7 +223,7 @@ def bundle_of(*entries: Any, version: int = 1) -> Bundle:
     ["/etc/passwd", "../up", "a/../../up", "a//b", "./a", "a/", "", ".", "..", "a\0b", "a\\..\\b", 7, "x" * 5_000],
 )
 def test_a_name_that_leads_elsewhere_is_refused(name: object):
-    with pytest.raises(CodeRefused, match=r"is no file below a folder|can't be read"):
+    with pytest.raises(CodeRefused, match=r"is not a file below a folder|can't be read"):
         bundle_of([name, b"", False]).files()
 
 
@@ -234,7 +234,7 @@ def test_what_is_no_bundle_is_refused():
         (Bundle(good.digest, b"\0" * 9), "damaged"),
         (Bundle(good.digest, Bundle.of({"a.py": File(b"2")}).data), "other content"),
         (Bundle(good.digest, zlib.compress(bytes(2 * MOST_BYTES))), "other content"),
-        (bundle_of(["a", "text", False]), "no file"),
+        (bundle_of(["a", "text", False]), "not a file"),
         (bundle_of(["a", b""]), "can't be read"),
         (bundle_of(version=2), "version 2.*upgrade"),
         (bundle_of(["a", bytes(MOST_BYTES + 1), False]), "32 MiB"),

@@ -116,7 +116,8 @@ def test_what_a_trial_chose_does_not_steer_a_terminal(arguments: list[str]) -> N
 def test_an_export_has_a_row_for_each_trial_attempt_or_report(tmp_path: Path) -> None:
     assert said("export", "mine").count("\n") == 3
     assert said("export", "mine", "--rows", "reports", "--format", "jsonl").count("\n") == 3
-    said("export", "mine", "--rows", "attempts", "-o", str(tmp_path / "a.csv"))
+    file = tmp_path / "a.csv"
+    assert said("export", "mine", "--rows", "attempts", "-o", str(file)) == f"{file}: the attempts of mine as csv\n"
     assert (tmp_path / "a.csv").read_text().startswith("trial,attempt,")
     assert (
         "for a terminal; give --output FILE"

@@ -153,5 +153,5 @@ def test_a_trial_that_a_scheduler_lets_go_on_in_the_background_gets_no_decision(
 
 @pytest.mark.parametrize("searcher", [[1], {}, 3, "tep"])
 def test_what_is_no_searcher_is_refused_whatever_it_is(searcher: Any) -> None:
-    with pytest.raises(ConfigurationError, match="is no Searcher"):
+    with pytest.raises(ConfigurationError, match="is not a Searcher"):
         mqtune.Tuner("x.py", {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", searcher=searcher)

@@ -306,7 +306,7 @@ def test_memory_is_found_out_and_there_are_no_tags_unless_told(nvidia_smi: Path)
 
 
 def test_a_tag_that_is_no_name_is_refused_by_the_worker() -> None:
-    with pytest.raises(ConfigurationError, match="tag 'A100' is no name"):
+    with pytest.raises(ConfigurationError, match="tag 'A100' is not a name"):
         WorkerSettings(broker="redis://h/0", gpus="0", tags="nvlink,A100").plan()
 
 

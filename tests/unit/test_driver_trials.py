@@ -1179,7 +1179,7 @@ def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: P
 
 
 def test_a_function_has_no_model_to_export(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no class; only a subclass of mqtune\.Trainable can"):
+    with pytest.raises(ConfigurationError, match=r"is not a class; only a subclass of mqtune\.Trainable can"):
         bench.hand.trial(ONE).export_model("text", tmp_path / "out")
 
 

@@ -93,14 +93,14 @@ def test_a_retry_and_a_restart_keep_the_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"tags": "baseline"}, "tags='baseline' is no list of names"),
-        ({"tags": 5}, "tags=5 is no list"),
-        ({"tags": [""]}, "'' is no tag"),
-        ({"tags": ["a\nb"]}, "is no tag"),
-        ({"tags": ["x" * 101]}, "is no tag"),
-        ({"tags": [3]}, "3 is no tag"),
+        ({"tags": "baseline"}, "tags='baseline' is not a list of names"),
+        ({"tags": 5}, "tags=5 is not a list"),
+        ({"tags": [""]}, "'' is not a tag"),
+        ({"tags": ["a\nb"]}, "is not a tag"),
+        ({"tags": ["x" * 101]}, "is not a tag"),
+        ({"tags": [3]}, "3 is not a tag"),
         ({"tags": [str(number) for number in range(101)]}, "there are 101 tags"),
-        ({"notes": 5}, "notes=5 is no text"),
+        ({"notes": 5}, "notes=5 is not text"),
         ({"notes": "x" * 10_001}, "10,001 characters"),
     ],
 )

@@ -151,9 +151,10 @@ def test_it_is_said_once_for_each_trial_and_key_and_not_again_by_a_later_driver(
 
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 4
-    assert "trial 0001: report 3 has loss='low', which is no number; it counts as a report without 'loss'" in said
+    assert "trial 0001: report 3 has loss='low', which is not a number; it counts as a report without 'loss'" in said
     assert (
-        "trial 0001: report 3 has epoch='late', which is no finite number; it counts as a report without 'loss'" in said
+        "trial 0001: report 3 has epoch='late', which is not a finite number; it counts as a report without 'loss'"
+        in said
     )
     caplog.clear()
     simulation.driver()
@@ -168,7 +169,7 @@ def test_a_value_that_a_stop_rule_can_not_read_is_said(caplog: pytest.LogCapture
     simulate(odd_curve({"accuracy": "high"}), limits=limits)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "trial 0001: report 3 has accuracy='high', which is no number; it counts as a report without 'accuracy'"
+        "trial 0001: report 3 has accuracy='high', which is not a number; it counts as a report without 'accuracy'"
     ]
 
 
@@ -190,7 +191,7 @@ def test_an_odd_report_fails_its_own_trial_if_that_is_asked_for(odd: str, tmp_pa
     assert (bench.trial(TWO).status, bench.told(ONE)) == (TrialStatus.RUNNING, "stop")
     bench.end(ONE)
     assert (bench.trial(ONE).status, len(bench.trial(ONE).attempts)) == (TrialStatus.FAILED, 1)
-    assert bench.trial(ONE).reason == "trial 0001: report 2 has loss='low', which is no number"
+    assert bench.trial(ONE).reason == "trial 0001: report 2 has loss='low', which is not a number"
     (decision,) = bench.of(DecisionTaken)
     assert (decision.action, decision.by, decision.sequence) == ("fail", "driver", 2)
     assert bench.replayed().trials[ONE].status is TrialStatus.FAILED

@@ -767,7 +767,7 @@ def test_the_default_can_be_made_again_from_a_definition_and_a_sampler_of_the_us
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="sampler='tpe' is no sampler of Optuna"):
+    with pytest.raises(ConfigurationError, match="sampler='tpe' is not a sampler of Optuna"):
         OptunaSearcher("tpe")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no domain to choose from"):
         OptunaSearcher().check_space(Space({"a": 1}))

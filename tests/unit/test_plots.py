@@ -207,7 +207,7 @@ def test_a_parameter_that_matters_is_more_important_than_one_that_does_not(exper
     picture = experiments["promotion"].plot.importances()
     assert "12 trials (1 completed, 11 early stopped)" in picture.note
     assert "chance" in picture.note
-    assert "how far they came explains" in picture.note
+    assert "how long trials ran explains" in picture.note
 
 
 def test_a_trial_that_was_promoted_is_told_from_one_that_was_not(experiments: dict[str, Results]):

@@ -273,8 +273,8 @@ def one_of(key: str, **entries: Any) -> None:
         ("seed", {"seed": 3}, r"has no 'seed' to choose"),
         ("x", {}, r"'x' is uniform\(0.0, 1.0\), and each config is tried with each of its values"),
         ("seed", {"seed": mqtune.randint(0, 2**31)}, r"at most 1,000, such as"),
-        ("seed/0", {"seed": [mqtune.choice([1, 2])]}, r"seed/0 is no domain outside of lists and choices"),
-        ("a", {"a": mqtune.choice([{"b": mqtune.choice([1])}])}, r"a is no domain outside"),
+        ("seed/0", {"seed": [mqtune.choice([1, 2])]}, r"seed/0 is not a domain outside of lists and choices"),
+        ("a", {"a": mqtune.choice([{"b": mqtune.choice([1])}])}, r"a is not a domain outside"),
     ],
 )
 def test_an_entry_whose_values_can_not_be_counted_is_refused(key: str, entries: dict[str, Any], error: str) -> None:

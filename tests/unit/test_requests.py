@@ -552,10 +552,10 @@ def test_labels_are_in_force_before_a_driver_answers_and_once(bench: Bench) -> N
     ("trial", "arguments", "message"),
     [
         ("0099", {"tags": ["a"]}, "there is no trial '0099'"),
-        (ONE, {"tags": [["a"]]}, r"\['a'\] is no tag"),
-        (ONE, {"untag": 5}, "tags=5 is no list of names"),
+        (ONE, {"tags": [["a"]]}, r"\['a'\] is not a tag"),
+        (ONE, {"untag": 5}, "tags=5 is not a list of names"),
         ("", {"note": "x" * 10_001}, "10,001 characters"),
-        ("", {"note": 7}, "notes=7 is no text"),
+        ("", {"note": 7}, "notes=7 is not text"),
         (ONE, {"colour": "red"}, "label has no argument 'colour'"),
     ],
 )

@@ -72,7 +72,7 @@ def test_gpu_memory_without_a_gpu_is_refused_with_the_way_out() -> None:
 
 @pytest.mark.parametrize("tag", ["A100", "", "a b", "a,b", "a.b", "a+b", "ü", "a\n", 7, None, b"a"])
 def test_a_tag_that_is_no_name_is_refused_by_value(tag: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"tag .* is no name; use small letters, digits") as error:
+    with pytest.raises(ConfigurationError, match=r"tag .* is not a name; use small letters, digits") as error:
         Resources(tags=["ok", tag])
 
     assert repr(tag) in str(error.value)
@@ -80,7 +80,7 @@ def test_a_tag_that_is_no_name_is_refused_by_value(tag: Any) -> None:
 
 @pytest.mark.parametrize("tags", ["a100", b"a100", 7, None, True])
 def test_tags_that_are_no_list_are_refused_by_value(tags: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"tags=.* is no list of names; give a list such as \['a100'"):
+    with pytest.raises(ConfigurationError, match=r"tags=.* is not a list of names; give a list such as \['a100'"):
         Resources(tags=tags)
 
 

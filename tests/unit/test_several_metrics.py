@@ -261,7 +261,7 @@ def test_the_front_is_saved_and_shown(mqtune_home: Path) -> None:
         ("0002", "2.5", "4", False),
     ]
     one = CliRunner().invoke(group, ["show", "mine", "--trial", "1"]).output
-    assert "1 reports · loss=2, speed=5" in one
+    assert "1 report · loss=2, speed=5" in one
     assert "Pareto front: 2" in CliRunner().invoke(group, ["list"]).output
 
 
@@ -389,8 +389,10 @@ def test_metrics_that_come_later_count_from_then_on(mqtune_home: Path) -> None:
 def test_a_metric_that_is_no_number_is_warned_about_once(mqtune_home: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         simulated(lambda _: [(1.0, both(1, 2)), (1.0, {"loss": 1, "speed": "fast"})], max_trials=1)
-    said = [message for message in caplog.messages if "no number" in message]
-    assert said == ["trial 0001: report 2 has speed='fast', which is no number; it counts as a report without 'speed'"]
+    said = [message for message in caplog.messages if "not a number" in message]
+    assert said == [
+        "trial 0001: report 2 has speed='fast', which is not a number; it counts as a report without 'speed'"
+    ]
 
 
 def test_a_function_can_not_return_one_number_for_several_metrics() -> None:

@@ -399,7 +399,7 @@ def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
         config_space({"kind": mqtune.choice([{"sgd": mqtune.uniform(0, 1)}, "adam"])})
     with pytest.raises(ConfigurationError, match="has a constraint"):
         config_space(Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] < 0.5))
-    with pytest.raises(ConfigurationError, match="is no scheduler of Syne Tune"):
+    with pytest.raises(ConfigurationError, match="is not a scheduler of Syne Tune"):
         SyneTuneScheduler(mqtune.ASHA(9))  # type: ignore[arg-type]
 
 

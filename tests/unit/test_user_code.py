@@ -216,7 +216,7 @@ def test_what_was_decided_on_a_report_that_failed_is_decided_by_the_next_driver(
         (None, r"Confused.on_report\(\) returned None; it may return"),
         ("stop", r"returned 'stop'; it may return"),
         (Decision("stop"), r"it may return"),  # type: ignore[arg-type]
-        (Decision(Action.STOP, 5), "whose reason is no text"),  # type: ignore[arg-type]
+        (Decision(Action.STOP, 5), "whose reason is not text"),  # type: ignore[arg-type]
         (Decision(Action.PAUSE, "", TrialId("0099")), "no such trial"),
         (Decision(Action.FAIL, ""), "only a user may"),
     ],
@@ -243,7 +243,7 @@ def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decisi
     [
         (None, "may return Start"),
         (Resume(TrialId("0099")), "there is no trial '0099'"),
-        (Wait(7), "whose reason is no text"),  # type: ignore[arg-type]
+        (Wait(7), "whose reason is not text"),  # type: ignore[arg-type]
     ],
 )
 def test_a_choice_that_makes_no_sense_is_refused(choice: Any, message: str) -> None:

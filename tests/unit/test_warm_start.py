@@ -243,7 +243,7 @@ def test_another_metric_or_mode_is_named_with_both(old: Results, options: Any, t
         ([{"x": 1}], "is nothing to learn from"),
         ([[({"x": 1}, "good")]], "is nothing to learn from"),
         ([""], "is nothing to learn from"),
-        (["old", "best"], "searcher='best' is no Searcher"),
+        (["old", "best"], "searcher='best' is not a Searcher"),
         (["old", "random"], "searcher='random' learns nothing"),
         (["old", mqtune.PointsFirst([{}])], "learns nothing from other trials"),
     ],

@@ -293,7 +293,7 @@ def test_a_scheduler_is_written_as_in_a_script(name: str) -> None:
     ],
 )
 def test_nothing_else_is_a_scheduler(text: str) -> None:
-    with pytest.raises(UsageError, match="is no scheduler; write one such as"):
+    with pytest.raises(UsageError, match="is not a scheduler; write one such as"):
         scheduler_of(text)
 
 

@@ -282,7 +282,7 @@ async def _body(request: Request) -> Row:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise click.UsageError("the request is no JSON object")
+        raise click.UsageError("the request is not a JSON object")
     return found
 
 

@@ -17,7 +17,7 @@ from mqtune.cli.ui.views import MOST_ROWS, as_figure
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
-from mqtune.core.text import printable
+from mqtune.core.text import counted, printable
 from mqtune.results.display import best_text, columns_of, counts_text, ranked
 from mqtune.results.frames import Row
 from mqtune.results.plots.by_plotly import script
@@ -48,7 +48,7 @@ def _parts(view: View) -> Iterator[str]:
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
     yield f"<title>{_text(experiment.name)} · mqtune</title><style>{style}</style><main><h1>{_text(experiment.name)}</h1>"
-    lines = [view.state, counts_text(experiment), f"{experiment.reports:,} reports", best_text(experiment)]
+    lines = [view.state, counts_text(experiment), counted(experiment.reports, "report"), best_text(experiment)]
     started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(experiment.created_at))
     yield f'<p class="note">{_text(" · ".join(filter(None, [f"started {started}", *lines])))}</p>'
     pictures = dict(_pictures(view))

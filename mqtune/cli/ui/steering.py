@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqtune.cli.place import find_trial, steered
-from mqtune.cli.steer import VERBS, Choice, Outcome, asked, experiment_of, in_words, steered_trial
+from mqtune.cli.steer import VERBS, Choice, Outcome, asked, experiment_of, in_words, steered_trial, with_limits
 from mqtune.cli.ui.places import Places
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
@@ -52,9 +52,9 @@ def steer(places: Places, wanted: Row) -> Row:
         elif verb == "set":
             most, at_once = (_limit(wanted, key) for key in ("max_trials", "max_concurrent"))
             request = partial(handle.set, max_trials=most, max_concurrent=at_once, timeout_s=_ANSWER_S)
-            outcome = asked("set", "", request)
+            outcome = with_limits(asked("set", "", request), {"max_trials": most, "max_concurrent": at_once})
         else:
-            raise ConfigurationError(f"{verb!r} is no verb; there are {names_in_words([*VERBS, 'end', 'set'])}")
+            raise ConfigurationError(f"{verb!r} is not a verb; there are {names_in_words([*VERBS, 'end', 'set'])}")
     return _told(outcome, name)
 
 
@@ -87,4 +87,4 @@ def _limit(wanted: Row, key: str) -> int | None:
     value = wanted.get(key)
     if value is None or (type(value) is int and 0 < value < _MOST_TRIALS):
         return value
-    raise ConfigurationError(f"{key}={value!r} is no number from 1 on")
+    raise ConfigurationError(f"{key}={value!r} is not a whole number of at least 1")

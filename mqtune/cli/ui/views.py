@@ -22,7 +22,7 @@ from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
-from mqtune.core.text import flatten, printable
+from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
 from mqtune.core.usage import LiveUse
 from mqtune.results.display import Column, columns_of, ranked, short_value
@@ -172,7 +172,7 @@ def _trial_picture(feed: Feed, trial: Trial) -> Picture:
     shown = names[:_MOST_PANELS]
     time_attr = time_attr_of(feed.results)
     panels = [_metric_panel(time_attr, name, curves[name], MOST_POINTS // len(shown)) for name in shown]
-    note = f"{trial.reports:,} reports" + (
+    note = counted(trial.reports, "report") + (
         f" · {len(shown)} of {len(names)} metrics" if len(shown) < len(names) else ""
     )
     return Picture(f"trial {trial.id}", note, panels)
@@ -282,7 +282,7 @@ def _listed(files: Mapping[str, str]) -> Row:
 
 def _source(content: bytes) -> str:
     if b"\0" in content:
-        return f"{len(content):,} bytes that are no text"
+        return f"{len(content):,} bytes that are not text"
     more = f"\n… and {len(content) - _MOST_SOURCE:,} bytes more" if len(content) > _MOST_SOURCE else ""
     return printable(content[:_MOST_SOURCE].decode(errors="replace")) + more
 

@@ -180,7 +180,9 @@ def drawn_by(path: str | Path) -> DrawnBy:
     """
     found = _DRAWN_BY.get(Path(path).suffix.lower())
     if found is None:
-        raise ConfigurationError(f"{str(path)!r} is no picture's name; give one that ends in {', '.join(_DRAWN_BY)}")
+        raise ConfigurationError(
+            f"{str(path)!r} is not the name of a picture; give one that ends in {', '.join(_DRAWN_BY)}"
+        )
     return found
 
 

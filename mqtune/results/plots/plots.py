@@ -341,10 +341,10 @@ class Plots:
         # How far a trial came explains most of it under a scheduler that stops trials; the question is about parameters.
         explained = sum(shares[: len(parameters)]) or 1.0
         panel = _bar_chart(
-            f"share of what parameters explain of {label(metric)} (fANOVA)",
+            f"importance for {label(metric)}, in all 100% (fANOVA)",
             {each.name: share / explained for share, each in zip(shares, parameters, strict=False)},
         )
-        came = f"how far they came explains {shares[-1]:.0%} of all" if len(fitted) > len(parameters) else ""
+        came = f"how long trials ran explains {shares[-1]:.0%}" if len(fitted) > len(parameters) else ""
         few = "few: chance has a large part in this" if len(trials) < _FEW else ""
         return self._picture(f"importance for {metric}", [panel], trials, came, few, rows=len(parameters))
 

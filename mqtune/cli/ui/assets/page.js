@@ -219,7 +219,7 @@ function usageCard(name, trial) {
     try { found = await api("usage", { name, trial }); } catch { return; }
     node.hidden = !found.attempts.length;
     refill(warnings, found.attempts.filter((each) => each.warning).map((each) => el("p", { class: "why" }, each.warning)));
-    refill(rows, [table(["attempt", "now", "so far, or in all", ""], found.attempts.map((each) => [
+    refill(rows, [table(["attempt", "now", "so far, or in total", ""], found.attempts.map((each) => [
       number(each.attempt), ...[each.now, each.usage, each.sharing].map((text) => el("td", { class: "wrap" }, text)),
     ]))]);
   });
@@ -354,7 +354,7 @@ function steerMany(name) {
 
 function steerExperiment(name) {
   const limit = (title) => el("input", { type: "number", min: "1", placeholder: title, "aria-label": title });
-  const trials = limit("most trials"), slots = limit("at once"), said = answer();
+  const trials = limit("max trials"), slots = limit("max at once"), said = answer();
   const value = (input) => (input.value ? Number(input.value) : null);
   const buttons = steering({
     set: () => ({ name, verb: "set", max_trials: value(trials), max_concurrent: value(slots) }),
@@ -509,7 +509,7 @@ function fleetPage() {
     problem.textContent = found.problems.join(" · ");
     const sum = (key) => found.workers.reduce((total, each) => total + (typeof each[key] === "number" ? each[key] : 0), 0);
     const gpus = found.workers.reduce((total, each) => total + (each.gpus ? each.devices.length : 0), 0);
-    tiles.replaceChildren(tile(number(found.workers.length), "workers"), tile(`${sum("busy")} of ${sum("slots")}`, "slots busy"), tile(number(gpus), "GPUs"), tile(number(found.runs.length), "attempts run"));
+    tiles.replaceChildren(tile(number(found.workers.length), "workers"), tile(`${sum("busy")} of ${sum("slots")}`, "slots busy"), tile(number(gpus), "GPUs"), tile(number(found.runs.length), "running attempts"));
     const runs = found.runs.map((each) => [each.worker, each.devices, el("a", { href: place("e", each.experiment) }, each.experiment), el("a", { href: place("e", each.experiment, each.trial) }, each.trial), lasted(found.now - each.since), number(each.reports), each.best === null ? "" : number(each.best), each.use_text]);
     const workers = found.workers.map((each) => [each.name, `${each.busy} of ${each.slots}`, each.gpus ? each.devices.join(",") : "", lasted(found.now - each.joined_at), each.queue, each.note]);
     const queues = found.queues.map((each) => [each.queue, number(each.workers), `${each.busy} of ${each.slots}`, each.waiting === null ? "needs a driver's account" : number(each.waiting)]);
@@ -523,7 +523,7 @@ function fleetPage() {
       waiting.length ? card("What waits", table(["experiment", "trials", "why"], waiting)) : "",
       shares.length ? card("Shares", table(["experiment", "priority", "share", "runs", "wants", "may run", "no slot for", "quotas"], shares)) : "",
       quotas.length ? card("Quotas", table(["experiments", "run"], quotas)) : "",
-      card("What runs where", runs.length ? table(["worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use"], runs) : el("p", { class: "note" }, "nothing runs")),
+      card("What runs where", runs.length ? table(["worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use"], runs) : el("p", { class: "note" }, "nothing is running")),
       card("Workers", workers.length ? table(["name", "busy", "GPUs", "up", "queue", "note"], workers) : el("p", { class: "note" }, "no worker is connected; start one: mqtune worker")),
       card("Queues", queues.length ? table(["queue", "workers", "busy", "waiting"], queues) : el("p", { class: "note" }, "no queue")),
     );
