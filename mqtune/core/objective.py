@@ -71,7 +71,7 @@ def outcome_constraints(given: object) -> tuple[OutcomeConstraint, ...]:
         ConfigurationError: it is no list, which a text is not either, or as ``OutcomeConstraint.of``.
     """
     if not isinstance(given, list | tuple):
-        raise ConfigurationError(f'outcome_constraints={given!r:.80} is no list; write ["latency <= 10"]')
+        raise ConfigurationError(f'outcome_constraints={given!r:.80} is not a list; write ["latency <= 10"]')
     return tuple(map(OutcomeConstraint.of, given))
 
 

@@ -53,7 +53,7 @@ def of(folder: Path, *trials: list[tuple[float, float | None]], **options: Any) 
         (["<= 3"], 'is not a metric, "<=" or ">=", and a number'),
         (["latency <= nan"], 'is not a metric, "<=" or ">=", and a number'),
         ([3], 'is not a metric, "<=" or ">=", and a number'),
-        ("latency <= 10", r'outcome_constraints=.* is no list; write \["latency'),
+        ("latency <= 10", r'outcome_constraints=.* is not a list; write \["latency'),
     ],
 )
 def test_a_constraint_that_can_not_be_meant_is_named_at_once(text: Any, says: str) -> None:
