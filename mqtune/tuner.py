@@ -534,7 +534,7 @@ class BackgroundTuner:
 class _Call:
     """What somebody wants done, and who waits for it."""
 
-    def __init__(self, action: Callable[[Tuner], Any]) -> None:
+    def __init__(self, action: Callable[[Tuner], object]) -> None:
         self.answer: Future[Any] = Future()
         self._action = action
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied, ConfigurationError
@@ -42,7 +42,7 @@ class _Shape:
     slots: int
 
     @property
-    def size(self) -> tuple[Any, ...]:
+    def size(self) -> tuple[object, ...]:
         """A sort key that puts scarce slots last: by tags, then GPU memory, then cores."""
         tags = sorted(self.offer.tags)
         return len(tags), self.offer.gpu_memory_gb, self.offer.cpus, tags

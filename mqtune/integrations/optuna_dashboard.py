@@ -42,7 +42,7 @@ class _ReadOnly:
         #: An address for all of a machine's names: whoever reaches it may use any.
         self._is_open = host in ("", "0.0.0.0", "::")  # noqa: S104 - compared
 
-    def __call__(self, environment: _Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environment: _Environment, start_response: Callable[..., object]) -> Iterable[bytes]:
         name = environment.get("HTTP_HOST", "").rpartition(":")[0].strip("[]") or environment.get("HTTP_HOST", "")
         if not self._is_open and name not in self._hosts:
             return _refuse(
@@ -54,7 +54,7 @@ class _ReadOnly:
         return self._application(environment, start_response)
 
 
-def _refuse(start_response: Callable[..., Any], status: str, reason: str) -> Iterable[bytes]:
+def _refuse(start_response: Callable[..., object], status: str, reason: str) -> Iterable[bytes]:
     start_response(status, [("Content-Type", "application/json")])
     return [f'{{"reason": "{reason}"}}'.encode()]
 

@@ -7,18 +7,17 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import reduce
 from types import ModuleType
-from typing import Any
 
 from mqtune.core.errors import TrialFailed
 
 
-def name_of(kind: type[BaseException], objective: Callable[..., Any]) -> str:
+def name_of(kind: type[BaseException], objective: Callable[..., object]) -> str:
     """Return an error type's name, the same in all processes: a worker has another name for the caller's script."""
     module = "" if kind.__module__ == objective.__module__ else kind.__module__
     return f"{module}:{kind.__qualname__}"
 
 
-def failure_of(text: str, kinds: Iterable[str], objective: Callable[..., Any]) -> TrialFailed:
+def failure_of(text: str, kinds: Iterable[str], objective: Callable[..., object]) -> TrialFailed:
     """Return a ``TrialFailed`` that is of the objective's error type too, so that ``except ValueError`` catches it.
 
     It has the text, and nothing else of the error. Of the types, the first counts that this process has imported.
@@ -38,7 +37,7 @@ def _init(self: Exception, text: str) -> None:
     Exception.__init__(self, text)
 
 
-def _type_named(name: str, objective: Callable[..., Any]) -> type[Exception]:
+def _type_named(name: str, objective: Callable[..., object]) -> type[Exception]:
     """Return the type of that name; nothing is imported because a message names it.
 
     Raises:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Container, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -68,7 +68,7 @@ class LevelStorage(InMemoryStorage):
         finally:
             self._shown = None
 
-    def correct(self, trial_id: int, params: dict[str, Any], distributions: Mapping[str, BaseDistribution]) -> None:
+    def correct(self, trial_id: int, params: dict[str, object], distributions: Mapping[str, BaseDistribution]) -> None:
         """Give a running trial other parameters; what its sampler has noted of it stays."""
         trial = copy.copy(self.get_trial(trial_id))
         trial.params, trial.distributions = params, {name: distributions[name] for name in params}

@@ -83,7 +83,7 @@ def distribution_of(text: str, *, keep_tuples: bool) -> BaseDistribution:
     return json_to_distribution(text)
 
 
-def _with_tuples(value: Any) -> object:
+def _with_tuples(value: object) -> object:
     match value:
         case tuple():
             return {"tuple": [_with_tuples(each) for each in value]}
@@ -127,7 +127,7 @@ class StudyView:
         """Have no other trial begin; those that run go on to their ends."""
         _tell("stop")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name in STUDY:
             return _ask("study", name=name)
         raise AttributeError(
@@ -150,7 +150,7 @@ class OwnAttributes:
         """Set a system attribute."""
         self._own(trial_id).set_system_attr(key, value)
 
-    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, object]:
         """Return the system attributes."""
         return self._own(trial_id).system_attrs
 
@@ -161,7 +161,7 @@ class OwnAttributes:
             )
         return self._trial
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         raise AttributeError(
             f"an objective on a worker has no trial.storage.{name}: the storage is the driver's; there are set_trial_user_attr, "
             "set_trial_system_attr and get_trial_system_attrs of its own trial"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config
@@ -34,5 +34,5 @@ def as_trainable(tune_function: Callable[..., object]) -> Callable[[Config], Non
     return run
 
 
-def _report(_: Reporter, **metrics: Any) -> None:
+def _report(_: Reporter, **metrics: object) -> None:
     report(json.loads(dump_json_with_numpy(metrics)))

@@ -213,7 +213,7 @@ def _time(value: bytes) -> float:
     return 0.0
 
 
-def room_of(client: Any, *, patience_s: float) -> Room | None:
+def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
     """Return the room in a server's memory; None where this account may not know."""
     try:
         return Room.of(retrying(lambda: client.info("memory"), patience_s=patience_s))

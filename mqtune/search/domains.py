@@ -588,42 +588,27 @@ def ordinal(values: Sequence[object]) -> Domain:
 
 
 def finrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
-    """Return one of *size* floats that are evenly spaced from *low* to *high*, both included.
-
-    With *cast_int* each is rounded to an integer, as in Syne Tune.
-
-    Raises:
-        SpaceError: the bounds or *size* are not possible; with *cast_int* also where two values would be the same integer.
-    """
+    """Return one of *size* floats that are evenly spaced from *low* to *high*, both included; with *cast_int* each is rounded."""
     _check_bounds("finrange", number("finrange", "low", low), number("finrange", "high", high), log=False)
     shares = _evenly("finrange", size)
-    return _range("finrange", low, high, [_between(float(low), float(high), share) for share in shares], cast_int)
+    return _range("finrange", [_between(float(low), float(high), share) for share in shares], cast_int)
 
 
 def logfinrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
     """Return one of *size* floats that are evenly spaced in a log scale from *low* (above 0) to *high*, both included.
 
     With *cast_int* each is rounded to an integer, as in Syne Tune: ``logfinrange(8, 512, 7, cast_int=True)`` has the powers of 2.
-
-    Raises:
-        SpaceError: the bounds or *size* are not possible; with *cast_int* also where two values would be the same integer.
     """
     interval = _interval("logfinrange", low, high, log=True)
     middle = _evenly("logfinrange", size)[1:-1]
-    return _range("logfinrange", low, high, [interval.low, *map(interval.at, middle), interval.high], cast_int)
+    return _range("logfinrange", [interval.low, *map(interval.at, middle), interval.high], cast_int)
 
 
-def _range(name: str, low: object, high: object, values: list[float], cast_int: bool) -> Domain:
-    if not cast_int:
-        return Ordinal(tuple(values))
-    integer(name, "low", low)
-    integer(name, "high", high)
-    rounded = list(dict.fromkeys(map(round, values)))
-    if len(rounded) < len(values):
-        raise SpaceError(
-            f"{name}: size={len(values)} gives {len(rounded)} different integers; give size={len(rounded)} or less"
-        )
-    return Ordinal(tuple(rounded))
+def _range(name: str, values: Sequence[float], cast_int: bool) -> Domain:
+    options = tuple(dict.fromkeys(map(round, values))) if cast_int else tuple(values)
+    if len(options) < len(values):
+        raise SpaceError(f"{name}: size={len(values)} gives {len(options)} different integers; give that or less")
+    return Ordinal(options)
 
 
 def _evenly(name: str, size: int) -> list[float]:

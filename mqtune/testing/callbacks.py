@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,7 +101,7 @@ class _Heard(Callback):
     def setup(self, folder: Path) -> None:
         self._inner.setup(folder)
 
-    def hear(self, method: str, arguments: tuple[Any, ...]) -> None:
+    def hear(self, method: str, arguments: tuple[object, ...]) -> None:
         """Pass a call on."""
         # How often there is a step depends on when the driver looks.
         if method != "on_step":

@@ -202,8 +202,8 @@ class TrialRequest(Request):
         return {**super().info(safe), **shown}
 
 
-def _refusing(command: str, reason: str) -> Callable[..., Any]:
-    def refuse(_: Any, **asked: Any) -> Any:
+def _refusing(command: str, reason: str) -> Callable[..., object]:
+    def refuse(_: object, **asked: object) -> object:
         logger.warning("remote command %s (%s) is refused: %s", command, asked, reason)
         return nok(f"not done: {reason}")
 
