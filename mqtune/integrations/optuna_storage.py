@@ -206,7 +206,10 @@ class DeferredStorage(BaseStorage):
         if (trial := self._running(trial_id)) is None:
             write()
             return
-        trial.system_attrs[key] = value
+        # Pruners set one between reading all trials and counting those that have it: what they have read stays, as in Optuna.
+        trial = copy.copy(trial)
+        trial.system_attrs = {**trial.system_attrs, key: value}
+        self._keep(trial)
         self._later(write, trial_id, "system attribute", key)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:

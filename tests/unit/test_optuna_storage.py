@@ -249,6 +249,20 @@ def test_a_trial_that_is_queued_here_begins_as_one_that_others_queue(behind: Bas
     assert behind.get_trial(queued).datetime_start == began.datetime_start
 
 
+def test_trials_that_were_read_do_not_get_system_attributes_that_are_set_later(behind: BaseStorage) -> None:
+    """SuccessiveHalvingPruner counted a trial's own value twice."""
+    storage, study, trial = deferred(behind)
+    (read,) = storage.get_all_trials(study, deepcopy=False)
+
+    storage.set_trial_system_attr(trial, "rung", 0.5)
+    storage.set_trial_param(trial, "y", 0.5, X)
+
+    assert "rung" not in read.system_attrs
+    now = storage.get_trial(trial)
+    assert (now.system_attrs["rung"], now.params) == (0.5, {"x": 0.25, "y": 0.5})
+    assert storage.get_all_trials(study, deepcopy=False) == [now]
+
+
 def test_another_thread_may_use_the_database_while_it_is_written(database: BaseStorage) -> None:
     storage, study, trial = deferred(database)
     say_all(storage, trial)
