@@ -52,7 +52,7 @@ from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import LEASE_S, LEFT_TO_OTHERS, WorkerRuntime, take_process
+from mqtune.worker.runtime import LEASE_S, WorkerRuntime, take_process
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -423,7 +423,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     except BrokerUnavailable as error:
         # Raised only when the worker is shutting down: until then the journal tries again.
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
-    if outcome is LEFT_TO_OTHERS:
+    if outcome.goes_back:
         _put_back(state.requests.get(run.task_id))
     app.rows.end(run, outcome, by_hand=run.task_id in pool.terminated)
     if outcome.end is AttemptEnd.COMPLETED:

@@ -33,7 +33,7 @@ from mqtune.trainable.process.protocol import (
     Told,
 )
 from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome
+from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_in
@@ -161,15 +161,6 @@ class WorkerServices:
     zygotes: ZygoteFinder
     memory_kills: MemoryKills
     wake_consumer: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How an attempt ended on this worker; ``end`` is None when it was not claimed, or its end was refused."""
-
-    end: AttemptEnd | None
-    note: str
-    error_type: str = ""
 
 
 class AttemptRun:
@@ -388,7 +379,7 @@ class AttemptRun:
         if self._intent is Intent.HAND_BACK:
             return RunResult(None, "not run: the worker is shutting down")
         if not turn.take(stays=self._reuses):
-            return RunResult(None, "not run: a device of its slot is quarantined")
+            return RunResult(None, "not run: a device of its slot is quarantined", goes_back=True)
         stdout, stderr = self._output
         started = AttemptStarted(
             trial=self.claim.trial,

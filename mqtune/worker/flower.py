@@ -13,7 +13,8 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import TrialFailed
 from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.worker.attempt import AttemptRun, RunResult
+from mqtune.worker.attempt import AttemptRun
+from mqtune.worker.outcome import RunResult
 
 logger = logging.getLogger(__name__)
 

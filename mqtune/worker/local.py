@@ -31,7 +31,7 @@ from mqtune.journal.local_queue import LocalQueue, Task
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import LEASE_S, LEFT_TO_OTHERS, Ahead, WorkerRuntime, take_process
+from mqtune.worker.runtime import LEASE_S, Ahead, WorkerRuntime, take_process
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 
@@ -116,7 +116,7 @@ class LocalWorker:
                     self._busy.add(me)
                 is_left = False
                 with _logging(task):
-                    is_left = self._runtime.run(run) is LEFT_TO_OTHERS
+                    is_left = self._runtime.run(run).goes_back
                 self._busy.discard(me)
                 self._free.set()
                 if is_left:

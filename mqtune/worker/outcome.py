@@ -56,6 +56,20 @@ class Ending(NamedTuple):
         return TAIL_BYTES_FAILED if self.end is AttemptEnd.FAILED or self.error_type == DEVICE_BROKEN else TAIL_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How an attempt ended on this worker.
+
+    ``end`` is None when it was not claimed, or its end was refused. One that ``goes_back`` may run elsewhere: who has taken its task
+    puts that back, at the far end of its queue.
+    """
+
+    end: AttemptEnd | None
+    note: str
+    error_type: str = ""
+    goes_back: bool = False
+
+
 #: Of an attempt of which Redis has lost reports that are not at hand any more.
 LACKS_REPORTS: Final = Ending(
     AttemptEnd.LOST, "Gap", "Redis lacks reports that this attempt sent before, and so it refused the later ones"

@@ -13,8 +13,8 @@ from typing import Final
 from mqtune.core.errors import AccessDenied, BrokerUnavailable
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
 from mqtune.journal.base import Fared, Journal, Others
-from mqtune.worker.attempt import AttemptRun, RunResult
-from mqtune.worker.outcome import broken_device
+from mqtune.worker.attempt import AttemptRun
+from mqtune.worker.outcome import RunResult, broken_device
 from mqtune.worker.quarantine import Hold, Quarantine
 
 logger = logging.getLogger(__name__)

@@ -34,12 +34,13 @@ from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal, room_of
 from mqtune.journal.room import Room
 from mqtune.journal.usage import UsageBoard
-from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
+from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.health import HealthCheck
 from mqtune.worker.logs import Logs, LogServer
+from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
 from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.quick_failures import QuickFailures
@@ -79,7 +80,7 @@ SWITCH_INTERVAL_S: Final = 0.0005
 #: For how long it counts whether there are other workers: to look up a thousand takes 20 ms.
 _OTHERS_S: Final = 5.0
 #: The result of an attempt that is to run elsewhere.
-LEFT_TO_OTHERS: Final = RunResult(None, "not run: its trial has failed here, and may run elsewhere")
+_LEFT_TO_OTHERS: Final = RunResult(None, "not run: its trial has failed here, and may run elsewhere", goes_back=True)
 
 
 def take_process() -> None:
@@ -306,8 +307,8 @@ class WorkerRuntime:
     def run(self, run: AttemptRun) -> RunResult:
         """Run an attempt in the next free slot; returns when nothing of it is left.
 
-        It is LEFT_TO_OTHERS if its trial has failed here a moment ago and may run elsewhere: who has taken its task puts that back, at the
-        far end of the queue, ``PUT_BACK_S`` later.
+        Its task goes back, ``PUT_BACK_S`` later, if its trial has failed here a moment ago and may run elsewhere, or if its slot's devices
+        are quarantined.
         """
         self._here.add(run)
         try:
@@ -329,7 +330,7 @@ class WorkerRuntime:
             if slot is None and (others or self._slots.has_other(failure.devices)):
                 # Its driver would publish it again, and warn that nobody takes it.
                 run.journal.hold([run.held], 2 * PUT_BACK_S)
-                return LEFT_TO_OTHERS
+                return _LEFT_TO_OTHERS
         if not self.draining:
             run.prepare()
         while not self.draining and slot is None and (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
@@ -338,7 +339,7 @@ class WorkerRuntime:
         if self.draining:
             return RunResult(None, "not run: the worker is shutting down")
         if slot is None:
-            return RunResult(None, "not run: all devices are quarantined")
+            return RunResult(None, "not run: all devices are quarantined", goes_back=True)
         try:
             result = run.run(slot)
             self._learn(run, slot, result)

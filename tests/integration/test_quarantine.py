@@ -276,7 +276,11 @@ def test_an_error_that_names_the_device_costs_the_trial_nothing(
 
 
 def test_a_device_whose_health_check_fails_takes_no_attempt_until_it_succeeds(
-    broker: str, machine: Callable[[int], Machine], breaking: mqtune.Tuner, tmp_path: Path
+    broker: str,
+    machine: Callable[[int], Machine],
+    breaking: mqtune.Tuner,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     gpus = machine(2)
     (tmp_path / "sick-0").touch()
@@ -293,6 +297,7 @@ def test_a_device_whose_health_check_fails_takes_no_attempt_until_it_succeeds(
 
         assert {attempt.devices for trial in breaking.get_trials() for attempt in trial.attempts} == {("1",)}
         assert {len(trial.attempts) for trial in breaking.get_trials()} == {1}, "no attempt is lost"
+        assert "nobody has taken it" not in caplog.text, "the task of one that finds its device quarantined is put back"
         assert (tmp_path / "checked").read_text().split().count("1") == 1, (
             "a slot that is sound is not checked again at once"
         )

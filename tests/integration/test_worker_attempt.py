@@ -42,10 +42,11 @@ from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
-from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
+from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
+from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.runtime import ZYGOTE_IDLE_S

@@ -10,8 +10,8 @@ import pytest
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Assignment
-from mqtune.worker.attempt import RunResult
 from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.outcome import RunResult
 
 
 class Dispatcher:
