@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import os
 import shutil
 import time
 from collections import defaultdict
@@ -14,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import breaker
 import counting
 import msgpack
 import times as run_times
@@ -85,6 +87,8 @@ class Outcome:
     #: How many attempts were paused for others, and how many claims fell under a quota.
     preempted: int = 0
     under_quota: int = 0
+    #: How many threads of workers have raised an error.
+    raised: int = 0
     #: From the death of a worker to the next report of each trial that it ran.
     recoveries_s: list[float] = field(default_factory=list)
     #: How late a thread woke up at worst.
@@ -365,6 +369,8 @@ class Campaign:
         for worker in self.world.workers:
             if not worker.lives and not worker.is_given_up:
                 worker.is_given_up = True
+                if worker.is_struck and worker.process.returncode == os.EX_SOFTWARE:
+                    continue
                 log = self.world.log_of_worker(worker)
                 # One that is started while the Redis is away, or full, says so, and is started again.
                 if " ready." in log or not log.strip().splitlines()[-1].startswith("mqtune: "):
@@ -394,6 +400,7 @@ class Campaign:
             if not command.returncode:
                 self.wrong("account", f"the operator may {command.args}")
         seen = [self._read_again(driving, stalls) for driving in self._driving]
+        self._look_at_threads()
         for problem in world.end_workers():
             self.wrong("11", problem)
         seen[0].left = [described(process) for process in world.processes()]
@@ -401,6 +408,14 @@ class Campaign:
             self.outcome.violations += check(observed)
             self._count(observed)
         self._check_quotas(seen)
+
+    def _look_at_threads(self) -> None:
+        """No worker serves on without a thread that an error has ended."""
+        for worker in self.world.workers:
+            if where := breaker.struck(worker.order):
+                self.outcome.raised += 1
+                if breaker.is_dead(worker.order) and worker.lives and not worker.is_given_up:
+                    self.wrong("thread", f"worker {worker.name} lives on without its thread, which broke in {where}")
 
     def _check_quotas(self, seen: list[Observed]) -> None:
         # What can't be read was found before.

@@ -45,6 +45,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "trial killed": Fault(process_faults.trial_killed, may_lose=True),
     "zygote killed": Fault(process_faults.zygote_killed, may_lose=True),
     "zygote frozen": Fault(process_faults.zygote_frozen, may_lose=True),
+    "thread raises": Fault(process_faults.thread_raises, may_lose=True, weight=3),
     "worker cut": Fault(server_faults.worker_cut),
     "worker held": Fault(server_faults.worker_held, may_lose=True),
     "worker lost bytes": Fault(server_faults.worker_lost_bytes, may_lose=True),

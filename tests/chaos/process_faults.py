@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import breaker
 import psutil
 from befalling import Run
 from world import Driver, Worker, described, signal_all
@@ -16,6 +17,9 @@ from world import Driver, Worker, described, signal_all
 GONE_S: Final = 8.0
 #: For how long nobody drives, beyond the time after which workers go by the experiment's policy, in seconds.
 UNDRIVEN_S: Final = (2.0, 8.0)
+#: At which of its next calls of mqtune's functions a thread raises, at most: a thread that has little to do makes a few in a step, the
+#: uplink many.
+THREADS_CALLS: Final = (1, 8, 40)
 #: Where another driver says that it is.
 ELSEWHERE: Final = "elsewhere"
 
@@ -204,3 +208,17 @@ def zygote_frozen(run: Run) -> str:
     if for_s is not None:
         run.later(for_s, lambda: signal_all([zygote], signal.SIGCONT))
     return f"process {zygote.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"
+
+
+def thread_raises(run: Run) -> str:
+    """An error that nothing foresees, in one of a worker's threads: that goes on, or the worker ends."""
+    ready = [worker for worker in run.world.living_workers() if " ready." in run.world.log_of_worker(worker)]
+    thread, error = run.random.choice(breaker.THREADS), run.random.choice(breaker.ERRORS)
+    after = run.random.randint(1, run.random.choice(THREADS_CALLS))
+    whole = [worker for worker in ready if not worker.is_struck]
+    if not whole:
+        return ""
+    worker = run.random.choice(whole)
+    worker.is_struck = True
+    breaker.order(worker.order, thread, error, after)
+    return f"{worker.name}: {error} in {thread} at call {after}"

@@ -18,7 +18,7 @@ RUNS = {
     104: ["driver interrupted", "worker terminated", "worker held", "clients paused", "trial killed", "memory full"],
     105: ["driver held", "machine frozen", "subscribers killed", "worker drained", "worker slow", "worker cut"],
     106: ["driver lost bytes", "worker lost bytes", "zygote killed", "driver cut", "redis set back", "driver frozen"],
-    121: ["nobody drives", "driver killed", "zygote frozen", "key lost", "foreign traffic"],
+    121: ["nobody drives", "driver killed", "zygote frozen", "key lost", "foreign traffic", "thread raises"],
     131: ["request made", "request doubled", "driver killed", "answer lost", "operator oversteps", "task revoked"],
     141: ["failover", "driver killed", "worker frozen", "driver held", "quota changed", "worker killed"],
     182: [

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import breaker
 import pytest
 import times
+from breaker import Breaker
 from campaign import plan_of
 from faulty_proxy import FaultyProxy
 from waiting import eventually
@@ -64,3 +68,37 @@ def test_a_worker_that_connects_again_to_a_full_redis_waits_until_it_is_not(worl
     eventually(lambda: not driver.lives, SOON_S)
     assert world.how_it_ended(driver) == "finished", world.log_of(driver)
     assert worker.lives
+
+
+def _asleep() -> None:
+    """Do what a thread does time and again."""
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_thread_that_is_gone_after_an_error_is_told_from_one_that_goes_on(tmp_path: Path, is_guarded: bool) -> None:
+    path, over = tmp_path / "orders" / "w0-1", threading.Event()
+    broken = Breaker(path, Path(__file__).parent)
+    broken.start()
+
+    def run() -> None:
+        with contextlib.suppress(MemoryError):
+            for step in broken.steps("mqtune-logs", lambda: iter(lambda: over.is_set() or _asleep, True)):
+                with contextlib.suppress(MemoryError) if is_guarded else contextlib.nullcontext():
+                    step()
+
+    thread = threading.Thread(target=run, name="mqtune-logs")
+    thread.start()
+    try:
+        breaker.order(path, "mqtune-logs", "MemoryError", 3)
+
+        eventually(lambda: breaker.struck(path), SOON_S)
+        assert breaker.struck(path).startswith("test_world.py:_asleep")
+        if is_guarded:
+            assert thread.is_alive()
+            assert not breaker.is_dead(path)
+        else:
+            eventually(lambda: breaker.is_dead(path), SOON_S)
+    finally:
+        over.set()
+        thread.join()

@@ -1,10 +1,28 @@
-"""``mqtune worker``, that goes by the run's times."""
+"""``mqtune worker``, that goes by the run's times, and whose threads can be told to raise."""
 
 from __future__ import annotations
 
 import sys
 
+
+def _arm() -> None:
+    """Have each thread of this worker raise when it is told to; before any module takes over how threads are made."""
+    import os
+    from pathlib import Path
+
+    from breaker import ORDER, Breaker
+
+    import mqtune
+    from mqtune.worker import threads
+
+    if path := os.environ.pop(ORDER, ""):
+        breaker, guarded = Breaker(Path(path), Path(mqtune.__file__).parent), threads.guarded
+        threads.guarded = lambda name, steps, **how: guarded(name, lambda: breaker.steps(name, steps), **how)
+        breaker.start()
+
+
 if __name__ == "__main__":
+    _arm()
     import times
 
     import mqtune.worker.app  # noqa: F401 - all that takes a time over must be there before the times are set

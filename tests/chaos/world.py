@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import breaker
 import counting
 import psutil
 import times as run_times
@@ -48,6 +49,9 @@ class Worker:
     #: Whether it was told to end, killed or lost, and another one takes its seat.
     is_given_up: bool = False
     is_frozen: bool = False
+    #: Where it is told that one of its threads is to raise; and whether it was.
+    order: Path = field(default_factory=Path)
+    is_struck: bool = False
 
     @property
     def lives(self) -> bool:
@@ -197,8 +201,10 @@ class World:
         log = self.folder / "logs" / f"{name}.log"
         arguments = ["--name", name, "--gpus", "0", "--slots", str(self.slots), "--cpus", str(self.slots * CPUS)]
         arguments += ["--code-root", str(HERE), "--log-root", str(self.folder / "trials")]
-        process = self._spawn("worker_main.py", arguments, log, MQTUNE_BROKER=self.proxies[seat].url)
-        worker = Worker(seat, name, process)
+        order = self.folder / "orders" / name
+        settings = {"MQTUNE_BROKER": self.proxies[seat].url, breaker.ORDER: str(order)}
+        process = self._spawn("worker_main.py", arguments, log, **settings)
+        worker = Worker(seat, name, process, order=order)
         self.workers.append(worker)
         return worker
 
