@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +89,8 @@ class Outcome:
     under_quota: int = 0
     #: How many threads of workers have raised an error.
     raised: int = 0
+    #: How many attempts have run a second time under their number, as a server that was set back has lost their claims.
+    ran_twice: int = 0
     #: From the death of a worker to the next report of each trial that it ran.
     recoveries_s: list[float] = field(default_factory=list)
     #: How late a thread woke up at worst.
@@ -475,7 +477,7 @@ class Campaign:
                 "leases": client.zrange(keys.leases, 0, -1),
                 "staged": client.zrange(keys.staged, 0, -1),
                 "trials": trials,
-                "checkpoints": [name.decode() for name in client.hkeys(keys.checkpoints)],
+                "checkpoints": {name.decode(): data for name, data in client.hgetall(keys.checkpoints).items()},
             },
             store=store,
             said=lines(driving.experiment.said),
@@ -489,6 +491,8 @@ class Campaign:
             (int(id_.split("-")[0]) / 1000 - observed.clock, *msgpack.unpackb(data)[1:])
             for id_, data in observed.entries
         ]
+        processes = Counter((trial, attempt) for trial, attempt, _ in observed.beats)
+        outcome.ran_twice += sum(number > 1 for number in processes.values())
         outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
         outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
         outcome.preempted += sum(kind == "decided" and body["intent"] == "give_way" for _, kind, body in events)

@@ -12,7 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from claims import Claims
+import msgpack
+from claims import Claims, State
 from course import Course
 from observed import CLOCKS_S, SET_BACK_S, Entry, Observed, Violation, decoded, in_drivers_order, place_of, written_at
 
@@ -41,7 +42,7 @@ def check(observed: Observed) -> list[Violation]:
     _check_told(observed, fold, found)
     _check_results(observed, fold, found)
     _check_processes(observed, journal, found)
-    _check_keys(observed, fold, found)
+    _check_keys(observed, fold, journal, found)
     _check_store(observed, fold, journal, found)
     _check_requests(observed, entries, found)
     return found
@@ -241,7 +242,7 @@ def _could_not_hear(observed: Observed, journal: Claims, trial: str, attempt: in
     )
 
 
-def _check_keys(observed: Observed, fold: Course, found: list[Violation]) -> None:
+def _check_keys(observed: Observed, fold: Course, journal: Claims, found: list[Violation]) -> None:
     """Nothing is left in Redis that should be gone, and what should be there is."""
     if not observed.keys:
         return
@@ -254,6 +255,10 @@ def _check_keys(observed: Observed, fold: Course, found: list[Violation]) -> Non
     held, named = set(observed.keys["checkpoints"]), {one for one in fold.kept if one.startswith("m-")}
     for checkpoint in sorted(named - held):
         found.append(Violation("9", f"checkpoint {checkpoint} is named, and not in Redis"))
+    for checkpoint in sorted(held & named & journal.states.keys()):
+        problem = _what_is_broken_in_redis(observed.keys["checkpoints"][checkpoint], journal.states[checkpoint])
+        if problem:
+            found.append(Violation("9", f"checkpoint {checkpoint} is named, and {problem}"))
     for checkpoint in sorted(held - named):
         found.append(Violation("keys", f"checkpoint {checkpoint} is in Redis, and nothing names it"))
 
@@ -276,7 +281,16 @@ def _check_store(observed: Observed, fold: Course, journal: Claims, found: list[
         found.append(Violation("keys", f"checkpoint {checkpoint} is in the store, and nothing names it"))
 
 
-def _what_is_broken(folder: Path, state: tuple[int, int]) -> str:
+def _what_is_broken_in_redis(data: bytes, state: State) -> str:
+    try:
+        _, _, body = msgpack.unpackb(data)
+        saved, _ = msgpack.unpackb(body)
+    except (ValueError, TypeError) as error:
+        return f"can't be read: {error!r}"
+    return _what_differs(saved, state)
+
+
+def _what_is_broken(folder: Path, state: State) -> str:
     try:
         stored = json.loads((folder / "manifest.json").read_bytes())["checkpoint"]
         for file in stored["files"]:
@@ -286,4 +300,8 @@ def _what_is_broken(folder: Path, state: tuple[int, int]) -> str:
         saved = json.loads((folder / stored["content"] / "state.json").read_bytes())
     except (OSError, ValueError, KeyError) as error:
         return f"can't be read: {error!r}"
-    return "" if (saved["step"], saved["total"]) == state else f"has {saved}, and not {state}"
+    return _what_differs(saved, state)
+
+
+def _what_differs(saved: dict[str, int], state: State) -> str:
+    return "" if (saved["step"], saved["total"], saved["pid"]) == state else f"has {saved}, and not {state}"

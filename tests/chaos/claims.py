@@ -16,11 +16,15 @@ NOISE: Final = "Noise"
 STOPPED_S: Final = 4.0
 
 
+#: Of a trial, or in a checkpoint: the step, the sum, and the process that has counted so far.
+State = tuple[int, int, int]
+
+
 class _Attempt:
-    def __init__(self, staged: dict[str, Any], origin: tuple[int, int]) -> None:
+    def __init__(self, staged: dict[str, Any], origin: State) -> None:
         self.config = staged["config"]
         self.checkpoint = staged.get("checkpoint", "")
-        #: The step and the sum that it begins with.
+        #: What it begins with.
         self.origin = origin
         self.state = origin
         self.worker = ""
@@ -36,8 +40,8 @@ class Claims:
         self._found = found
         self._observed = observed
         self.attempts: dict[str, list[_Attempt]] = defaultdict(list)
-        #: The step and the sum of each checkpoint that there ever was.
-        self.states: dict[str, tuple[int, int]] = {}
+        #: What is in each checkpoint that there ever was.
+        self.states: dict[str, State] = {}
         self.ended_at: dict[tuple[str, int], float] = {}
         self._times: dict[str, float] = defaultdict(float)
         self._written = BEGINNING
@@ -116,7 +120,7 @@ class Claims:
         checkpoint = body.get("checkpoint", "")
         if checkpoint and checkpoint not in self.states:
             self._wrong("9", entry, f"checkpoint {checkpoint} has never been named before")
-        attempts.append(_Attempt(body, self.states.get(checkpoint, (0, 0))))
+        attempts.append(_Attempt(body, self.states.get(checkpoint, (0, 0, 0))))
 
     def _start(self, entry: Entry, body: dict[str, Any]) -> None:
         attempt = self._current(entry, body["trial"], body["attempt"], "1")
@@ -141,16 +145,19 @@ class Claims:
             self._wrong("2", entry, f"{where} is older than one before it")
         self._times[row.trial] = row.timestamp
         step = attempt.origin[0] + row.sequence
-        state = step, attempt.state[1] + term(attempt.config, step)
         metrics = row.metrics
+        state = step, attempt.state[1] + term(attempt.config, step)
         said = metrics.get("step"), metrics.get("total")
-        if (metrics.get("from_step"), metrics.get("from_total")) != attempt.origin:
-            self._wrong("7", entry, f"{where} went on from {metrics.get('from_step')}, and not from {attempt.origin}")
+        began = metrics.get("from_step"), metrics.get("from_total"), metrics.get("from_pid")
+        if began != attempt.origin:
+            self._wrong("7", entry, f"{where} went on from {began}, and not from {attempt.origin}")
         if said != state or (metrics.get("trial"), metrics.get("attempt")) != (row.trial, row.attempt):
             self._wrong("2", entry, f"{where} says {metrics}, and not step and sum {state}")
-        attempt.state = step, state[1]
-        if row.checkpoint:
-            self.states.setdefault(row.checkpoint, attempt.state)
+        if attempt.reports > 1 and metrics.get("pid") != attempt.state[2]:
+            self._wrong("2", entry, f"{where} is by process {metrics.get('pid')}, and the last by {attempt.state[2]}")
+        attempt.state = *state, metrics.get("pid", 0)
+        if row.checkpoint and self.states.setdefault(row.checkpoint, attempt.state) != attempt.state:
+            self._wrong("9", entry, f"{where} names {row.checkpoint}, which is {self.states[row.checkpoint]}")
 
     def _end(self, entry: Entry, body: dict[str, Any]) -> None:
         trial, number, end = body["trial"], body["attempt"], body["end"]
@@ -160,6 +167,8 @@ class Claims:
         if attempt.is_ended:
             self._wrong("1", entry, f"trial {trial} attempt {number} ends a second time")
         attempt.is_ended = True
+        if body.get("error_type") == "CheckpointExists":
+            self._wrong("9", entry, f"trial {trial} attempt {number} has a checkpoint's id a second time")
         by_worker = cursor_of(entry) is None
         if by_worker:
             # The end of what Redis has forgotten is no word of its worker, whose process lives until it hears of it.

@@ -17,7 +17,8 @@ import mqtune
 
 #: Where a trial process writes down that it lives; beside the journal, which says what counts.
 BEATS: Final = "MQTUNE_CHAOS_BEATS"
-START: Final = {"step": 0, "total": 0}
+#: ``pid`` is the process that has counted so far, so that no state of another run of an attempt looks like it.
+START: Final = {"step": 0, "total": 0, "pid": 0}
 #: What a trial may do to mqtune by malice or mistake, in its first attempt; see misbehave.
 MISCHIEF: Final = ("closes", "daemon", "noise", "odd")
 #: When it does so: some of its reports are on their way by then.
@@ -67,6 +68,7 @@ def row(
         "attempt": attempt,
         "from_step": began["step"],
         "from_total": began["total"],
+        "from_pid": began["pid"],
     }
 
 
@@ -103,7 +105,7 @@ def counts(config: dict[str, Any]) -> None:
         beats.beat()
         if breaks(config, step, context.attempt):
             raise ValueError(f"step {step} breaks")
-        state = {"step": step, "total": total}
+        state = {"step": step, "total": total, "pid": os.getpid()}
         saved = None
         if step % config["every"] == 0:
             saved = state if config["saves"] == "dict" else _folder(context.folder, state)
@@ -157,7 +159,7 @@ class Counts(mqtune.Trainable):
         self.beats.beat()
         if breaks(self.config, step, attempt):
             raise ValueError(f"step {step} breaks")
-        self.state = {"step": step, "total": self.state["total"] + term(self.config, step)}
+        self.state = {"step": step, "total": self.state["total"] + term(self.config, step), "pid": os.getpid()}
         metrics = row(self.config, self.state, self.began, self.trial_id, attempt)
         misbehave(self.config, step, attempt, metrics)
         return {**metrics, "done": step >= self.config["epochs"]}

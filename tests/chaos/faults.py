@@ -66,6 +66,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "task revoked": Fault(request_faults.task_revoked, weight=1),
     "operator oversteps": Fault(request_faults.operator_oversteps, weight=1),
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1, on="lone"),
+    "redis forgets a claim": Fault(server_faults.claim_forgotten, may_lose=True, weight=3, on="lone"),
     "failover": Fault(server_faults.failover, may_lose=True, weight=4, on="fails over"),
     "quota changed": Fault(sharing_faults.quota_changed, weight=1),
     "standing changed": Fault(sharing_faults.standing_changed, weight=1),

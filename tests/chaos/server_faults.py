@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import celery
 import kombu.exceptions
+import msgpack
 import redis
 from befalling import Run
 from lone import Server
 from observed import SET_BACK_S
 from replicated import Replicated
+from world import Experiment
 
 from mqtune.core.keys import TASK_NAME
 
@@ -24,6 +26,11 @@ _LAGS_S: Final = SET_BACK_S - 0.3
 #: How long after the failover the server is back that was the master, in seconds.
 _BACK_S: Final = (0.0, 1.0, 4.0)
 _LOOK_S: Final = 0.1
+#: How long an attempt goes on after the claim that is forgotten, and for how long nobody drives, in seconds.
+_GOES_ON_S: Final = 1.0
+_NOBODY_S: Final = (3.0, 9.0)
+#: What of the time by which a server is set back it may take to kill it.
+_MARGIN_S: Final = 0.4
 
 
 def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
@@ -198,6 +205,48 @@ def redis_set_back(run: Run) -> str:
 
     run.later(by_s, set_back)
     return f"by {by_s:.1f} s"
+
+
+def claim_forgotten(run: Run) -> str:
+    """The drivers of an experiment are killed, and once a worker has claimed another attempt, the server is set back to before that."""
+    server, living = run.world.server, run.world.living_drivers()
+    if not isinstance(server, Server) or not server.is_up or not living or not _told(run, "PING"):
+        return ""
+    experiment = run.random.choice(living).experiment
+    goes_on_s, nobody_s = run.random.uniform(0.0, _GOES_ON_S), run.random.uniform(*_NOBODY_S)
+    for driver in run.world.living_drivers(experiment):
+        driver.process.kill()
+        driver.process.wait()
+    run.undriven(experiment, nobody_s)
+    begin, claims = time.monotonic(), _claims(run, experiment)
+    copy = server.keep_copy()
+
+    def look() -> None:
+        """Wait for a claim; the attempt goes on for a moment, and may report and save."""
+        left_s = begin + SET_BACK_S - _MARGIN_S - time.monotonic()
+        if _claims(run, experiment) > claims:
+            run.later(min(goes_on_s, left_s), set_back)
+        elif left_s > 0:
+            run.later(_LOOK_S, look)
+
+    def set_back() -> None:
+        if server.is_up:
+            _lose_data(run, server, partial(server.set_back, copy))
+
+    look()
+    return f"of {experiment.name}, {goes_on_s:.1f} s later; nobody drives it for {nobody_s:.1f} s"
+
+
+def _claims(run: Run, experiment: Experiment) -> int:
+    """Return how many claims an experiment's journal has; 0 while the server doesn't answer."""
+    server = run.world.server
+    with (
+        contextlib.suppress(redis.RedisError),
+        redis.Redis(port=server.port, password=server.password, socket_timeout=1.0, protocol=2) as client,
+    ):
+        found: Any = client.xrange(experiment.keys.journal)
+        return sum(msgpack.unpackb(fields[b"e"], strict_map_key=False)[1] == "started" for _, fields in found)
+    return 0
 
 
 def failover(run: Run) -> str:

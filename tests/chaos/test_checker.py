@@ -25,13 +25,18 @@ CONFIGS = {"0001": {"x": 0.25}, "0002": {"x": 0.5}}
 SAVED = "p-0002-1-2"
 
 
-def state(trial: str, step: int) -> dict[str, int]:
-    return {"step": step, "total": sum(term(CONFIGS[trial], each) for each in range(1, step + 1))}
+#: The process of each attempt.
+PIDS = {("0001", 1): 101, ("0002", 1): 102, ("0001", 2): 103, ("0002", 2): 104}
 
 
-def report(trial: str, attempt: int, sequence: int, *, began: int = 0, checkpoint: str = "") -> list[Any]:
+def state(trial: str, step: int, attempt: int = 1) -> dict[str, int]:
+    total = sum(term(CONFIGS[trial], each) for each in range(1, step + 1))
+    return {"step": step, "total": total, "pid": PIDS[trial, attempt] if step else 0}
+
+
+def report(trial: str, attempt: int, sequence: int, *, began: int = 0, checkpoint: str = "", **more: Any) -> list[Any]:
     """A segment of one report."""
-    metrics = row(CONFIGS[trial], state(trial, began + sequence), state(trial, began), trial, attempt)
+    metrics = row(CONFIGS[trial], state(trial, began + sequence, attempt), state(trial, began), trial, attempt) | more
     return [trial, attempt, sequence, [[10.0 * attempt + sequence, metrics, *([checkpoint] if checkpoint else [])]]]
 
 
@@ -130,6 +135,11 @@ def told(calls: list[list[Any]], begin: float, step: float = 1.0) -> list[list[A
     return [[begin, "begin", 4711], *([begin + step * n, *call] for n, call in enumerate(calls, 1))]
 
 
+def held(**more: int) -> bytes:
+    """The checkpoint that trial 0001 has in Redis."""
+    return msgpack.packb([1, 0, msgpack.packb([state("0001", 1) | more, {}])])
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """A good run: two drivers, of which the first was killed after its seventh call."""
@@ -159,7 +169,12 @@ def run(tmp_path: Path) -> Run:
             ("0001", 2, 103): (16.1, 19.9),
             ("0002", 2, 104): (17.1, 20.9),
         },
-        keys={"leases": [], "staged": [], "trials": {"0001": "ended", "0002": "ended"}, "checkpoints": ["m-0001-1-1"]},
+        keys={
+            "leases": [],
+            "staged": [],
+            "trials": {"0001": "ended", "0002": "ended"},
+            "checkpoints": {"m-0001-1-1": held()},
+        },
         store=tmp_path,
     )
     return Run(good_entries(), observed.told[1], observed)
@@ -370,13 +385,35 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "a trial starts from scratch though it should not": (
         lambda run: run.body(18).__setitem__(0, report("0001", 2, 1)),
         "7",
-        "went on from 0",
+        "went on from (0,",
     ),
     "a process is left": (observe(left=["process 4711"]), "7", "left behind"),
     "a trial goes on from what was never saved": (change(14, checkpoint="m-0001-1-9"), "9", "never been named"),
     "a trial goes on from what was given up": (change(15, checkpoint="p-0002-1-1"), "9", "was given up"),
     "what a trial would go on from is given up": (change(10, checkpoints=[SAVED]), "9", "would go on from it"),
-    "a checkpoint is not in Redis": (hold(checkpoints=[]), "9", "not in Redis"),
+    "a checkpoint is not in Redis": (hold(checkpoints={}), "9", "not in Redis"),
+    "a checkpoint in Redis is another run's": (hold(checkpoints={"m-0001-1-1": held(pid=999)}), "9", "and not (1,"),
+    "a checkpoint in Redis can't be read": (hold(checkpoints={"m-0001-1-1": b"\xc1"}), "9", "can't be read"),
+    "a checkpoint in the store is another run's": (
+        lambda run: run.body(8)[0][3][0][1].update(pid=999),
+        "9",
+        "and not (2,",
+    ),
+    "a checkpoint has two contents": (
+        put(18, "reports", [report("0002", 2, 2, began=2, checkpoint=SAVED)]),
+        "9",
+        "which is (2,",
+    ),
+    "an attempt that runs a second time finds its checkpoint's id taken": (
+        change(12, error_type="CheckpointExists"),
+        "9",
+        "a second time",
+    ),
+    "two processes report for an attempt": (
+        put(7, "reports", [report("0001", 1, 3, pid=999)]),
+        "2",
+        "by process 999",
+    ),
     "a checkpoint is not in the store": (
         lambda run: (run.observed.store / SAVED / "manifest.json").unlink(),
         "9",
@@ -395,7 +432,11 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "results count otherwise": (lambda run: run.observed.results["0001"].update(reports=4), "results", "reports is 4"),  # type: ignore[index]
     "a lease is left": (hold(leases=[b"0001"]), "keys", "leases"),
     "a trial's hash says that it runs": (hold(trials={"0001": "running"}), "keys", "running"),
-    "a checkpoint is left in Redis": (hold(checkpoints=["m-0001-1-1", "m-0001-1-2"]), "keys", "nothing names it"),
+    "a checkpoint is left in Redis": (
+        hold(checkpoints={"m-0001-1-1": held(), "m-0001-1-2": b""}),
+        "keys",
+        "nothing names it",
+    ),
     "a checkpoint is left in the store": (
         lambda run: (run.observed.store / "p-0009-1-1").mkdir(),
         "keys",
