@@ -57,6 +57,8 @@ _SILENCING: Final = ("driver", "second", "nobody", "redis", "clients", "memory",
 DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
 _MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
+#: For which faults a driver may find no Redis; one that is full is waited for.
+_CUTTING_OFF: Final = ("redis", "failover", "clients", "driver cut", "driver held", "driver lost", "driver slow")
 _POLL_S: Final = 0.02
 #: How many characters of a log's end a violation shows: an error's message, and where it was raised.
 _TAIL: Final = 600
@@ -363,7 +365,8 @@ class Campaign:
             self.wrong("driver", f"driver {driver.number} broke: {_tail(log)}")
         elif how == "refused":
             error = log.strip().splitlines()[-1].partition(":")[0] if log.strip() else ""
-            if error not in _MAY_REFUSE:
+            is_cut_off = any(kind.startswith(_CUTTING_OFF) for _, kind, _ in self.outcome.faults)
+            if error not in _MAY_REFUSE or (error == "BrokerUnavailable" and not is_cut_off):
                 self.wrong("driver", f"driver {driver.number} refused: {_tail(log)}")
 
     def _look_at_workers(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+import memory_faults
 import process_faults
 import request_faults
 import server_faults
@@ -55,7 +56,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "clients killed": Fault(server_faults.clients_killed),
     "subscribers killed": Fault(server_faults.subscribers_killed, weight=1),
     "clients paused": Fault(server_faults.clients_paused, weight=1, on="lone"),
-    "memory full": Fault(server_faults.memory_full),
+    "memory full": Fault(memory_faults.memory_full),
+    "memory made": Fault(memory_faults.memory_made),
     "queue lost": Fault(server_faults.queue_lost),
     "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
     "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),

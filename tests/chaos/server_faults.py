@@ -27,7 +27,7 @@ _LAGS_S: Final = SET_BACK_S - 0.3
 _BACK_S: Final = (0.0, 1.0, 4.0)
 _LOOK_S: Final = 0.1
 #: How long an attempt goes on after the claim that is forgotten, and for how long nobody drives, in seconds.
-_GOES_ON_S: Final = 1.0
+_GOES_ON_S: Final = (0.2, 1.5)
 _NOBODY_S: Final = (3.0, 9.0)
 #: What of the time by which a server is set back it may take to kill it.
 _MARGIN_S: Final = 0.4
@@ -132,8 +132,8 @@ def redis_frozen(run: Run) -> str:
     return f"for {for_s:.1f} s"
 
 
-def _told(run: Run, *command: str | int) -> bool:
-    """Tell the Redis something, unless it is away."""
+def tell(run: Run, *command: str | int) -> bool:
+    """Tell the Redis something, unless it is away; whether it was told."""
     server = run.world.server
     with (
         contextlib.suppress(redis.RedisError),
@@ -145,32 +145,17 @@ def _told(run: Run, *command: str | int) -> bool:
 
 
 def clients_killed(run: Run) -> str:
-    return "all" if _told(run, "CLIENT", "KILL", "TYPE", "normal") else ""
+    return "all" if tell(run, "CLIENT", "KILL", "TYPE", "normal") else ""
 
 
 def subscribers_killed(run: Run) -> str:
-    return "all" if _told(run, "CLIENT", "KILL", "TYPE", "pubsub") else ""
+    return "all" if tell(run, "CLIENT", "KILL", "TYPE", "pubsub") else ""
 
 
 def clients_paused(run: Run) -> str:
     for_ms = run.random.choice([300, 1500])
     mode = run.random.choice(["ALL", "WRITE"])
-    return f"{mode} for {for_ms} ms" if _told(run, "CLIENT", "PAUSE", for_ms, mode) else ""
-
-
-def memory_full(run: Run) -> str:
-    """No memory is left for some seconds: what writes is refused."""
-    if not _told(run, "CONFIG", "SET", "maxmemory", 1):
-        return ""
-    for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
-
-    def undo() -> None:
-        # One that was killed meanwhile has forgotten it.
-        if not _told(run, "CONFIG", "SET", "maxmemory", 0):
-            run.later(0.2, undo)
-
-    run.later(for_s, undo)
-    return f"for {for_s:.1f} s"
+    return f"{mode} for {for_ms} ms" if tell(run, "CLIENT", "PAUSE", for_ms, mode) else ""
 
 
 def _lose_data(run: Run, server: Server, lose: Callable[[], None]) -> None:
@@ -210,10 +195,10 @@ def redis_set_back(run: Run) -> str:
 def claim_forgotten(run: Run) -> str:
     """The drivers of an experiment are killed, and once a worker has claimed another attempt, the server is set back to before that."""
     server, living = run.world.server, run.world.living_drivers()
-    if not isinstance(server, Server) or not server.is_up or not living or not _told(run, "PING"):
+    if not isinstance(server, Server) or not server.is_up or not living or not tell(run, "PING"):
         return ""
     experiment = run.random.choice(living).experiment
-    goes_on_s, nobody_s = run.random.uniform(0.0, _GOES_ON_S), run.random.uniform(*_NOBODY_S)
+    goes_on_s, nobody_s = run.random.uniform(*_GOES_ON_S), run.random.uniform(*_NOBODY_S)
     for driver in run.world.living_drivers(experiment):
         driver.process.kill()
         driver.process.wait()
@@ -281,7 +266,7 @@ def _kill_master(run: Run, server: Replicated, back_s: float) -> None:
 
 def queue_lost(run: Run) -> str:
     """The messages that wait are gone, as those are that a broker loses between a queue and a worker."""
-    return run.world.queue if _told(run, "DEL", run.world.queue) else ""
+    return run.world.queue if tell(run, "DEL", run.world.queue) else ""
 
 
 def key_lost(run: Run) -> str:
@@ -298,7 +283,7 @@ def key_lost(run: Run) -> str:
         "staged entry": ("ZREM", keys.staged, trial),
         "staged": ("DEL", keys.staged),
     }
-    if not _told(run, *command[what]):
+    if not tell(run, *command[what]):
         return ""
     # The worker of an attempt that is given up for it learns so with its next heartbeat or report.
     run.isolated(run.world.workers, begin)
@@ -309,7 +294,7 @@ def foreign_traffic(run: Run) -> str:
     """Another team's Celery on the same Redis: it shuts its workers down, and fills queues with what is no attempt."""
     server = run.world.server
     # Celery would wait for one that is frozen, and who is to thaw it is this very thread.
-    if not _told(run, "PING"):
+    if not tell(run, "PING"):
         return ""
     with (
         contextlib.suppress(OSError, kombu.exceptions.OperationalError),

@@ -1,0 +1,107 @@
+"""A Redis whose memory is used up, and what makes room in it; see faults."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from typing import Any, Final
+
+import msgpack
+import redis
+from befalling import Run
+from server_faults import tell
+
+from mqtune.core.errors import MqtuneError
+from mqtune.core.events import START, ExperimentEnded
+from mqtune.core.keys import ExperimentKeys
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import RedisJournal
+
+#: How much an experiment that has ended takes, in bytes; half of that is enough for all that a run needs.
+_BALLAST: Final = 24_000_000
+#: After what time a server has given back the memory that took in the ballast, in seconds.
+_SETTLES_S: Final = 1.5
+_AGAIN_S: Final = 0.2
+_PATIENCE_S: Final = 1.0
+
+
+def memory_full(run: Run) -> str:
+    """No memory is left for some seconds: what writes is refused."""
+    if not tell(run, "CONFIG", "SET", "maxmemory", 1):
+        return ""
+    for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
+
+    def undo() -> None:
+        # One that was killed meanwhile has forgotten it.
+        if not tell(run, "CONFIG", "SET", "maxmemory", 0):
+            run.later(_AGAIN_S, undo)
+
+    run.later(for_s, undo)
+    return f"for {for_s:.1f} s"
+
+
+def memory_made(run: Run) -> str:
+    """No memory is left until somebody deletes an experiment that has ended; with that the run gets along to its end."""
+    name = f"ended-{len(run.world.commands)}"
+    if not tell(run, "PING") or not _begin_and_end(run, name):
+        return ""
+    for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
+
+    def fill() -> None:
+        used = _used(run)
+        if used > _BALLAST:
+            tell(run, "CONFIG", "SET", "maxmemory", used - _BALLAST // 2)
+            run.later(for_s, lambda: _delete(run, name))
+        elif used:
+            # It was emptied or set back meanwhile, and has room.
+            _delete(run, name)
+        else:
+            run.later(_AGAIN_S, fill)
+
+    run.later(_SETTLES_S, fill)
+    return f"for {for_s:.1f} s, until {name} is deleted"
+
+
+def _begin_and_end(run: Run, name: str) -> bool:
+    """Have the Redis keep an experiment that has ended; whether it does."""
+    url = run.world.server.url
+    with contextlib.suppress(MqtuneError, redis.RedisError), contextlib.closing(connect(url, timeout_s=1.0)) as client:
+        journal = RedisJournal(client, name, patience_s=_PATIENCE_S)
+        journal.lock("chaos", "the campaign", _AGAIN_S)
+        over = ExperimentEnded(outcome="finished", reason="", at=0.0, cursor=START)
+        journal.record(over.encode(), definition=msgpack.packb({}))
+        client.hset(ExperimentKeys(name).checkpoints, "m-0001-1-1", bytes(_BALLAST))
+        return True
+    return False
+
+
+def _used(run: Run) -> int:
+    """Return how much memory the Redis uses; 0 while it doesn't answer."""
+    said = _answer(run, "INFO", "memory")
+    return int(said["used_memory"]) if said else 0
+
+
+def _answer(run: Run, *command: str) -> Any:
+    """Return what the Redis answers; None while it doesn't."""
+    server = run.world.server
+    with (
+        contextlib.suppress(redis.RedisError),
+        redis.Redis(port=server.port, password=server.password, socket_timeout=_PATIENCE_S, protocol=2) as client,
+    ):
+        return client.execute_command(*command)
+    return None
+
+
+def _delete(run: Run, name: str) -> None:
+    """Delete the experiment, again and again until it is gone: a Redis that is away can't be asked."""
+    _look(run, name, run.world.command("delete", name, "--yes"))
+
+
+def _look(run: Run, name: str, command: subprocess.Popen[bytes]) -> None:
+    if command.poll() is None:
+        # The run may be over, and then this is not put off.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.wait(_AGAIN_S / 10)
+        run.later(_AGAIN_S, lambda: _look(run, name, command))
+    elif command.returncode and _answer(run, "EXISTS", ExperimentKeys(name).meta) != 0:
+        run.later(_AGAIN_S, lambda: _delete(run, name))
