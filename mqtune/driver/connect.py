@@ -188,7 +188,7 @@ class BrokerDeployment:
                 slot_settings(plan.resources, self.local_slots)
             _delete(journal, folder, store, stays=(SERVER_FOLDER, CHECKPOINTS) if is_local else ())
         if store is not None:
-            claim(store, client, plan.name)
+            claim(store, client, plan.name, patience_s=_PATIENCE_S)
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)

@@ -16,12 +16,15 @@ def owner_on(url: str, experiment: str) -> Owner:
         return Owner(identity_of(client, patience_s=CONNECT_TIMEOUT_S) or UNKNOWN, experiment)
 
 
-def claim(store: CheckpointStore, client: RedisClient, experiment: str) -> None:
+def claim(store: CheckpointStore, client: RedisClient, experiment: str, *, patience_s: float) -> None:
     """Note that an experiment on this server has its checkpoints in a store.
 
     One that has checkpoints of which nobody has said whose they are is left as it is: nothing in it is ever collected.
+
+    Raises:
+        BrokerUnavailable: the server has not answered for *patience_s* seconds.
     """
-    mine, owners = Owner(identify(client, patience_s=CONNECT_TIMEOUT_S) or UNKNOWN, experiment), store.owners()
+    mine, owners = Owner(identify(client, patience_s=patience_s) or UNKNOWN, experiment), store.owners()
     if mine not in owners and (owners or not store.ids()):
         store.claim(mine)
     if (archived := Owner(ARCHIVE, experiment)) in owners:

@@ -21,6 +21,9 @@ def identity_of(client: RedisClient, *, patience_s: float) -> str:
 
 def identify(client: RedisClient, *, patience_s: float) -> str:
     """Return the id of what a server holds, which gets one if it has none; empty if the account may not ask."""
+    # A full server refuses to be told even what it knows.
+    if known := identity_of(client, patience_s=patience_s):
+        return known
     try:
         retrying(lambda: client.set(IDENTITY, secrets.token_hex(8), nx=True), patience_s=patience_s)
     except AccessDenied:

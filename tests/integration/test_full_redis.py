@@ -41,6 +41,7 @@ from mqtune.journal.base import FENCED, Claim, Grant, Held, Released
 from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.identity import identify
 from mqtune.journal.quotas import Quotas
 from mqtune.journal.redis import RedisJournal
 
@@ -190,6 +191,14 @@ def test_what_takes_memory_waits_for_room_longer_than_for_a_server_that_is_away_
     eventually(lambda: "Redis has room after" in caplog.text)
     if what == "report":
         assert reported(full.driver) == [[(ONE, 1, 1)]]
+
+
+def test_a_full_server_says_who_it_is(full: Filled) -> None:
+    full.make_room()
+    known = identify(full.client, patience_s=PATIENCE_S)
+    full.client.config_set("maxmemory", 1)
+
+    assert identify(full.client, patience_s=PATIENCE_S) == known != ""
 
 
 def test_the_room_that_is_left_is_known(full: Filled) -> None:

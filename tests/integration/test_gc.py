@@ -185,7 +185,7 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
         store = open_store(experiment_url(place, name))
         store.create()
         if not owners:
-            claim(store, redis_client, name)
+            claim(store, redis_client, name, patience_s=5)
         for owner in owners:
             store.claim(owner)
         (tmp_path / "model").mkdir(exist_ok=True)
@@ -206,7 +206,7 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     # From before anybody said whose they are.
     unsaid = saved("unsaid")
     unsaid.release(Owner(mine, "unsaid"))
-    claim(unsaid, redis_client, "unsaid")
+    claim(unsaid, redis_client, "unsaid", patience_s=5)
     taken = ("--broker", redis_server.url, "--checkpoints", str(place))
 
     assert run(*taken, "--yes") == "there is nothing to delete\n", "nothing is old enough"
