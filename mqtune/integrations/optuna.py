@@ -45,6 +45,9 @@ _SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
 #: The share of configs that TPE leaves to chance once trials are stopped early; the "random fraction" of BOHB.
 _AT_RANDOM: Final = 1 / 3
+#: The part of these of which, where parameters hang on choices, the choices alone are left to chance: else what learns slowly is
+#: dropped before a good config of it was seen.
+_CHOICES_AT_RANDOM: Final = 1 / 2
 #: Samplers whose suggestions depend on nothing but the trials: a driver that resumes need not ask them again, which would take long.
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 #: Samplers that try each config of a set once, and then repeat themselves.
@@ -165,6 +168,8 @@ class OptunaSearcher(Searcher):
         self._is_behind = False
         #: Whether a trial was stopped early or paused.
         self._has_pruned = False
+        #: The choices of the next suggestion that are not the sampler's.
+        self._drawn: dict[str, object] = {}
         self._abandoned: set[str] = set()
 
     def check_space(self, space: Space) -> None:
@@ -203,9 +208,13 @@ class OptunaSearcher(Searcher):
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
         numbers = self._numbers()
-        seed = numbers.getrandbits(32)
-        if self._has_pruned and numbers.random() < _AT_RANDOM:
-            return optuna.samplers.RandomSampler(seed)
+        seed, chance = numbers.getrandbits(32), numbers.random()
+        self._drawn = {}
+        if self._has_pruned and chance < _AT_RANDOM:
+            if not self._space.has_conditions or chance < _AT_RANDOM * (1 - _CHOICES_AT_RANDOM):
+                return optuna.samplers.RandomSampler(seed)
+            choices = {path: each for path, each in self._space.domains.items() if isinstance(each, Entries)}
+            self._drawn = {path: each.sample(numbers) for path, each in choices.items()}
         others: dict[str, Any] = {"group": True} if self._space.has_conditions else {}
         if self._constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
             # Before Optuna 5 a sampler looks at constraints only if it is to make them.
@@ -286,7 +295,9 @@ class OptunaSearcher(Searcher):
         """Return the values of a trial of the study; the sampler is asked for those that hang on others after these."""
         values: dict[str, object] = {}
         for path in self._space.walk(values):
-            if (parameter := self._parameters.get(path)) is not None:
+            if path in self._drawn:
+                values[path] = self._drawn[path]
+            elif (parameter := self._parameters.get(path)) is not None:
                 values[path] = parameter.to_value(_suggested(asked, path, parameter.distribution))
         return values
 

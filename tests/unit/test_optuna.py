@@ -143,6 +143,33 @@ def test_once_trials_are_stopped_early_chance_has_a_third_of_the_configs(story: 
     assert 20 <= at_random() <= 40
 
 
+def test_where_parameters_hang_on_a_choice_some_suggestions_draw_that_alone() -> None:
+    space = Space(
+        {
+            "x": mqtune.uniform(0, 1),
+            "model": mqtune.choice(
+                [{"name": "quick", "y": mqtune.uniform(0, 1)}, {"name": "slow", "z": mqtune.uniform(0, 1)}]
+            ),
+        }
+    )
+    story = Story(bound(space=space))
+
+    def try_(config: Config | None = None) -> Config:
+        trial = story.begin(config)
+        loss = abs(trial.config["x"] - 0.3) + 5 * (trial.config["model"]["name"] == "slow")
+        return story.end(story.report(trial, loss), TrialStatus.EARLY_STOPPED).config
+
+    for number in range(40):
+        x = number / 40
+        try_({"x": x, "model": {"name": "quick", "y": x} if number % 2 else {"name": "slow", "z": x}})
+    suggested = [try_() for _ in range(120)]
+
+    slow = [abs(config["x"] - 0.3) < 0.1 for config in suggested if config["model"]["name"] == "slow"]
+    # Half of a third of all, which no model would try. Of those whose other parameters are left to chance too, a fifth is that near.
+    assert len(slow) > 0.1 * len(suggested)
+    assert sum(slow) > 0.4 * len(slow)
+
+
 def test_a_model_finds_what_random_search_does_not() -> None:
     story = Story(bound())
     losses = []
