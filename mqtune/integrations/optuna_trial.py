@@ -376,12 +376,14 @@ def _as_number(value: Any) -> float | str | None:
 
 
 def _as_plain(value: object) -> object:
-    """Return an attribute as any storage takes it; the study's would refuse it where no objective can catch that.
+    """Return an attribute as any storage takes it, an array as a list; the study's would refuse it where no objective can catch that.
 
     Raises:
         TypeError: it has values that JSON has not.
     """
-    plain: object = decode_value(encode_value(value))
+    # NumPy's arrays, as scikit-learn returns scores, and others' have it.
+    tolist = getattr(value, "tolist", None)
+    plain: object = decode_value(encode_value(tolist() if callable(tolist) else value))
     json.dumps(plain)
     return plain
 
