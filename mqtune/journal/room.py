@@ -53,15 +53,13 @@ class Room(NamedTuple):
 
 
 def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
-    """Return how many bytes of a server's memory the journal and the checkpoints of each of these experiments take, largest first.
-
-    The server estimates them.
-    """
+    """Return how many bytes of a server's memory the journal and the checkpoints of each of these experiments take, largest first."""
     names = list(experiments)
     with client.pipeline(transaction=False) as pipe:
         for name in names:
-            pipe.memory_usage(ExperimentKeys(name).journal)
-            pipe.memory_usage(ExperimentKeys(name).checkpoints)
+            # All parts of a key are counted (0): a journal's first entries are small, and its others can't be told from them.
+            pipe.memory_usage(ExperimentKeys(name).journal, samples=0)
+            pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
         found = [size or 0 for size in pipe.execute()]
     sizes = {name: journal + held for name, journal, held in zip(names, found[::2], found[1::2], strict=True)}
     return dict(sorted(sizes.items(), key=lambda each: -each[1]))

@@ -222,8 +222,9 @@ def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: E
     other = RedisJournal(full.client, "flood", patience_s=PATIENCE_S)
     other.lock("driver-2", "process 2 on head", LONG_S)
     other.record(closed(), definition=DEFINITION)
-    for number in range(100):
-        full.client.xadd(other._keys.journal, {"e": bytes(10_000), "n": number})
+    # A trial's first reports travel alone, those of a flood by the hundred.
+    for size in [5_000] * 10 + [200_000] * 20:
+        full.client.xadd(other._keys.journal, {"e": bytes(size)})
     full.client.config_set("maxmemory", 1)
 
     done = CliRunner().invoke(group, ["doctor", "--broker", server.url, "--json"])
@@ -231,5 +232,6 @@ def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: E
     [memory] = [each for each in json.loads(done.stdout) if each["check"] == "memory"]
     assert memory["state"] == "problem"
     assert "the largest: flood (" in memory["text"]
+    assert 3.5 < float(memory["text"].partition("flood (")[2].partition(" MiB")[0]) < 8
     assert memory["text"].index("flood (") < memory["text"].index("x (0.0 MiB)")
     assert "mqtune archive" in memory["way_out"]
