@@ -34,6 +34,9 @@ class Run(Protocol):
     def undriven(self, experiment: Experiment, for_s: float) -> None:
         """Record that nobody drives an experiment from now on, and keep it so for some seconds."""
 
+    def broke(self, seat: int, device: str, error: str) -> None:
+        """Take note that a device of a seat is broken from now on: what runs there fails with this error."""
+
     def left(self, worker: Worker) -> None:
         """Take note that a worker was told to end."""
 

@@ -20,10 +20,10 @@ import counting
 import msgpack
 import times as run_times
 from checker import FENCED_S, check
-from counting import MISCHIEF
+from counting import BLAMES, MISCHIEF
 from faults import FAULTS
 from looks import Looks
-from observed import SET_BACK_S, Isolation, Observed, Violation, decoded, lines, rows
+from observed import SET_BACK_S, BrokenDevice, Isolation, Observed, Violation, decoded, lines, rows
 from quota_check import check_quotas, check_starved
 from sharing_faults import lift_quotas
 from stalls import Stalls
@@ -59,6 +59,20 @@ DEADLINE_S: Final = 180.0
 _MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
 #: For which faults a driver may find no Redis; one that is full is waited for.
 _CUTTING_OFF: Final = ("redis", "failover", "clients", "driver cut", "driver held", "driver lost", "driver slow")
+#: How many trials there are, besides, for each that blames its device.
+_OTHERS: Final = 7
+#: For which faults a worker may not hear of other devices, so that it takes one for whole.
+_CONFUSING: Final = (
+    "redis",
+    "failover",
+    "clients",
+    "memory",
+    "worker cut",
+    "worker held",
+    "worker lost",
+    "worker slow",
+    "thread",
+)
 _POLL_S: Final = 0.02
 #: How many characters of a log's end a violation shows: an error's message, and where it was raised.
 _TAIL: Final = 600
@@ -213,13 +227,18 @@ class Campaign:
         self.undriven_after_s = self.lock_s + LOSS_GRACE_S
         plans = plans_of(self.random, seed)
         self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6), requests)
-        self.world = World(folder, plans, self.times, fails_over="failover" in self._kinds)
+        has_devices = any(kind.startswith("device") for kind in self._kinds)
+        if has_devices:
+            plans = [plan | {"mischief": [*plan["mischief"], *([""] * _OTHERS), BLAMES]} for plan in plans]
+        fails_over = "failover" in self._kinds
+        self.world = World(folder, plans, self.times, has_devices=has_devices, fails_over=fails_over)
         self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
         self._looks = Looks(self.world.server, {each.name: each.keys.leases for each in self.world.experiments})
         self._driving = [_Driving(experiment) for experiment in self.world.experiments]
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._isolations: list[Isolation] = []
+        self._broken: list[BrokenDevice] = []
         self._leavers: set[str] = set()
         self._revoked: dict[Experiment, set[tuple[str, int]]] = defaultdict(set)
         self._forgot: list[tuple[float, float]] = []
@@ -245,6 +264,9 @@ class Campaign:
         driving = next(each for each in self._driving if each.experiment is experiment)
         driving.undriven_since = time.monotonic()
         driving.no_driver_before = driving.undriven_since + for_s
+
+    def broke(self, seat: int, device: str, error: str) -> None:
+        self._broken.append(BrokenDevice(seat, device, error, time.monotonic()))
 
     def left(self, worker: Worker) -> None:
         self._leavers.add(worker.name)
@@ -459,6 +481,7 @@ class Campaign:
             if key.startswith(prefix.encode())
         }
         kinds = [kind for _, kind, _ in self.outcome.faults]
+        may_not_hear = any(kind.startswith(_CONFUSING) for kind in kinds)
         is_stalled = stalls.worst_s > _STALL * self.lease_s
         return Observed(
             entries=entries,
@@ -484,6 +507,8 @@ class Campaign:
             },
             store=store,
             said=lines(driving.experiment.said),
+            broken=self._broken,
+            pause_s=run_times.pause_s(self.times) if not is_stalled and not may_not_hear else 0.0,
             revoked=frozenset(self._revoked[driving.experiment]),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
-from counting import term
+from counting import BLAMES, ECC, term
 from observed import BEGINNING, CLOCKS_S, Entry, Observed, Row, Violation, cursor_of, place_of, rows, written_at
 
 #: What a worker says of an attempt that it hands back by the experiment's policy.
@@ -16,6 +16,8 @@ NOISE: Final = "Noise"
 STOPPED_S: Final = 4.0
 
 
+#: How long after a device was found broken an attempt may start that was on its way to the slot, in seconds.
+ON_ITS_WAY_S: Final = 1.0
 #: Of a trial, or in a checkpoint: the step, the sum, and the process that has counted so far.
 State = tuple[int, int, int]
 
@@ -28,6 +30,7 @@ class _Attempt:
         self.origin = origin
         self.state = origin
         self.worker = ""
+        self.device = ""
         self.reports = 0
         self.is_ended = False
         self.is_decided = False
@@ -43,6 +46,9 @@ class Claims:
         #: What is in each checkpoint that there ever was.
         self.states: dict[str, State] = {}
         self.ended_at: dict[tuple[str, int], float] = {}
+        #: When a broken device of a worker was found so, and of which devices the experiment has said it.
+        self._found_broken: dict[tuple[str, str], float] = {}
+        self._said_broken: set[tuple[str, str]] = set()
         self._times: dict[str, float] = defaultdict(float)
         self._written = BEGINNING
         self._sizes: dict[str, int] = {"0-0": 0}
@@ -132,6 +138,8 @@ class Claims:
             self._wrong("loss", entry, f"trial {body['trial']} attempt {body['attempt']} starts, and nobody drives")
         # Its Celery node name has the host behind it.
         attempt.worker = body["worker"].partition("@")[0]
+        attempt.device = ",".join(body.get("devices", []))
+        self._check_quarantine(entry, attempt)
 
     def _report(self, entry: Entry, row: Row) -> None:
         attempt = self._running(entry, row.trial, row.attempt)
@@ -180,7 +188,10 @@ class Claims:
             was_forgotten = end == "lost" and self._observed.forgot
             if not attempt.worker and not was_forgotten:
                 self._wrong("1", entry, f"trial {trial} attempt {number} is ended by a worker that never claimed it")
-        given_back = end == "handed_back" and (attempt.worker in self._observed.leavers or self._is_undriven(body))
+        is_broken = self._is_broken(entry, attempt, trial)
+        given_back = is_broken or (
+            end == "handed_back" and (attempt.worker in self._observed.leavers or self._is_undriven(body))
+        )
         # A worker ends an attempt whose task is revoked, and tells the driver.
         is_revoked = (trial, number) in self._observed.revoked
         told = attempt.is_decided or given_back or (is_revoked and end == "stopped")
@@ -192,6 +203,40 @@ class Claims:
         may_go = attempt.is_decided or is_revoked or self._observed.may_lose or self._is_undriven(body)
         if is_gone and not may_go:
             self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")
+
+    def _is_broken(self, entry: Entry, attempt: _Attempt, trial: str) -> bool:
+        """Whether an attempt is handed back because its device is broken, or is said to be."""
+        body = entry.body
+        if ECC not in body.get("error", ""):
+            return False
+        seat = attempt.worker.removeprefix("w").partition("-")[0]
+        at = written_at(entry) - self._observed.clock
+        broken = [each for each in self._observed.broken if (str(each.seat), each.device) == (seat, attempt.device)]
+        is_broken = any(each.error == ECC and each.begin < at for each in broken)
+        if not is_broken and attempt.config.get("mischief") != BLAMES:
+            self._wrong("device", entry, f"trial {trial} has failed on device {attempt.device}, which was whole")
+        if body["end"] == "failed":
+            self._wrong("device", entry, f"trial {trial} has failed, and its device {attempt.device} is broken")
+        if body["end"] != "handed_back":
+            return False
+        # An experiment that says so of a second device is taken to be wrong about it.
+        self._said_broken.add((attempt.worker, attempt.device))
+        if is_broken and len(self._said_broken) == 1:
+            self._found_broken.setdefault((attempt.worker, attempt.device), written_at(entry))
+        return True
+
+    def _check_quarantine(self, entry: Entry, attempt: _Attempt) -> None:
+        """A device that is found broken takes no attempt for a while, but what its slot has already."""
+        found_at = self._found_broken.get((attempt.worker, attempt.device))
+        if found_at is None:
+            return
+        late_s = written_at(entry) - found_at
+        if ON_ITS_WAY_S < late_s < self._observed.pause_s - CLOCKS_S:
+            self._wrong(
+                "device",
+                entry,
+                f"trial {entry.body['trial']} starts on device {attempt.device} of {attempt.worker} {late_s:.1f} s after that was found broken",
+            )
 
     def _was_undriven(self, entry: Entry, since_s: float) -> bool:
         """Whether nobody had driven the experiment for so long when an entry was written."""

@@ -21,6 +21,14 @@ BEATS: Final = "MQTUNE_CHAOS_BEATS"
 START: Final = {"step": 0, "total": 0, "pid": 0}
 #: What a trial may do to mqtune by malice or mistake, in its first attempt; see misbehave.
 MISCHIEF: Final = ("closes", "daemon", "noise", "odd")
+#: What a trial does that says of every device, in each attempt, that it is broken.
+BLAMES: Final = "blames"
+#: What a trial says on a device that is broken, and on one that spoils whatever runs there; see break_down.
+ECC: Final = "CUDA error: uncorrectable ECC error encountered"
+SPOILED: Final = "CUDA error: initialization error"
+#: The seat of a trial's worker, and the folder in which a file with an error's text says that a device of a seat is broken.
+SEAT: Final = "MQTUNE_CHAOS_SEAT"
+DEVICES: Final = "MQTUNE_CHAOS_DEVICES"
 #: When it does so: some of its reports are on their way by then.
 MISCHIEF_AT: Final = 3
 #: A process that outlives every run, unless somebody ends it.
@@ -77,6 +85,15 @@ def breaks(config: dict[str, Any], step: int, attempt: int) -> bool:
     return attempt == 1 and step == config["breaks_at"]
 
 
+def break_down(config: dict[str, Any]) -> None:
+    """Fail on a device that is broken, or by blaming any device."""
+    broken = Path(os.environ[DEVICES], f"{os.environ[SEAT]}-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
+    if broken.exists():
+        raise RuntimeError(broken.read_text())
+    if config["mischief"] == BLAMES:
+        raise RuntimeError(ECC)
+
+
 def misbehave(config: dict[str, Any], step: int, attempt: int, metrics: dict[str, Any]) -> None:
     """Do what the config says, once: close every file, write into mqtune's pipes, leave a process, report what is no number."""
     if attempt != 1 or step != MISCHIEF_AT:
@@ -103,6 +120,7 @@ def counts(config: dict[str, Any]) -> None:
     beats = Beats()
     for step, total in _counted(config, began):
         beats.beat()
+        break_down(config)
         if breaks(config, step, context.attempt):
             raise ValueError(f"step {step} breaks")
         state = {"step": step, "total": total, "pid": os.getpid()}
@@ -157,6 +175,7 @@ class Counts(mqtune.Trainable):
         time.sleep(self.config["epoch_s"])
         step = self.state["step"] + 1
         self.beats.beat()
+        break_down(self.config)
         if breaks(self.config, step, attempt):
             raise ValueError(f"step {step} breaks")
         self.state = {"step": step, "total": self.state["total"] + term(self.config, step), "pid": os.getpid()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
+from counting import BLAMES
 from observed import Entry, Observed, Row, Violation, cursor_of, written_at
 
 #: How long after the answer that all is stopped a trial may still come to its own end, in seconds, on a loaded machine.
@@ -30,6 +31,10 @@ class _Trial:
         self.intent = ""
         self.decision = ""
         self.failures = 0
+        #: Where each attempt has run, and where its device was broken.
+        self.places: dict[int, tuple[str, ...]] = {}
+        self.broken: set[tuple[str, ...]] = set()
+        self.blames = False
         self.gone = 0
         self.iteration = self.reached = 0
         self.shown = 0
@@ -74,6 +79,7 @@ class Course:
                 self._stage(entry, body)
             case "started":
                 trial = self.trials[body["trial"]]
+                trial.places[body["attempt"]] = (body["worker"], *body.get("devices", []))
                 if body["attempt"] == len(trial.ends) and trial.ends[-1] is None:
                     self._become(entry, body["trial"], "RUNNING")
             case "decided":
@@ -162,6 +168,7 @@ class Course:
         if body["attempt"] == 1 and body.get("request"):
             self.added.add(body["trial"])
         self._become(entry, body["trial"], "STAGED")
+        trial.blames = body["config"].get("mischief") == BLAMES
         trial.ends.append(None)
         trial.intent = trial.decision = ""
         trial.last_shown = 0
@@ -194,7 +201,12 @@ class Course:
         trial.ends[body["attempt"] - 1] = end = body["end"]
         self._check_stopped(entry, trial, end)
         if body["attempt"] == len(trial.ends):
-            self._become(entry, body["trial"], self._status_after(trial, end))
+            is_broken = body.get("error_type") == "DeviceBroken"
+            place = trial.places.get(body["attempt"], ()) if is_broken else ()
+            status = self._status_after(trial, end, place)
+            if status == "FAILED" and is_broken and not trial.blames:
+                self._wrong("device", entry, f"trial {body['trial']} is given up, and its devices were broken")
+            self._become(entry, body["trial"], status)
             self._tell(body["trial"])
 
     def _check_stopped(self, entry: Entry, trial: _Trial, end: str) -> None:
@@ -204,8 +216,12 @@ class Course:
         if end == "completed" and not trial.decision and written_at(entry) > written_at(self._ending) + _STOPPED_S:
             self._wrong("end", entry, f"trial {entry.body['trial']} runs to its end, and all was to be stopped")
 
-    def _status_after(self, trial: _Trial, end: str) -> str:
-        gone = end == "lost" or (end == "handed_back" and not trial.last_shown)
+    def _status_after(self, trial: _Trial, end: str, broken: tuple[str, ...]) -> str:
+        """Return what becomes of a trial when its attempt has ended; *broken* is where, if its device was broken."""
+        elsewhere = bool(broken) and bool(trial.broken - {broken})
+        if broken:
+            trial.broken.add(broken)
+        gone = end == "lost" or (end == "handed_back" and (broken or not trial.last_shown))
         if trial.decision:
             trial.reached = trial.gone = 0
             return _AFTER_DECISION[trial.decision]
@@ -215,7 +231,7 @@ class Course:
             return "STAGED"
         if end == "stopped":
             return "ABANDONED"
-        if end == "failed":
+        if end == "failed" or elsewhere:
             trial.failures += 1
             self._set_back(trial)
             return "FAILED" if trial.failures > self._observed.max_failures else "STAGED"

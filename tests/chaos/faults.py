@@ -46,6 +46,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "trial killed": Fault(process_faults.trial_killed, may_lose=True),
     "zygote killed": Fault(process_faults.zygote_killed, may_lose=True),
     "zygote frozen": Fault(process_faults.zygote_frozen, may_lose=True),
+    "device broken": Fault(process_faults.device_broken, may_lose=True, weight=3),
+    "device spoils": Fault(process_faults.device_spoils, may_lose=True),
     "thread raises": Fault(process_faults.thread_raises, may_lose=True, weight=3),
     "worker cut": Fault(server_faults.worker_cut),
     "worker held": Fault(server_faults.worker_held, may_lose=True),

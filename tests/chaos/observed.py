@@ -54,6 +54,15 @@ class Isolation(NamedTuple):
     end: float
 
 
+class BrokenDevice(NamedTuple):
+    """A device of all workers of a seat on which whatever ran failed with an error, from some time on, by the monotonic clock."""
+
+    seat: int
+    device: str
+    error: str
+    begin: float
+
+
 #: By how much a Redis is set back at most, in seconds.
 SET_BACK_S: Final = 2.0
 
@@ -82,6 +91,8 @@ class Observed:
         keys: what Redis holds of the experiment at the end, by the ends of the keys.
         store: the folder of the experiment's checkpoints, or None.
         said: what those who made requests were answered, by their own record.
+        broken: devices that were broken.
+        pause_s: how long a device takes no trial once it is found broken; 0 where its worker may not have heard of others.
         revoked: attempts whose tasks Celery was told to revoke.
     """
 
@@ -104,6 +115,8 @@ class Observed:
     keys: dict[str, Any] = field(default_factory=dict)
     store: Path | None = None
     said: list[dict[str, Any]] = field(default_factory=list)
+    broken: list[BrokenDevice] = field(default_factory=list)
+    pause_s: float = 0.0
     revoked: frozenset[tuple[str, int]] = frozenset()
 
 

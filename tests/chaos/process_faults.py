@@ -11,6 +11,7 @@ from typing import Final
 import breaker
 import psutil
 from befalling import Run
+from counting import ECC, SPOILED
 from world import Driver, Worker, described, signal_all
 
 #: How long what a killed worker leaves may take to be gone, on a loaded machine.
@@ -20,6 +21,8 @@ UNDRIVEN_S: Final = (2.0, 8.0)
 #: At which of its next calls of mqtune's functions a thread raises, at most: a thread that has little to do makes a few in a step, the
 #: uplink many.
 THREADS_CALLS: Final = (1, 8, 40)
+#: After how long a broken device is whole again that is not broken for good, in seconds.
+_MENDED_S: Final = 6.0
 #: Where another driver says that it is.
 ELSEWHERE: Final = "elsewhere"
 
@@ -208,6 +211,33 @@ def zygote_frozen(run: Run) -> str:
     if for_s is not None:
         run.later(for_s, lambda: signal_all([zygote], signal.SIGCONT))
     return f"process {zygote.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"
+
+
+def device_broken(run: Run) -> str:
+    """A device of a seat fails whatever runs there, with an error that says so; for some seconds, or for good."""
+    return _break_device(run, ECC)
+
+
+def device_spoils(run: Run) -> str:
+    """The same, with an error that any trial may raise."""
+    return _break_device(run, SPOILED)
+
+
+def _break_device(run: Run, error: str) -> str:
+    world = run.world
+    seat, device = run.random.randrange(world.seats), str(run.random.randrange(world.slots))
+    for_s = run.random.choice([_MENDED_S, None])
+    broken = world.folder / "devices" / f"{seat}-{device}"
+    if any(broken.parent.iterdir()):
+        # More are no fault of one device: then all may be broken.
+        return ""
+    draft = world.folder / "broken.new"
+    draft.write_text(error)
+    draft.replace(broken)
+    run.broke(seat, device, error)
+    if for_s is not None:
+        run.later(for_s, broken.unlink)
+    return f"device {device} of seat {seat} {'for good' if for_s is None else f'for {for_s:.1f} s'}: {error}"
 
 
 def thread_raises(run: Run) -> str:

@@ -35,7 +35,16 @@ RUNS = {
         "thread raises",
         "memory made",
     ],
-    131: ["request made", "request doubled", "driver killed", "answer lost", "operator oversteps", "task revoked"],
+    131: [
+        "request made",
+        "request doubled",
+        "driver killed",
+        "answer lost",
+        "operator oversteps",
+        "task revoked",
+        "device broken",
+        "device spoils",
+    ],
     141: ["failover", "driver killed", "worker frozen", "driver held", "quota changed", "worker killed"],
     182: [
         "standing changed",

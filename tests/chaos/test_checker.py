@@ -17,8 +17,8 @@ import redis
 from campaign import is_another, recoveries
 from checker import check
 from claims import NOBODY_DRIVES
-from counting import row, term
-from observed import Isolation, Observed, Violation, place_of
+from counting import ECC, row, term
+from observed import BrokenDevice, Isolation, Observed, Violation, place_of
 from request_faults import is_refused
 
 CONFIGS = {"0001": {"x": 0.25}, "0002": {"x": 0.5}}
@@ -718,3 +718,58 @@ def test_an_operator_who_may_make_no_requests_is_caught(run: Run) -> None:
     run.observed.said = [{"id": "r1", "error": "AccessDenied: the account may not do that"}]
 
     assert [each for each in run.violations() if each.promise == "account"]
+
+
+def break_device(run: Run) -> None:
+    """Have the device of trial 0001's first attempt be broken: it is handed back for that."""
+    run.entries[12] = (
+        "13000-0",
+        "ended",
+        ended("0001", 1, "handed_back", error_type="DeviceBroken", error=f"RuntimeError: {ECC}"),
+    )
+    change(4, devices=["0"])(run)
+    for number in (14, 15):
+        change(number, cursor=["13000-0", 0])(run)
+    run.observed.results["0001"]["attempts"][0] = "handed_back"  # type: ignore[index]
+    observe(broken=[BrokenDevice(1, "0", ECC, 10.0)], pause_s=5.0)(run)
+
+
+def test_a_run_in_which_a_device_was_broken_passes(run: Run) -> None:
+    break_device(run)
+
+    assert run.violations() == []
+
+
+def break_the_other_too(run: Run) -> None:
+    """Have the next attempt find its device broken, which is on another worker."""
+    change(16, devices=["0"])(run)
+    drop(19)(run)
+    entry(run, "20000-0").update(end="handed_back", error_type="DeviceBroken", error=ECC)
+    observe(broken=[BrokenDevice(1, "0", ECC, 10.0), BrokenDevice(2, "0", ECC, 10.0)], max_failures=0)(run)
+
+
+#: By entry: 13 is the end of the attempt, 16 the start of the next.
+BROKEN_DEVICES: dict[str, tuple[Callable[[Run], None], str]] = {
+    "nothing was broken": (observe(broken=[]), "which was whole"),
+    "another one was broken": (observe(broken=[BrokenDevice(1, "1", ECC, 10.0)]), "which was whole"),
+    "it broke later": (observe(broken=[BrokenDevice(1, "0", ECC, 13.5)]), "which was whole"),
+    "it counts as a failure": (change(13, end="failed"), "has failed, and its device 0 is broken"),
+    "it is used again at once": (change(16, worker="w1@here", devices=["0"]), "3.0 s after that was found broken"),
+    "the trial is given up": (break_the_other_too, "is given up, and its devices were broken"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_DEVICES)
+def test_a_broken_promise_about_devices_is_caught(run: Run, name: str) -> None:
+    break_device(run)
+    breaks, expected = BROKEN_DEVICES[name]
+    breaks(run)
+
+    assert [each for each in run.violations() if each.promise == "device" and expected in each.what], run.violations()
+
+
+def test_an_attempt_that_is_handed_back_for_its_device_by_any_other_error_is_caught(run: Run) -> None:
+    break_device(run)
+    change(13, error="RuntimeError: no luck")(run)
+
+    assert [each for each in run.violations() if "nobody had journaled" in each.what]

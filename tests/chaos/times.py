@@ -17,6 +17,8 @@ SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
     "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
     "mqtune.driver.timers": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
+    "mqtune.worker.quarantine": {"LOOK_S": 1.0},
+    "mqtune.worker.quick_failures": {"FIRST_PAUSE_S": 5.0},
     "mqtune.journal.demands": {"DEMAND_S": 6.0},
     "mqtune.driver.sharing": {"LOOK_S": 0.3, "RECKON_S": 1.5, "MEMORY_S": 20.0, "GRACE_S": 1.0, "TURN_S": 4.0},
     "mqtune.journal.connection": {"COMMAND_TIMEOUT_S": 4.0, "BLOCKING_READ_MAX_S": 1.5},
@@ -42,6 +44,11 @@ def _set_everywhere(name: str, before: float, value: float) -> None:
 def _set(names: dict[str, Any], name: str, before: float, value: float) -> None:
     if names.get(name) == before:
         names[name] = value
+
+
+def pause_s(times: dict[str, dict[str, float]]) -> float:
+    """How long a device that is found broken takes no trial, at least."""
+    return _value(times, "mqtune.worker.quick_failures", "FIRST_PAUSE_S")
 
 
 def lease_s(times: dict[str, dict[str, float]]) -> float:

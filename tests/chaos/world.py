@@ -113,6 +113,7 @@ class World:
         times: what drivers and workers go by, or nothing for mqtune's own.
         seats: how many workers there are.
         slots: how many slots each has.
+        has_devices: whether each slot has a device.
         fails_over: whether the Redis has a replica and Sentinels, by which drivers and workers come to it.
     """
 
@@ -121,6 +122,7 @@ class World:
     times: dict[str, dict[str, float]]
     seats: int = 3
     slots: int = 2
+    has_devices: bool = False
     fails_over: bool = False
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     workers: list[Worker] = field(default_factory=list)
@@ -134,18 +136,19 @@ class World:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("beats", "home", "logs", "store"):
+        for name in ("beats", "devices", "home", "logs", "store"):
             (self.folder / name).mkdir()
         self.server = (Replicated if self.fails_over else Server)(self.folder / "redis")
         self.proxies = [self.server.way() for _ in range(self.seats)]
         self.driver_proxy = self.server.way()
-        self.queue = queue_name(Resources(cpus=CPUS))
+        self.queue = queue_name(Resources(cpus=CPUS, gpus=int(self.has_devices)))
         self._generations = [0] * self.seats
         #: As the operator sees the Redis.
         self.operators_broker = self.driver_proxy.url.replace(
             f":{self.server.password}@", f"{OPERATOR}:{self.server.operator_password}@"
         )
         where = {"broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
+        where["gpus"] = int(self.has_devices)
         self.experiments = [Experiment(self.folder / plan["name"], {**plan, **where}) for plan in self.plans]
 
     def _environment(self, **more: str) -> dict[str, str]:
@@ -153,6 +156,7 @@ class World:
             **os.environ,
             MARK: self.mark,
             counting.BEATS: str(self.folder / "beats"),
+            counting.DEVICES: str(self.folder / "devices"),
             run_times.TIMES: json.dumps(self.times),
             "MQTUNE_HOME": str(self.folder / "home"),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -199,10 +203,12 @@ class World:
         self._generations[seat] += 1
         name = f"w{seat}-{self._generations[seat]}"
         log = self.folder / "logs" / f"{name}.log"
-        arguments = ["--name", name, "--gpus", "0", "--slots", str(self.slots), "--cpus", str(self.slots * CPUS)]
+        devices = "".join(f"{device}," for device in range(self.slots))
+        shape = ["--gpus", devices] if self.has_devices else ["--gpus", "0", "--slots", str(self.slots)]
+        arguments = ["--name", name, *shape, "--cpus", str(self.slots * CPUS)]
         arguments += ["--code-root", str(HERE), "--log-root", str(self.folder / "trials")]
         order = self.folder / "orders" / name
-        settings = {"MQTUNE_BROKER": self.proxies[seat].url, breaker.ORDER: str(order)}
+        settings = {"MQTUNE_BROKER": self.proxies[seat].url, breaker.ORDER: str(order), counting.SEAT: str(seat)}
         process = self._spawn("worker_main.py", arguments, log, **settings)
         worker = Worker(seat, name, process, order=order)
         self.workers.append(worker)
