@@ -67,8 +67,9 @@ class _Experiment:
 
 @dataclass(slots=True, eq=False)
 class _Suspicion(Hold):
-    """A hold because of failures: of which experiment, of how many, and for how long no probe starts."""
+    """A hold because of failures: since when, of which experiment, of how many, and for how long no probe starts."""
 
+    since: float = 0.0
     experiment: str = ""
     number: int = 0
     pause_s: float = FIRST_PAUSE_S
@@ -163,9 +164,9 @@ class QuickFailures:
             return
         others = self._compare(journal, "broken" if broken else "failed", devices)
         last = (error.strip().splitlines() or ["?"])[-1]
-        is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(
-            journal, devices, row.since, others
-        )
+        # A probe shows how it is now: where all that is left of an experiment fails, what did well before keeps no device closed.
+        since = suspicion.since if suspicion is not None and suspicion.is_open else row.since
+        is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(journal, devices, since, others)
         if suspicion is not None and not suspicion.is_open and (is_likely or broken):
             # No probe: it was about to start when the devices were quarantined.
             return
@@ -192,12 +193,14 @@ class QuickFailures:
     def _suspect(
         self, journal: Journal, slot: int, devices: Devices, row: _Row, text: str, error: str, before: _Suspicion | None
     ) -> None:
+        now = time.monotonic()
         pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
         hold = _Suspicion(
             text,
             over="",
             probe_slot=slot,
-            probe_at=time.monotonic() + pause_s,
+            probe_at=now + pause_s,
+            since=now,
             experiment=journal.experiment,
             number=row.number,
             pause_s=pause_s,

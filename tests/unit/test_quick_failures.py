@@ -255,6 +255,23 @@ def test_a_probe_that_fails_as_attempts_elsewhere_do_ends_the_quarantine(worker:
     assert here.quarantine.note == ""
 
 
+def test_a_probe_that_fails_is_compared_with_attempts_elsewhere_since_the_quarantine_began(
+    worker: Callable[..., Worker],
+) -> None:
+    """When all that is left of an experiment fails, what has done well before keeps no device from others."""
+    here = worker()
+    here.fail()
+    here.do_well()
+    here.fail(IN_A_ROW - 1)
+    assert here.closed()
+    here.let_pause_pass(FIRST_PAUSE_S)
+    here.fail(devices=OTHER)
+
+    here.fail()
+
+    assert here.quarantine.note == ""
+
+
 def test_an_error_that_says_that_the_device_is_broken_is_enough(worker: Callable[..., Worker]) -> None:
     here = worker()
 
