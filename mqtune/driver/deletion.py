@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Owner
-from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
+from mqtune.core.codec import REPORTS_PREFIX
+from mqtune.core.errors import MessageVersionError
+from mqtune.core.events import START, Event, TrialStaged, decode_definition, decode_event
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.driver.connect import unless_away
@@ -91,11 +93,20 @@ def remains_of(journal: RedisJournal, owner: Owner) -> Remains:
     """
     kept = journal.definition()
     url = "" if kept is None else str(decode_definition(journal.experiment, kept).get("store", ""))
-    written = driver_events(entries_behind(journal, START.entry)).values()
-    trials = [event.trial for events in written for event in events if isinstance(event, TrialStaged)]
+    trials = [event.trial for event in _events_of(journal) if isinstance(event, TrialStaged)]
     store = open_store(url) if url else None
     count, shared = (0, False) if store is None else (len(store.ids()), is_shared(store, owner))
     return Remains(list(dict.fromkeys(trials)), url, count, shared)
+
+
+def _events_of(journal: RedisJournal) -> Iterator[Event]:
+    """Yield the events of a journal that can be read, but for reports: an entry that is not an event keeps nothing from being deleted."""
+    for entry in entries_behind(journal, START.entry):
+        if not entry.data.startswith(REPORTS_PREFIX):
+            with contextlib.suppress(MessageVersionError):
+                event = decode_event(entry.data, entry.id)
+                if event is not None:
+                    yield event
 
 
 def delete_remains(journal: RedisJournal, found: Remains, owner: Owner) -> None:

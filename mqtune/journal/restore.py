@@ -145,9 +145,13 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
 
 def entries_behind(journal: Journal, last: str) -> Iterator[Entry]:
     """Yield the journal's entries after an entry."""
-    while entries := journal.read(last, count=_PAGE_COUNT):
+    is_more = True
+    while is_more:
+        entries = journal.read(last, count=_PAGE_COUNT)
         yield from entries
-        last = entries[-1].id
+        # Nothing can be asked for behind the last possible id.
+        if is_more := len(entries) == _PAGE_COUNT:
+            last = entries[-1].id
 
 
 class _Contents:

@@ -82,6 +82,17 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert open_store(str(store / "doomed-not")).owners() == [Owner("another", "doomed-not")]
 
 
+@pytest.mark.parametrize("last", ["*", "18446744073709551615-18446744073709551615"], ids=["any id", "the last id"])
+def test_an_experiment_goes_whose_journal_somebody_has_spoilt(tune: Tune, fleet: str, last: str):
+    tune("steady", name="doomed", max_trials=2).run()
+    with contextlib.closing(connect(fleet)) as client:
+        client.xadd("mqtune:x:{doomed}:journal", {"z": "1"}, id=last)
+
+    assert run("doomed", "--yes").endswith("doomed is deleted\n")
+
+    assert keys_of(fleet, "doomed") == []
+
+
 def test_an_experiment_that_is_driven_is_refused_whole(tune: Tune, fleet: str, mqtune_home: Path):
     tuner = tune("steady", name="alive", max_trials=2)
     tuner.step(0)
