@@ -388,10 +388,11 @@ class ExperimentHandle:
         priority: Priority | None = None,
         share: float | None = None,
         preemptible: bool | None = None,
+        journal_mb: float | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Change how many trials there may be, or how many at once, or what it gets of a shared fleet; what is left out stays.
+        """Change how many trials there may be, how many at once, what it gets of a shared fleet, or how large its journal may be; the rest stays.
 
         Args:
             max_trials: how many trials the searcher is asked for.
@@ -399,12 +400,13 @@ class ExperimentHandle:
             priority: "high", "normal" or "low"; see ``Run``.
             share: how many slots it gets against others of its priority.
             preemptible: whether its trials may be paused for others.
+            journal_mb: how large its journal may be; where it is raised, trials that wait go on within some seconds.
         """
         limits = {"max_trials": max_trials, "max_concurrent": max_concurrent}
-        given = _given(**limits, priority=priority, share=share, preemptible=preemptible)
+        given = _given(**limits, priority=priority, share=share, preemptible=preemptible, journal_mb=journal_mb)
         if not given:
             raise ConfigurationError(
-                "set() changes nothing: give max_trials, max_concurrent, priority, share or preemptible"
+                "set() changes nothing: give max_trials, max_concurrent, priority, share, preemptible or journal_mb"
             )
         return self.steer("set", "", given, timeout_s=timeout_s, request_id=request_id)
 

@@ -40,7 +40,8 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Grant, Segment
 from mqtune.journal.connection import open_client
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal, script
+from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal
+from mqtune.journal.script import script
 from mqtune.worker.app import MOST_COMMANDS
 from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S, SWITCH_INTERVAL_S
 

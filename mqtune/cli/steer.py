@@ -370,12 +370,14 @@ class _Limit(NamedTuple):
 
 
 _COUNT: Final = _Limit(lambda value: type(value) is int and value > 0, "must be a whole number of at least 1")
+_ABOVE_ZERO: Final = _Limit(lambda value: is_number(value) and 0 < value < math.inf, "must be a number above 0")
 _LIMITS: Final = {
     "max_trials": _COUNT,
     "max_concurrent": _COUNT,
     "priority": _Limit(lambda value: value in PRIORITIES, f"must be {', '.join(PRIORITIES[:-1])} or {PRIORITIES[-1]}"),
     "preemptible": _Limit(lambda value: type(value) is bool, "must be true or false"),
-    "share": _Limit(lambda value: is_number(value) and 0 < value < math.inf, "must be a number above 0"),
+    "share": _ABOVE_ZERO,
+    "journal_mb": _ABOVE_ZERO,
 }
 
 
@@ -388,7 +390,8 @@ _LIMITS: Final = {
 def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, as_json: bool) -> None:
     """Change how many trials there may be, how many at once, or what it gets of a shared fleet: max_trials=200 max_concurrent=16 share=2.
 
-    priority is high, normal or low; share is a number, against others of that priority; preemptible is true or false.
+    priority is high, normal or low; share is a number, against others of that priority; preemptible is true or false; journal_mb says how
+    large its journal may be.
     """
     values = config_of(limits)
     for key, value in values.items():

@@ -30,7 +30,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import meets
-from mqtune.journal.room import FULL, MAKE_ROOM, Room
+from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration
 
 if TYPE_CHECKING:
@@ -193,7 +193,9 @@ class Inquiry:
         if (reason := self._no_driver()) is not None:
             return reason
         running, staged = self._counts[TrialStatus.RUNNING], self._counts[TrialStatus.STAGED]
-        waits = self._state.waits if self._state is not None else ""
+        waits = self._waits
+        if waits.startswith(JOURNAL_FULL):
+            return self._journal_full(_runs(running) if running else "nothing runs")
         if waits.startswith(SHARE_USED):
             what = f"{_runs(running)}; no other starts" if running else "nothing runs"
             return Reason(
@@ -211,6 +213,14 @@ class Inquiry:
         if staged and (reason := self._no_slot()) is not None:
             return reason._replace(text=f"{_runs(running)}; {reason.text}")
         return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
+
+    @property
+    def _waits(self) -> str:
+        """Why the driver starts nothing, as it said some seconds ago."""
+        return self._state.waits if self._state is not None else ""
+
+    def _journal_full(self, text: str, since: float | None = None) -> Reason:
+        return Reason("journal full", f"{text}; {self._waits}", since, way_to_grow(self._place.name))
 
     def _way_out_of_quota(self, waits: str) -> str:
         pattern = quota_in(waits)
@@ -255,7 +265,7 @@ class Inquiry:
         why = f"{_named(trial)} is to run again{_because(trial.reason)}"
         if nobody is not None:
             return Reason("no driver", f"{why}; {nobody.text}", step.at, nobody.way_out)
-        waits = self._state.waits if self._state is not None else ""
+        waits = self._waits
         if trial.retry_pause_s > time.time() - step.at:
             waits = trial.why_it_pauses
         return Reason("retry", f"{why}; {waits or 'it waits for a free slot'}", step.at)
@@ -272,6 +282,8 @@ class Inquiry:
             return self._without_worker(text, since)
         if trial.reports:
             text += f"; its last report came {_ago(trial.last_timestamp)} ago"
+        if self._waits.startswith(JOURNAL_FULL) and self._no_driver() is None:
+            return self._journal_full(text, since)
         return Reason("running", text, since)
 
     def _without_worker(self, text: str, since: float) -> Reason:

@@ -23,6 +23,8 @@ One experiment ``E``::
 
     mqtune:x:{E}:meta               hash    definition  msgpack, as the newest driver has it
                                             last        id of the newest journal entry
+                                            bytes       of all entries of the journal
+                                            most_bytes  how many there may be until trials are told to wait; 0 for any number
                                             driver_until  server time (ms) at which the driver's lock runs out, or ran out
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it

@@ -15,6 +15,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.text import there_are
 from mqtune.driver.connect import BrokerDeployment
 from mqtune.driver.settings import (
+    JOURNAL_MB,
     LEARN_FROM,
     RETIRED,
     Checkpoints,
@@ -95,6 +96,7 @@ def attached(
                 run=replace(
                     run,
                     max_concurrent=kept.max_concurrent if run.max_concurrent is None else run.max_concurrent,
+                    journal_mb=kept.journal_mb if run.journal_mb == JOURNAL_MB else run.journal_mb,
                     queue_trials=kept.queue_trials and run.queue_trials,
                 ),
             )

@@ -108,7 +108,7 @@ class Driver:
         self._beginning: Begin | None = None
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock)
+        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal)
         self._requests = Requests(experiment, self._slots, space)
         self._failures = FailureWatch(experiment, limits.fail_fast)
         self._callback_listener = CallbackListener(experiment, callbacks)

@@ -173,6 +173,7 @@ class Plan:
             max_trials=settings.max_trials if settings.max_trials is not None else self._default_number(),
             max_concurrent=settings.run.max_concurrent,
             ttl_s=settings.process.ttl_s,
+            journal_mb=float(settings.run.journal_mb),
             fail_fast=settings.failures.fail_fast,
             rule=rule,
             standing=Standing(settings.run.priority, float(settings.run.share), settings.run.preemptible),

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from mqtune.core.checks import optional_count, optional_seconds
+from mqtune.core.checks import optional_count, optional_seconds, positive
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import (
     DecisionTaken,
@@ -61,7 +61,7 @@ _ARGUMENTS: Final = {
     "restart": frozenset({"config", "source", "checkpoint", "reason"}),
     "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes", "key"}),
     LABEL: LABELS,
-    "set": frozenset({"max_trials", "max_concurrent", "priority", "share", "preemptible"}),
+    "set": frozenset({"max_trials", "max_concurrent", "priority", "share", "preemptible", "journal_mb"}),
     "end": frozenset({"now", "reason"}),
 }
 #: Actions whose effect is their answer: it puts them in force, in a replay too.
@@ -142,6 +142,8 @@ class Requests:
             self._slots.max_trials = optional_count("max_trials", changes["max_trials"], 1)
         if "max_concurrent" in changes:
             self._slots.max_concurrent = optional_count("max_concurrent", changes["max_concurrent"], 1)
+        if "journal_mb" in changes:
+            self._slots.limit_journal(positive("", "journal_mb", changes["journal_mb"]))
         self._slots.sharing.standing = self._slots.sharing.standing.changed(changes)
 
     def action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition:
@@ -256,10 +258,12 @@ class Requests:
         else:
             if not request.arguments:
                 raise ConfigurationError(
-                    "set changes nothing: give max_trials, max_concurrent, priority, share or preemptible"
+                    "set changes nothing: give max_trials, max_concurrent, priority, share, preemptible or journal_mb"
                 )
             for name in request.arguments.keys() & {"max_trials", "max_concurrent"}:
                 optional_count(name, request.arguments[name], 1)
+            if "journal_mb" in request.arguments:
+                positive("", "journal_mb", request.arguments["journal_mb"])
             self._slots.sharing.standing.changed(request.arguments)
         return Answer(request.id, is_done=True)
 

@@ -55,6 +55,9 @@ CodePolicy = Literal["warn", "strict"]
 #: For how long nobody need drive an experiment before its workers apply ``on_driver_loss``: long enough to run a script
 #: again, also on another machine.
 DRIVER_LOSS_GRACE_S: Final = 600.0
+#: How large a journal may be by default, in millions of bytes. Nearly all experiments stay below a tenth of it, and one that loops over
+#: ``report()`` without end, some 1 MB/s, leaves a team a quarter of an hour, and a Redis of 2 GB half of its memory.
+JOURNAL_MB: Final = 1_000.0
 
 
 # How an option is spelled.
@@ -280,6 +283,9 @@ class Run(_Checked):
             use, the others have.
         preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this experiment has
             had more than its share for a minute; they go on from it by themselves.
+        journal_mb: how large the experiment's journal may be, in millions of bytes of entries; 1,000 are some 5 to 10 million reports. Once it
+            is full, no trial begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised
+            (``mqtune set NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
         queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is raised, as
             it is in any case for what this machine can't give when there is no broker.
         overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints; each run
@@ -297,6 +303,7 @@ class Run(_Checked):
     priority: Priority = _option("normal", _one_of(*PRIORITIES), may_change=True, is_later=True)
     share: float = _option(1.0, _is_above_zero, may_change=True, is_later=True, keep=float)
     preemptible: bool = _option(False, _flag, may_change=True, is_later=True)
+    journal_mb: float = _option(JOURNAL_MB, _is_above_zero, may_change=True, is_later=True, keep=float)
     queue_trials: bool = _option(True, _flag, may_change=True)
     overwrite: bool = _option(False, _flag, key=None)
     callbacks: Sequence[Callback] = _option((), key=None)
@@ -494,6 +501,7 @@ class Limits:
     max_trials: int | None = None
     max_concurrent: int | None = None
     ttl_s: float | None = None
+    journal_mb: float = JOURNAL_MB
     fail_fast: FailFast = False
     rule: StopRule | None = None
     standing: Standing = field(default_factory=Standing)

@@ -27,6 +27,7 @@ from mqtune.driver.actions import (
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.settings import Limits
 from mqtune.driver.sharing import Sharing
+from mqtune.journal.base import Journal
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
@@ -54,7 +55,13 @@ class SlotFiller:
     """Chooses what to stage while slots are free; it returns its choice, and stages nothing itself."""
 
     def __init__(
-        self, experiment: Experiment, backend: BackendSession, deciders: Deciders, limits: Limits, clock: Clock
+        self,
+        experiment: Experiment,
+        backend: BackendSession,
+        deciders: Deciders,
+        limits: Limits,
+        clock: Clock,
+        journal: Journal,
     ) -> None:
         self.exhausted = limits.is_open
         #: Why the scheduler left a slot free when it was last asked.
@@ -65,6 +72,8 @@ class SlotFiller:
         self.max_concurrent = limits.max_concurrent
         self.sharing = Sharing(experiment, backend, limits.standing)
         self._experiment = experiment
+        self._journal = journal
+        self.limit_journal(limits.journal_mb)
         self._clock = clock
         self._backend = backend
         self._deciders = deciders
@@ -75,6 +84,10 @@ class SlotFiller:
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
         self._ahead = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
+
+    def limit_journal(self, megabytes: float) -> None:
+        """Have trials wait with their reports, and none begin, once the journal has so many millions of bytes."""
+        self._journal.most_bytes = math.ceil(megabytes * 10**6)
 
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's."""
@@ -93,6 +106,8 @@ class SlotFiller:
         In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that are ever
         added: it is staged at once.
         """
+        if self._journal.budget.is_full:
+            return False
         comes_first = self._is_open and (self._experiment.to_restart or self._to_retry() is not None)
         room = math.inf if comes_first else self._backend.slots * self._ahead
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
@@ -101,7 +116,9 @@ class SlotFiller:
     @property
     def has_slots(self) -> bool:
         """Whether there is any slot that an attempt may have, free or not."""
-        return self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
+        return (
+            not self._journal.budget.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
+        )
 
     def share(self, *, is_over: bool) -> Iterable[DriverAction]:
         """Look at what other experiments want, and return what gives back slots that they are to have.
@@ -137,6 +154,8 @@ class SlotFiller:
     @property
     def why_no_more(self) -> str:
         """Why nothing more is started, for people, as of the last time that a slot was to be filled; empty while something is."""
+        if self._journal.budget.is_full:
+            return self._journal.budget.shortage
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
             return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
         if self._experiment.to_retry and self._to_retry() is None:

@@ -20,6 +20,7 @@ from mqtune.journal.base import Held, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.restore import Restorer
+from mqtune.journal.room import way_to_grow
 
 logger = logging.getLogger(__name__)
 #: An attempt, by its trial and its number.
@@ -103,6 +104,9 @@ class DriverTimers:
                 _Timer(_RECONCILE_PART_S, self._reconcile, now),
             ]
         self._room = RoomWatch()
+        self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
+        #: How many bytes the journal may have, as far as the server knows it from this driver.
+        self._most_bytes: int | None = None
         #: Who imports code while no attempt runs yet, for people.
         self._importing = ""
         #: When the next timer is due, by the monotonic clock.
@@ -117,6 +121,9 @@ class DriverTimers:
 
     def run_due(self) -> Iterable[DriverAction]:
         """Run what is due, and return the actions that it wants; each is to be carried out before the next is asked for."""
+        if self._journal.most_bytes != self._most_bytes:
+            # Trials may wait for it.
+            self._keep_lock()
         now = self._clock.monotonic()
         return self._run(now) if now >= self.due else ()
 
@@ -131,18 +138,20 @@ class DriverTimers:
 
     @property
     def why_full(self) -> str:
-        """Why nothing begins, for people, if the server is full."""
-        return self._room.why
+        """Why nothing begins, for people, if the server is full, or the journal."""
+        return self._room.why or self._journal_room.why
 
     @property
     def held_up_by(self) -> str:
         """Why no attempt runs yet, for people; empty when one does, or nothing is known."""
-        return self._room.why or self._importing
+        return self.why_full or self._importing
 
     def _keep_lock(self) -> None:
         # Before the lock, which tells others why nothing starts.
         self._room.look(self._journal.room())
         self._restorer.lock(self._owner, LOCK_S)
+        self._most_bytes = self._journal.most_bytes
+        self._journal_room.look(self._journal.budget)
 
     def forfeit_leases(self, error_type: str) -> list[Lose]:
         """Have all leases run out, and return the losses: for when no worker can be left."""

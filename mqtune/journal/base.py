@@ -12,15 +12,17 @@ from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.journal.again import Again
-from mqtune.journal.room import Room
+from mqtune.journal.room import JournalRoom, Room
 
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
+#: Behind an answer to ``report`` or ``saved``: the journal is full, and what else the attempt sends is to wait.
+WAIT: Final = "wait"
 
 #: An intent's value ("" for run), FENCED or GAP. While there is no intent, words separated by a space: "save:<n>" for the n-th
 #: request to save a checkpoint and, from ``renew``, "go:<sequence>" for the report up to which a trial is released, with ":<text>"
-#: behind it where that answers a question; or
+#: behind it where that answers a question; from ``report`` and ``saved``, WAIT; or
 #: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be requeued. Each answer repeats the words.
 Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota"]
@@ -153,7 +155,10 @@ class LastAttempt(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Consecutive reports of one attempt: the first one's sequence number, how many, the last one's time, the bytes."""
+    """Consecutive reports of one attempt: the first one's sequence number, how many, the last one's time, the bytes.
+
+    One that begins with number 0 has no reports, and only asks for the answer.
+    """
 
     claim: Claim
     first: int
@@ -180,6 +185,10 @@ class Journal(ABC):
     on_loss: OnLoss = OnLoss()
     #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.
     waits: Callable[[], str] = staticmethod(_nothing)
+    #: How many bytes the journal may have before trials are told to wait; each ``lock`` passes it on. 0 for any number; None leaves it.
+    most_bytes: int | None = None
+    #: The bytes of its entries, as of the last ``lock``.
+    size: int = 0
     #: The number of times that the server was away, a connection broke or led to another server: it may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
@@ -192,6 +201,11 @@ class Journal(ABC):
     fleet_changed: bool = False
 
     # For the driver.
+
+    @property
+    def budget(self) -> JournalRoom:
+        """The room that is left in the journal, as of the last ``lock``."""
+        return JournalRoom(self.size, self.most_bytes or 0)
 
     def room(self) -> Room | None:
         """Return the room in the server's memory; None where there is no server, or this account may not know."""
@@ -373,7 +387,7 @@ class Journal(ABC):
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         """Append one entry with the segments that are new and not fenced; an attempt has at most one segment.
 
-        A repeated call must carry the same segments.
+        A repeated call must carry the same segments. A full journal takes them, and tells the attempts that go on to WAIT with more.
         """
 
     @abstractmethod

@@ -16,7 +16,8 @@ from mqtune.core.keys import DEMANDS, QUOTAS
 from mqtune.core.shares import PRIORITIES, Demand, Table
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.quotas import decoded_quotas
-from mqtune.journal.redis import retrying, script
+from mqtune.journal.redis import retrying
+from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from mqtune.core.machine import describe_process
 from mqtune.core.resources import QUEUES, lists_of
 from mqtune.journal.again import CLOCK_SLACK_S, Again, all_known
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S, RedisClient
-from mqtune.journal.redis import retrying, script
+from mqtune.journal.redis import retrying
+from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
 

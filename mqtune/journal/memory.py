@@ -16,6 +16,7 @@ from mqtune.journal.base import (
     BROKEN_S,
     FENCED,
     GAP,
+    WAIT,
     Answer,
     Assignment,
     Claim,
@@ -85,6 +86,9 @@ class ExperimentState:
     entries: list[Entry] = field(default_factory=list)
     #: How many entries before these are forgotten.
     forgotten: int = 0
+    #: The bytes of all entries, and how many there may be before trials are told to wait; 0 for any number.
+    size: int = 0
+    most_bytes: int = 0
     trials: dict[TrialId, TrialState] = field(default_factory=dict)
     checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
     #: The ids of requests, each with that of its entry.
@@ -151,6 +155,7 @@ class MemoryJournal(Journal):
         state = self._state
         number = state.forgotten + len(state.entries) + 1
         state.entries.append(Entry(f"{number}-{self._server.losses}", event))
+        state.size += len(event)
         self._lock.notify_all()
         return number
 
@@ -185,6 +190,9 @@ class MemoryJournal(Journal):
             if not self._epoch:
                 self._epoch, self._held_by = state.epoch, (owner, description, hold_s)
             state.driver_until, state.on_loss = now + hold_s, self.on_loss
+            if self.most_bytes is not None:
+                state.most_bytes = self.most_bytes
+            self.size = state.size
 
     def unlock(self, owner: str) -> None:
         with self._lock:
@@ -349,6 +357,7 @@ class MemoryJournal(Journal):
             state.checkpoints.clear()
             state.requests.clear()
             state.dropped, state.definition = (), None
+            state.size = state.most_bytes = 0
             for trial in trials:
                 state.trials.pop(trial, None)
 
@@ -409,6 +418,7 @@ class MemoryJournal(Journal):
             if self._epoch < state.epoch:
                 raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
             state.entries = list(entries())
+            state.size = sum(len(entry.data) for entry in state.entries)
             state.definition, state.epoch = definition, self._epoch
             state.owner, state.driver, hold_s = self._held_by
             state.driver_until = self._server.clock() + hold_s
@@ -481,7 +491,13 @@ class MemoryJournal(Journal):
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
                 self._append(REPORTS_PREFIX + length + b"".join(accepted))
-            return answers
+            return [self._told_if_full(answer) for answer in answers]
+
+    def _told_if_full(self, answer: Answer) -> Answer:
+        """Return the answer to an attempt that has sent something, with WAIT behind it if it goes on and the journal is full."""
+        state = self._state
+        waits = 0 < state.most_bytes <= state.size and (not answer or answer.startswith("save:"))
+        return f"{answer} {WAIT}".lstrip() if waits else answer
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         with self._lock:
@@ -501,7 +517,7 @@ class MemoryJournal(Journal):
                 state.saved = newest
                 for event in events.values():
                     self._append(event)
-            return state.told()
+            return self._told_if_full(state.told())
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import itertools
 import logging
 import math
@@ -14,8 +13,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import redis
@@ -55,42 +52,7 @@ from mqtune.journal.base import (
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
-
-_PRELUDE: Final = "prelude"
-
-
-class Script:
-    """A Lua script, which any Redis from 6.2 on runs by its hash."""
-
-    __slots__ = ("_sha", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-    def __call__(self, client: redis.Redis, keys: list[str], args: list[Any]) -> Any:
-        """Run the script; send its text to a server that doesn't know it, such as one that was restarted."""
-        try:
-            # What ``evalsha`` does, without its two calls in between; redis-py has no types for it.
-            return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
-        except redis.exceptions.NoScriptError:
-            return client.eval(self.text, len(keys), *keys, *args)
-
-
-def _text(name: str) -> str:
-    return (resources.files("mqtune.journal") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-
-
-@cache
-def script(name: str) -> Script:
-    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude: a script makes its functions anew in each run."""
-    text = _text(name)
-    for part in reversed(_text(_PRELUDE).split("\n\n")):
-        defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
-        if any(re.search(rf"^(?!--).*\b{each}\b", text, re.MULTILINE) for each in defined):
-            text = f"{part}\n\n{text}"
-    return Script(text)
-
+from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -363,7 +325,7 @@ class RedisJournal(Journal):
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         lock = owner, description, round(hold_s * 1000)
-        epoch, holder, left_ms, since_ms = self._unless_stale(lambda: self._hold_lock(*lock, dead))
+        epoch, holder, left_ms, since_ms, size = self._unless_stale(lambda: self._hold_lock(*lock, dead))
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {holder.decode()}, which took it {since_ms / 1000:.0f} s ago; "
@@ -371,6 +333,7 @@ class RedisJournal(Journal):
                 holder=holder.decode(),
                 left_s=left_ms / 1000,
             )
+        self.size = size
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
 
@@ -381,7 +344,8 @@ class RedisJournal(Journal):
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
         loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
         waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
-        return self._run("lock", keys, [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits])
+        args = [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits]
+        return self._run("lock", keys, [*args, "" if self.most_bytes is None else self.most_bytes])
 
     def room(self) -> Room | None:
         return room_of(self._client, patience_s=self._patience_s)
@@ -558,12 +522,13 @@ class RedisJournal(Journal):
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
         keys += [EXPERIMENTS, self._keys.requests, *(self._keys.trial(each.trial) for each in attempts)]
-        args: list[Any] = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark]
-        args += [definition, len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
+        head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
+        args: list[Any] = [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))
-        while not self._unless_stale(lambda: self._run("restore", keys, args)):
-            self._retrying(lambda: self._upload(restored, entries()))
+        size = 0
+        while not self._unless_stale(lambda: self._run("restore", keys, [*head, size, *args])):  # noqa: B023
+            size = self._retrying(lambda: self._upload(restored, entries()))
         self.on_restored()
 
     def erase(self, trials: Sequence[TrialId]) -> None:
@@ -593,10 +558,10 @@ class RedisJournal(Journal):
 
         self._retrying(delete)
 
-    def _upload(self, key: str, entries: Iterable[Entry]) -> None:
-        """Write entries, at least one, to a stream of their own, in place of what that has."""
+    def _upload(self, key: str, entries: Iterable[Entry]) -> int:
+        """Write entries, at least one, to a stream of their own, in place of what that has; return how many bytes they are."""
         self._client.delete(key)
-        source = iter(entries)
+        source, size = iter(entries), 0
         while some := list(itertools.islice(source, UPLOAD_COUNT)):
             with self._client.pipeline(transaction=False) as pipe:
                 for id_, data in some:
@@ -604,6 +569,8 @@ class RedisJournal(Journal):
                 # Nobody else would remove it if the driver dies here.
                 pipe.expire(key, UPLOAD_EXPIRES_S)
                 pipe.execute()
+            size += sum(len(data) for _, data in some)
+        return size
 
     def request(self, event: Requested) -> str:
         # What ends or changes something may be what makes room.

@@ -1,4 +1,4 @@
-"""The room in a server's memory: what it uses of what it may (``maxmemory``)."""
+"""The room in a server's memory (``maxmemory``), and in an experiment's journal (``journal_mb``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from mqtune.core.keys import ExperimentKeys
 
 #: From this part of its memory on, a server is said to be nearly full: room for hours, and time to do something.
 NEARLY_FULL: Final = 0.8
+#: What the reason of a driver that waits because its journal is full begins with.
+JOURNAL_FULL: Final = "its journal is full (journal_mb)"
+_MB: Final = 10**6
 #: What is said of a full server, and what can be done about it.
 FULL: Final = "Redis is full (maxmemory)"
 MAKE_ROOM: Final = (
@@ -50,6 +53,41 @@ class Room(NamedTuple):
     def __str__(self) -> str:
         limit = f" of {self.most / (1 << 20):.0f} MiB" if self.most else ", no limit"
         return f"{self.used / (1 << 20):.0f} MiB used{limit}"
+
+
+class JournalRoom(NamedTuple):
+    """The bytes of an experiment's journal, and the most that it may have; 0 for any number."""
+
+    used: int
+    most: int
+
+    @property
+    def part(self) -> float:
+        """The part that is used of what it may have; 0 without a limit."""
+        return self.used / self.most if self.most else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether trials wait with their reports."""
+        return self.part >= 1
+
+    @property
+    def shortage(self) -> str:
+        """What is short, in words, when it is time to do something; else an empty text."""
+        if self.is_full:
+            return f"{JOURNAL_FULL}, {self}: no trial begins, and report() waits"
+        return f"its journal is nearly full (journal_mb), {self}" if self.part >= NEARLY_FULL else ""
+
+    def __str__(self) -> str:
+        return f"{self.used / _MB:,.4g} MB used of {self.most / _MB:,.4g} MB"
+
+
+def way_to_grow(experiment: str) -> str:
+    """Return what can be done about an experiment's full journal."""
+    return (
+        f"raise it: mqtune set {experiment} journal_mb=N (mqtune doctor says how much room its Redis has), "
+        f"or end the experiment: mqtune end {experiment}"
+    )
 
 
 def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 import redis
 
 from mqtune.core.keys import ALL_EXPERIMENTS, EXPERIMENTS, ExperimentKeys, experiment_of, is_name
-from mqtune.journal.redis import experiments_on, retrying, script
+from mqtune.journal.redis import experiments_on, retrying
+from mqtune.journal.script import script
 
 #: How many keys the server looks at in a call.
 _SCAN_COUNT: Final = 1_000

@@ -236,9 +236,9 @@ class AttemptRun:
         """Whether it has sent a report."""
         return self.stream is not None and self.stream.sequence > 0
 
-    def write_again_if_lost(self) -> None:
-        """Have what it has sent last written again, if there was an outage since."""
-        if self.stream is not None and self.stream.may_be_lost:
+    def write_again_if_in_doubt(self) -> None:
+        """Have what it has sent last written again, if there was an outage since; and it read on, if its journal takes more by now."""
+        if self.stream is not None and self.stream.is_in_doubt:
             self._worker.uplink.write_again(self.stream)
 
     @property

@@ -507,7 +507,7 @@ class WorkerRuntime:
         answers = journal.renew([run.claim for run in runs], LEASE_S)
         for run, answer in zip(runs, answers, strict=True):
             run.on_answer(answer)
-            run.write_again_if_lost()
+            run.write_again_if_in_doubt()
             self._quick_failures.look(run)
             self._show(run)
 

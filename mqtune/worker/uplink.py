@@ -2,7 +2,8 @@
 
 Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of them. So a lone
 report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread waits with its batch, the pipes
-fill, and ``report()`` blocks: memory is bounded, and nothing is lost.
+fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an experiment's journal is full its pipes are left unread, and no
+other's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mqtune.core.codec import MAX_REPORT_BYTES, check_depth, decode_value, segme
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import CheckpointSaved
 from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
+from mqtune.journal.base import FENCED, GAP, WAIT, Answer, Claim, Journal, Segment
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker.threads import Step, guarded
 
@@ -100,6 +101,10 @@ class Wake:
 class Listener(Protocol):
     """Gets the events of an attempt's stream."""
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the attempt is to end, and so all that is left in its pipe is to be read."""
+
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""
 
@@ -140,6 +145,8 @@ class Stream:
         #: What was written last, and the journal's outages before that.
         self.last: Cut | None = None
         self.written_after = 0
+        #: Whether nothing more is read, because the journal is full.
+        self.is_held = False
         #: The trainable's packed message about its end; None if it sent none.
         self.end: bytes | None = None
         self.drained = threading.Event()
@@ -196,6 +203,11 @@ class Stream:
     def may_be_lost(self) -> bool:
         """Whether there was an outage since something was written last: a server that was set back may have lost it."""
         return self.last is not None and self.written_after != self.journal.outages
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the journal is to be asked about it: it may have lost something, or may take more by now."""
+        return self.may_be_lost or self.is_held
 
     @property
     def is_over(self) -> bool:
@@ -325,7 +337,9 @@ class Uplink:
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        #: Streams of which what was written last is to be written again.
+        #: Streams that the selector doesn't know any more, as they are held.
+        self._held: set[Stream] = set()
+        #: Streams of which what was written last is to be written again, or that may be held no longer.
         self._doubtful: deque[Stream] = deque()
         #: Streams that nothing more can come from.
         self._leaving: deque[Stream] = deque()
@@ -346,8 +360,9 @@ class Uplink:
             self._selector.register(stream, selectors.EVENT_READ)
 
     def write_again(self, stream: Stream) -> None:
-        """Write again what was written last of a stream; where the journal has it, that changes nothing.
+        """Write again what was written last of a stream, if it may be lost, and have it read on if the journal takes more.
 
+        Where the journal has it, writing changes nothing.
         A trial that waits after its report would otherwise wait for ever when a server that was set back has lost that, and no driver
         has read it. It is done in the calling thread if nothing more comes from the stream, else soon.
         """
@@ -394,7 +409,8 @@ class Uplink:
                 assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                 ready[key.fileobj] = None
         while self._doubtful:
-            self._repeat(self._doubtful.popleft())
+            self._repeat(stream := self._doubtful.popleft())
+            self._hold_or_read(stream)
         #: How much was taken of each that leaves, unless a part of that is still to be carried.
         leaving: dict[Stream, int] = {}
         for _ in range(len(self._leaving)):
@@ -403,6 +419,8 @@ class Uplink:
                 leaving[stream] = -1 if stream.has_more else stream.taken
         self._carry(dict.fromkeys([*ready, *leaving]))
         self._unfinished = [stream for stream in ready if stream.has_more and stream not in leaving]
+        for stream in ready:
+            self._hold_or_read(stream)
         for stream, before in leaving.items():
             if stream.taken != before or stream.has_more:
                 self._leaving.append(stream)
@@ -411,10 +429,29 @@ class Uplink:
                 self._drop(stream)
 
     def _repeat(self, stream: Stream) -> None:
-        if stream.last is not None:
+        if stream.is_held and not stream.may_be_lost:
+            asking = Segment(stream.claim, 0, 0, 0.0, b"")
+            _tried([stream], lambda: stream.journal.report([asking]))
+        elif stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
 
+    def _hold_or_read(self, stream: Stream) -> None:
+        """Leave a stream unread from now on, or no longer, as its journal wants it."""
+        if stream.is_held == (stream in self._held) or stream.drained.is_set():
+            return
+        if stream.is_held:
+            logger.info("trial %s attempt %d: its journal is full, and report() waits", *stream.claim[:2])
+            self._held.add(stream)
+            # As in ``_drop``.
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(stream)
+        else:
+            self._held.remove(stream)
+            self._selector.register(stream, selectors.EVENT_READ)
+
     def _drop(self, stream: Stream) -> None:
+        self._held.discard(stream)
+        stream.is_held = False
         # Without a descriptor to spare it could not be attached.
         with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
@@ -514,6 +551,8 @@ def _tried(streams: list[Stream], write: Callable[[], list[Answer]], *, closing:
         logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)
         answers = [GAP] * len(streams)
     for stream, answer in zip(streams, answers, strict=True):
-        if answer:
-            stream.listener.on_answer(answer)
+        told = answer.removesuffix(WAIT).rstrip()
+        stream.is_held = told != answer and not stream.listener.is_ending
+        if told:
+            stream.listener.on_answer(told)
     return answers

@@ -44,7 +44,8 @@ from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
-from mqtune.journal.redis import RedisJournal, script
+from mqtune.journal.redis import RedisJournal
+from mqtune.journal.script import script
 from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
 from mqtune.trainable.bundle import KEY_VARIABLE

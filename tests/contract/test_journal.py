@@ -50,7 +50,8 @@ from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Released
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, script
+from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
+from mqtune.journal.script import script
 
 
 @pytest.fixture(scope="module", params=EACH_SERVER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from bench import Bench
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, TrialFailed
-from mqtune.core.events import DecisionTaken
+from mqtune.core.events import DecisionTaken, Requested
 from mqtune.core.trial import TrialStatus
+from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
 from mqtune.schedulers.stopping.trial_rules import MaximumIteration
 
@@ -27,6 +29,7 @@ def statuses(bench: Bench) -> list[str]:
     ("group", "name", "value"),
     [
         *((mqtune.Run, "max_concurrent", value) for value in (0, -1, 1.5, True, "3")),
+        *((mqtune.Run, "journal_mb", value) for value in (0, -1, math.nan, math.inf, True, "3", None)),
         *((mqtune.Process, "ttl_s", value) for value in (0, -1, math.nan, math.inf, True, "3")),
         *((mqtune.Failures, "fail_fast", value) for value in ("yes", "RAISE", 2, None)),
     ],
@@ -211,3 +214,59 @@ def test_no_more_trials_are_suggested_than_were_asked_for(tmp_path: Path) -> Non
 
 def test_no_more_trials_run_at_once_than_were_asked_for(tmp_path: Path) -> None:
     assert len(Bench(tmp_path, max_concurrent=1, max_trials=9).step().experiment.trials) == 1
+
+
+def keeps_its_lock(bench: Bench) -> Bench:
+    bench.clock.now += KEEP_LOCK_S
+    return bench.step()
+
+
+def sets(bench: Bench, **limits: Any) -> None:
+    name = f"set {limits}"
+    asked = Requested(id=name, action="set", trial="", arguments=limits, by="me", at=bench.clock.now)
+    bench.worker.request(asked)
+    bench.step()
+
+
+def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warning_says_so_until_it_may_have_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path, max_trials=9, journal_mb=0.01).step().start(ONE).start(TWO)
+    assert bench.report(ONE, 0.5) == [""]
+
+    while bench.report(ONE, *[0.5] * 9) == [""]:
+        keeps_its_lock(bench)
+    keeps_its_lock(bench)
+    bench.end(TWO)
+
+    full = r"its journal is full \(journal_mb\), 0.01\d+ MB used of 0.01 MB: no trial begins, and report\(\) waits"
+    assert [re.sub(r"journal is (nearly )?full.*", r"\1full", text) for text in caplog.messages] == [
+        "its nearly full",
+        "its full",
+    ]
+    assert re.match(
+        full + rf"; raise it: mqtune set {bench.experiment.name} journal_mb=N .*mqtune end", caplog.messages[1]
+    )
+    assert re.fullmatch(full, bench.driver.waiting_for)
+    assert len(bench.experiment.trials) == 2
+
+    sets(bench, journal_mb=9)
+
+    assert bench.report(ONE, 0.5) == [""]
+    assert bench.driver.waiting_for == ""
+    assert len(bench.experiment.trials) == 3
+    assert "its journal has room again" in caplog.messages[-1]
+    bench.begin()
+    assert keeps_its_lock(bench).report(ONE, 0.5) == [""], "the next driver has forgotten it"
+
+
+def test_where_nothing_runs_either_a_driver_whose_journal_is_full_says_so_and_can_be_ended(tmp_path: Path) -> None:
+    bench = keeps_its_lock(Bench(tmp_path, max_trials=9, journal_mb=0.0001).step())
+    for trial in list(bench.experiment.trials):
+        bench.start(trial).end(trial)
+    assert (bench.experiment.live, bench.driver.is_finished) == (0, False)
+
+    assert bench.step(3).driver.waiting_for.startswith("its journal is full")
+    bench.worker.request(Requested(id="end", action="end", trial="", arguments={"now": True}, by="me", at=1.0))
+
+    assert bench.step().driver.is_finished

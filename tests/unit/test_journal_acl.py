@@ -8,7 +8,7 @@ import pytest
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
-from mqtune.journal.redis import script
+from mqtune.journal.script import script
 
 #: What a script may be handed that is not a worker's.
 DRIVERS = ("driver", "experiments", "restored", "demands")

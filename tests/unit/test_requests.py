@@ -354,6 +354,8 @@ def test_a_running_trial_does_not_restart_once_the_experiment_is_to_end(bench: B
         ({"action": "set"}, "set changes nothing"),
         ({"action": "set", "max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
         ({"action": "set", "max_concurrent": "2"}, "max_concurrent='2' is not a whole number"),
+        ({"action": "set", "journal_mb": 0}, "journal_mb=0 must be above 0"),
+        ({"action": "set", "journal_mb": None}, "journal_mb=None is not a finite number"),
         ({"action": "end", "now": "yes"}, "now='yes' of end is not of type bool"),
     ],
 )

@@ -594,3 +594,36 @@ def test_a_config_that_the_table_does_not_have_fails_its_trial() -> None:
 def test_a_table_that_lacks_a_name_of_the_config_says_so() -> None:
     trial = simulate([{"rate": 2.0, "seconds": 1, "loss": 1}], trials=1).experiment.trials[TrialId("0001")]
     assert "row 0 of the table lacks 'lr', which the config has" in trial.attempt.error
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_trials_wait_with_their_reports_while_the_journal_is_full_and_none_is_lost(*, lockstep: bool) -> None:
+    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=4, journal_mb=0.001), lockstep=lockstep)
+    driver = simulation.driver()
+    while "journal is full" not in driver.waiting_for:
+        driver.step(1.0)
+    for _ in range(50):
+        driver.step(1.0)
+    waiting = simulation.experiment.reports
+    assert 4 <= waiting < 4 * 30
+    assert simulation.experiment.counts[TrialStatus.RUNNING] == 4
+
+    driver.steer("set", "", {"journal_mb": 1})
+    while not driver.is_finished:
+        driver.step(10.0)
+
+    assert simulation.experiment.reports == 4 * 30
+    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 4
+
+
+def test_trials_that_wait_for_room_in_the_journal_are_stopped() -> None:
+    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=9, journal_mb=0.001))
+    driver = simulation.driver()
+    while "journal is full" not in driver.waiting_for:
+        driver.step(1.0)
+
+    driver.steer("end", "", {"now": True})
+    while not driver.is_finished:
+        driver.step(10.0)
+
+    assert simulation.experiment.counts[TrialStatus.EARLY_STOPPED] >= 4

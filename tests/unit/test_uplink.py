@@ -16,8 +16,8 @@ from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import encode_value, pack_metrics
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.events import START, AttemptStarted, CheckpointSaved, Reports, TrialStaged, decode_event
-from mqtune.core.trial import CheckpointId, Intent, TrialId
+from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
+from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
 from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
@@ -79,7 +79,7 @@ class Sender:
         self.noise: list[str] = []
         self.has_ended = False
         self.stream = Stream(book, self.claim, self)
-        self.is_closed = False
+        self.is_closed = self.is_ending = False
 
     def on_answer(self, answer: str) -> None:
         self.answers.append(answer)
@@ -497,3 +497,82 @@ def test_of_one_that_has_sent_nothing_nothing_is_lost(
     uplink.write_again(one.stream)
     other.frames(a_report())
     eventually(lambda: book.told() == ["0002:1"])
+
+
+def limited(book: Book, most_bytes: int) -> None:
+    book.most_bytes = most_bytes
+    book.lock("driver", "a test", 60)
+
+
+def test_of_a_full_journal_nothing_more_is_read_until_it_may_have_more_and_another_experiment_goes_on(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    other_book = Book()
+    other_book.lock("driver", "a test", 60)
+    other = Sender(other_book, "0001")
+    uplink.attach(one.stream)
+    uplink.attach(other.stream)
+    limited(book, 1)
+    one.frames(a_report())
+    eventually(lambda: one.stream.is_held)
+
+    for count in (1, 2, 3):
+        one.frames(a_report())
+        other.frames(a_report())
+        eventually(lambda count=count: len(other_book.told()) == count)
+    uplink.write_again(one.stream)
+    eventually(lambda: len(book.calls) == 2)
+    other.frames(a_report())
+    eventually(lambda: len(other_book.told()) == 4)
+    assert book.told() == ["0001:1"]
+    assert not other.stream.is_in_doubt
+
+    limited(book, 10**6)
+    assert one.stream.is_in_doubt
+    uplink.write_again(one.stream)
+
+    eventually(lambda: book.told() == [f"0001:{number}" for number in range(1, 5)])
+    assert not one.stream.is_in_doubt
+    one.frames(a_report())
+    eventually(lambda: len(book.told()) == 5)
+    assert one.answers == []
+    other.end()
+
+
+@pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])
+def test_what_an_attempt_that_ends_has_sent_is_written_in_spite_of_a_full_journal(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], how: str
+) -> None:
+    one = sender("0001")
+    uplink.attach(one.stream)
+    limited(book, 1)
+    one.frames(a_report())
+    eventually(lambda: one.stream.is_held)
+    one.frames(a_report(), a_report())
+    assert book.told() == ["0001:1"]
+
+    if how == "it has ended":
+        one.frames(an_end())
+        assert uplink.detach(one.stream)
+        assert one.has_ended
+    elif how == "it is to end":
+        one.is_ending = True
+        uplink.write_again(one.stream)
+    else:
+        decision = DecisionTaken(
+            trial=one.claim.trial,
+            attempt=1,
+            action=Action.STOP.value,
+            by="user",
+            at=2.0,
+            cursor=START,
+            sequence=1,
+            intent=Intent.STOP,
+            reason="",
+        )
+        book.intend(one.claim.trial, 1, Intent.STOP, decision.encode(), b"")
+        uplink.write_again(one.stream)
+
+    eventually(lambda: book.told() == ["0001:1", "0001:2", "0001:3"])
+    assert one.stream.sequence == 3

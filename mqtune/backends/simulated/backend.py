@@ -219,6 +219,11 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.changed = False
         return super().read(after, count=count)
 
+    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
+        super().lock(owner, description, hold_s, dead=dead)
+        if not self.budget.is_full:
+            self._fleet.release_held()
+
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
         super().record(event, definition=definition)
         if definition is not None:

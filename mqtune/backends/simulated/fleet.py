@@ -28,7 +28,7 @@ from mqtune.core.trial import (
     TrialId,
     checkpoint_id,
 )
-from mqtune.journal.base import Assignment, Claim, Segment
+from mqtune.journal.base import WAIT, Assignment, Claim, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 
 #: The start of virtual time, in seconds since the epoch: the first instant of 2000 (UTC), in every run.
@@ -279,6 +279,8 @@ class SimulatedFleet:
         self._runs: dict[TrialId, Run] = {}
         #: By trial, when the lease of an attempt on a dead worker expires.
         self._lost: dict[TrialId, float] = {}
+        #: The attempts whose next report waits because the journal is full, each with whether it has come to that.
+        self._held: dict[Run, bool] = {}
         #: The reports of the current instant, which are journaled in one entry.
         self._batch: list[Segment] = []
         self._free = [Worker(number) for number in range(1, conditions.slots + 1)]
@@ -501,6 +503,9 @@ class SimulatedFleet:
         if isinstance(run.next, Exception):
             self._fail(run, run.next)
             return
+        if run in self._held:
+            self._held[run] = True
+            return
         run.sequence += 1
         checkpoint = run.new_checkpoint() if self._conditions.checkpoints else CheckpointId("")
         try:
@@ -529,8 +534,18 @@ class SimulatedFleet:
 
     def _send_batch(self) -> None:
         if self._batch:
-            self._journal.report(self._batch)
+            answers = self._journal.report(self._batch)
+            if any(answers):
+                for segment, answer in zip(self._batch, answers, strict=True):
+                    if answer.endswith(WAIT) and (run := self._runs.get(segment.claim.trial)) is not None:
+                        self._held.setdefault(run, False)
             self._batch = []
+
+    def release_held(self) -> None:
+        """Have trials that wait because the journal was full go on with their reports."""
+        held, self._held = self._held, {}
+        for run in (run for run, is_due in held.items() if is_due):
+            self._in(0.0, Order.DONE, self._report, run)
 
     def _hold(self, run: Run, checkpoint: CheckpointId) -> None:
         """Save a checkpoint with a run's position, as a trainable on a worker would."""

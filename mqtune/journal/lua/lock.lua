@@ -5,9 +5,10 @@
 --       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
 --       8 how long that is, in milliseconds  9 why nothing starts now, for people
+--       10 how many bytes the journal may have, 0 for any number, or '' to leave it as it is
 --
--- Returns {epoch, '', 0, 0} when the owner has the lock, else {0, who has it, milliseconds until it runs out, and for
--- how many it has driven}. A released lock counts as expired from then on.
+-- Returns {epoch, '', 0, 0, bytes in the journal} when the owner has the lock, else {0, who has it, milliseconds until it runs out, and
+-- for how many it has driven, 0}. A released lock counts as expired from then on.
 -- A new owner gets an epoch higher than any before; the same owner keeps its epoch, also after the lock ran out,
 -- unless another took it in between. Releasing a lock that another holds is a no-op. Repeating a call does no harm.
 -- An error STALEDRIVER when the caller has an epoch that is over: it must not take the lock from a later driver; an error
@@ -24,7 +25,7 @@ end
 if have[1] ~= ARGV[1] then
   local dead = ARGV[6] ~= '' and have[2] == ARGV[6]
   if hold_ms == 0 or (until_ms > now and not dead) then
-    return {0, have[2] or '', until_ms - now, now - tonumber(have[4] or now)}
+    return {0, have[2] or '', until_ms - now, now - tonumber(have[4] or now), 0}
   end
   -- The time, in microseconds, makes it higher than any that the server has lost, too: no two drivers ever have the same.
   local time = redis.call('TIME')
@@ -33,4 +34,5 @@ if have[1] ~= ARGV[1] then
   redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4])
 end
 redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9])
-return {tonumber(have[3]), '', 0, 0}
+if ARGV[10] ~= '' then redis.call('HSET', KEYS[2], 'most_bytes', ARGV[10]) end
+return {tonumber(have[3]), '', 0, 0, number(redis.call('HGET', KEYS[2], 'bytes'), 0)}

@@ -17,13 +17,26 @@ local function number(field, otherwise)
   return tonumber(string.match(field or '', '^%d+$')) or otherwise
 end
 
--- Append an event to the journal and publish the same bytes, with the entry's id and the id before it.
+-- Append an event to the journal, whose bytes are counted, and publish the same bytes, with the entry's id and the id before it.
 local function append(meta, journal, channel, event)
-  local before = redis.call('HGET', meta, 'last') or '0-0'
+  local have = redis.call('HMGET', meta, 'last', 'bytes')
   local id = redis.call('XADD', journal, '*', 'e', event)
-  redis.call('HSET', meta, 'last', id)
-  redis.call('PUBLISH', channel, id .. ' ' .. before .. ' ' .. event)
+  redis.call('HSET', meta, 'last', id, 'bytes', number(have[2], 0) + #event)
+  redis.call('PUBLISH', channel, id .. ' ' .. (have[1] or '0-0') .. ' ' .. event)
   return id
+end
+
+-- Whether the journal has as many bytes as it may have.
+local function is_full(meta)
+  local have = redis.call('HMGET', meta, 'bytes', 'most_bytes')
+  local most = number(have[2], 0)
+  return most > 0 and number(have[1], 0) >= most
+end
+
+-- Return the answer to a worker that has sent something, with 'wait' behind it if the attempt goes on and the journal is full.
+local function told_if_full(answer, full)
+  if not full or (answer ~= '' and string.sub(answer, 1, 5) ~= 'save:') then return answer end
+  return answer == '' and 'wait' or answer .. ' wait'
 end
 
 -- Send a worker hints: a list of {experiment, trial, attempt, answer}.

@@ -3,7 +3,8 @@
 -- KEYS  1 driver  2 meta  3 journal  4 the entries that the journal is to hold, written before  5 leases  6 staged
 --       7 experiments  8 requests  9… each trial
 -- ARGV  1 channel  2 epoch  3 owner token  4 who that is, for people  5 milliseconds to hold the lock  6 experiment
---       7 mark, unique to this call  8 definition  9 number of events that follow those entries, then the events
+--       7 mark, unique to this call  8 definition  9 bytes of those entries
+--       10 number of events that follow them, then the events
 --       then the number of requests among those entries, and for each its id and that of its entry
 --       then for each trial: the number of its last attempt, the time of its last report
 --
@@ -19,12 +20,12 @@ redis.call('RENAME', KEYS[4], KEYS[3])
 redis.call('PERSIST', KEYS[3])
 redis.call('HSET', KEYS[1], 'owner', ARGV[3], 'driver', ARGV[4], 'epoch', ARGV[2], 'since', now, 'restored', ARGV[7])
 local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1][1]
-redis.call('HSET', KEYS[2], 'definition', ARGV[8], 'last', last, 'driver_until', now + ARGV[5])
+redis.call('HSET', KEYS[2], 'definition', ARGV[8], 'last', last, 'bytes', ARGV[9], 'driver_until', now + ARGV[5])
 redis.call('ZADD', KEYS[7], 'NX', now, ARGV[6])
 redis.call('DEL', KEYS[5], KEYS[6], KEYS[8])
 all_look_again(KEYS[2])
-local events = tonumber(ARGV[9])
-local requests = 10 + events
+local events = tonumber(ARGV[10])
+local requests = 11 + events
 local trials = requests + 1 + 2 * ARGV[requests]
 for at = requests + 1, trials - 1, 2 do
   redis.call('HSET', KEYS[8], ARGV[at], ARGV[at + 1])
@@ -36,7 +37,7 @@ for i = 9, #KEYS do
     'intent', '', 'worker', '', 'token', '', 'ended_by', 'restored', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '')
   retire(KEYS[i])
 end
-for i = 10, 9 + events do
+for i = 11, 10 + events do
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[i])
 end
 return 1

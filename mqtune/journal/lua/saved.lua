@@ -3,7 +3,7 @@
 -- KEYS  1 meta  2 journal  3 trial
 -- ARGV  1 channel  2 attempt  3 token  then for each checkpoint: its id, the event
 --
--- Returns the intent ('' for run) or 'save:<n>'; 'fenced' when the attempt is not the one that holds the lease.
+-- Returns the intent ('' for run) or 'save:<n>', and that the attempt is to 'wait' as after a report; 'fenced' when the attempt is not the one that holds the lease.
 -- Idempotent by the last of the checkpoints, as long as the attempt has saved no other in between.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'intent', 'saves', 'saved')
@@ -12,4 +12,4 @@ if have[6] ~= ARGV[#ARGV - 1] then
   redis.call('HSET', KEYS[3], 'saved', ARGV[#ARGV - 1])
   for i = 5, #ARGV, 2 do append(KEYS[1], KEYS[2], ARGV[1], ARGV[i]) end
 end
-return told(have[4], have[5])
+return told_if_full(told(have[4], have[5]), is_full(KEYS[1]))

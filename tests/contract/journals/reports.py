@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from contract.journals.world import (
     ASSIGNMENT,
+    HELD,
+    LONG_S,
     ONE,
     OTHER,
     THREE,
@@ -20,6 +22,7 @@ from contract.journals.world import (
     ended,
     entries,
     reported,
+    saved,
     segment,
     staged,
 )
@@ -27,7 +30,7 @@ from waiting import eventually
 
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, GAP, Claim, Journal
+from mqtune.journal.base import FENCED, GAP, WAIT, Claim, Journal, Segment
 
 
 class ReportContract(InWorld):
@@ -168,3 +171,83 @@ class ReportContract(InWorld):
         arrived = [report for batch in reported(driver) for report in batch]
         for claim in claims:
             assert [n for trial, _, n in arrived if trial == claim.trial] == list(range(1, 41))
+
+    # A journal that has as many bytes as it may have.
+
+    @staticmethod
+    def limit(driver: Journal, most_bytes: int) -> None:
+        driver.most_bytes = most_bytes
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+
+    @staticmethod
+    def size_of(journal: Journal) -> int:
+        return sum(len(entry.data) for entry in entries(journal))
+
+    @staticmethod
+    def asked(worker: Journal, claim: Claim) -> str:
+        """What the journal answers to an attempt that sends nothing."""
+        (answer,) = worker.report([Segment(claim, 0, 0, 0.0, b"")])
+        return answer
+
+    def test_the_bytes_of_all_entries_are_counted(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1, 3)])
+        worker.saved(held, {HELD: saved(HELD)})
+        worker.end(held, ended())
+
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+
+        assert driver.size == self.size_of(driver) > 0
+
+    def test_a_full_journal_takes_what_comes_and_has_each_attempt_that_goes_on_wait_with_more(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        first, second = segment(held, 1, 2), segment(held, 3)
+        self.limit(driver, self.size_of(driver) + 1)
+
+        assert worker.report([first]) == [WAIT]
+        assert worker.report([first, second._replace(claim=held._replace(token="another"))]) == [WAIT, FENCED]
+        assert worker.saved(held, {HELD: saved(HELD)}) == WAIT
+        assert driver.request_save(ONE, 1)
+        assert worker.report([second]) == [f"save:1 {WAIT}"]
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+        assert worker.report([segment(held, 4)]) == ["stop"]
+
+        assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2)], [(ONE, 1, 3)], [(ONE, 1, 4)]]
+
+    def test_who_asks_without_a_report_hears_that_there_is_room_again_and_nothing_is_written(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        assert self.asked(worker, held) == ""
+        self.limit(driver, 1)
+        before = entries(driver)
+
+        assert self.asked(worker, held) == WAIT
+        self.limit(driver, 10**9)
+        assert self.asked(worker, held) == ""
+        assert self.asked(worker, held._replace(token="another")) == FENCED
+
+        assert entries(driver) == before
+
+    @pytest.mark.parametrize("without", ["a limit", "a driver that knows it"])
+    def test_without_a_limit_no_attempt_waits_and_a_driver_that_knows_none_leaves_it(
+        self, driver: Journal, worker: Journal, held: Claim, without: str
+    ) -> None:
+        self.limit(driver, 1)
+        driver.most_bytes = 0 if without == "a limit" else None
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+
+        assert worker.report([segment(held, 1)]) == ["" if without == "a limit" else WAIT]
+
+    def test_a_journal_that_was_put_back_has_as_many_bytes_as_before_and_an_erased_one_has_none(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        worker.report([segment(held, 1, 3)])
+        before, size = entries(driver), self.size_of(driver)
+        self.limit(driver, size)
+
+        driver.restore(lambda: before, [], [ended()], requests={}, definition=b"")
+        self.limit(driver, size)
+        assert driver.size == self.size_of(driver) == size + len(ended())
+        driver.erase([ONE])
+        self.limit(driver, size)
+        assert driver.size == 0

@@ -1,0 +1,46 @@
+"""Lua scripts, which a server runs in one step."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import redis
+
+_PRELUDE: Final = "prelude"
+
+
+class Script:
+    """A Lua script, which any Redis from 6.2 on runs by its hash."""
+
+    __slots__ = ("_sha", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(self, client: redis.Redis, keys: list[str], args: list[Any]) -> Any:
+        """Run the script; send its text to a server that doesn't know it, such as one that was restarted."""
+        try:
+            # What ``evalsha`` does, without its two calls in between; redis-py has no types for it.
+            return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+        except redis.exceptions.NoScriptError:
+            return client.eval(self.text, len(keys), *keys, *args)
+
+
+def _text(name: str) -> str:
+    return (resources.files("mqtune.journal") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+@cache
+def script(name: str) -> Script:
+    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude: a script makes its functions anew in each run."""
+    text = _text(name)
+    for part in reversed(_text(_PRELUDE).split("\n\n")):
+        defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
+        if any(re.search(rf"^(?!--).*\b{each}\b", text, re.MULTILINE) for each in defined):
+            text = f"{part}\n\n{text}"
+    return Script(text)

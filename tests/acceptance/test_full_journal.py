@@ -1,0 +1,154 @@
+"""An experiment whose journal is full: its trials wait, others go on, and it goes on once its journal may have more, or ends."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trainables_counting
+import trainables_flooding
+from click.testing import CliRunner
+from restartable import RestartableRedis
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.cli import group
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.trial import TrialStatus
+
+#: How long it may take until what was set is everywhere, on a machine that runs other tests.
+SOON_S = 45.0
+#: A pipe, and what is read from it at once: more than that a trial can't send any more.
+PIPE_BYTES = 3 * 2**20
+JOURNAL_MB = 0.1
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableRedis]:
+    folder = tmp_path_factory.mktemp("full-journal")
+    options = ("--gpus", "0", "--slots", "2")
+    with (
+        contextlib.closing(RestartableRedis(folder)) as server,
+        running_worker(server.url, folder / "worker.log", *options),
+    ):
+        yield server
+
+
+class Flooded:
+    """An experiment of one trial that reports without end, in a thread, until its journal is full."""
+
+    def __init__(self, server: RestartableRedis, folder: Path, *, sync: str, steps: int) -> None:
+        self.server = server
+        self.told = folder / "told"
+        self.name = f"flood-{os.getpid()}-{next(_names)}"
+        self.tuner = mqtune.Tuner(
+            trainables_flooding.floods,
+            {"told": str(self.told), "steps": steps, "x": mqtune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            backend=server.url,
+            process=mqtune.Process(sync=sync),
+            run=mqtune.Run(progress=False, journal_mb=JOURNAL_MB),
+            name=self.name,
+            max_trials=1,
+        )
+        self.results: list[mqtune.Results] = []
+        self.thread = threading.Thread(target=lambda: self.results.append(self.tuner.run()), daemon=True)
+        self.thread.start()
+        eventually(lambda: self.why()["cause"] == "journal full", SOON_S)
+
+    @property
+    def size(self) -> int:
+        return int(self.server.client.hget(ExperimentKeys(self.name).meta, "bytes") or 0)
+
+    def says(self, *arguments: str) -> str:
+        done = CliRunner().invoke(group, [*arguments, "--broker", self.server.url])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.stdout
+
+    def why(self, *trial: str) -> dict[str, str]:
+        if not self.server.client.hexists(ExperimentKeys(self.name).meta, "definition"):
+            return {"cause": "it has not begun"}
+        found: dict[str, str] = json.loads(self.says("why", self.name, *trial, "--json"))
+        return found
+
+    def ended(self) -> tuple[TrialStatus, int]:
+        """How its trial has ended, and how many reports there are: each once, in order."""
+        self.thread.join(SOON_S)
+        [results] = self.results
+        steps = [report.metrics["step"] for report in results.reports("0001")]
+        assert steps == list(range(1, len(steps) + 1))
+        [trial] = results.trials
+        assert len(trial.attempts) == 1
+        return trial.status, len(steps)
+
+
+def stands_still(flooded: Flooded) -> int:
+    """How many bytes its journal has, once it gets no more."""
+    sizes = [flooded.size]
+
+    def has_settled() -> bool:
+        sizes.append(flooded.size)
+        return sizes[-5:] == [sizes[-1]] * 5
+
+    eventually(has_settled, SOON_S)
+    return sizes[-1]
+
+
+def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more(
+    redis_server: RestartableRedis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    flooded = Flooded(redis_server, tmp_path, sync="stream", steps=60_000)
+    before = stands_still(flooded)
+    assert before < JOURNAL_MB * 10**6 + PIPE_BYTES
+    assert not flooded.told.exists()
+    reason = flooded.why("0001")
+    assert (reason["cause"], f"mqtune set {flooded.name} journal_mb=" in reason["way_out"]) == ("journal full", True)
+    assert "MB used of 0.1 MB: no trial begins, and report() waits" in reason["text"]
+    assert "its journal is full" in caplog.text
+
+    other = mqtune.Tuner(
+        trainables_counting.counts,
+        {"steps": 30, "step_s": 0.01, "saves": True, "x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        backend=redis_server.url,
+        run=mqtune.Run(progress=False, max_concurrent=1),
+        name=f"{flooded.name}-other",
+        max_trials=2,
+    ).run()
+    assert [trial.status for trial in other.trials] == [TrialStatus.COMPLETED] * 2
+    assert flooded.size == before
+
+    flooded.says("set", flooded.name, "journal_mb=1000")
+
+    assert flooded.ended() == (TrialStatus.COMPLETED, 60_000)
+
+
+@pytest.mark.parametrize(("how", "sync"), [("the trial", "lockstep"), ("the experiment", "stream")])
+def test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there(
+    redis_server: RestartableRedis, tmp_path: Path, how: str, sync: str
+) -> None:
+    flooded = Flooded(redis_server, tmp_path, sync=sync, steps=0)
+    stands_still(flooded)
+
+    if how == "the trial":
+        flooded.says("stop", flooded.name, "0001")
+    else:
+        flooded.says("end", flooded.name, "--now")
+
+    status, reports = flooded.ended()
+    assert status is TrialStatus.EARLY_STOPPED
+    # Of the one that it was stopped in only the trial could say whether it was sent.
+    assert int(flooded.told.read_text()) - reports in (0, 1)
