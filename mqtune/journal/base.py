@@ -406,7 +406,7 @@ class Journal(ABC):
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         """Note how an attempt has just fared on a worker's device, and return how others do.
 
-        Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``. While no server answers, or it is full, it
+        Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``: further ones count as failed. While no server answers, or it is full, it
         raises BrokerUnavailable at once: a note that is lost does no harm.
         """
 

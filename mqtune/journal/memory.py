@@ -538,8 +538,8 @@ class MemoryJournal(Journal):
             well, failed, broken = (
                 math.inf if by == mine else now - at for (at, by), mine in zip(noted, who.values(), strict=True)
             )
-            if fared != "broken" or broken >= BROKEN_S:
-                state.fared[fared] = now, who[fared]
+            kind: Fared = "failed" if fared == "broken" and broken < BROKEN_S else fared
+            state.fared[kind] = now, who[kind]
             running = sum(each.state == "running" for each in state.trials.values())
             return Others(well, failed, broken < BROKEN_S, running)
 

@@ -89,9 +89,13 @@ class Nvml:
 
     def gpus(self) -> list[Gpu]:
         try:
-            return [self._gpu(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+            found = [self._gpu(index) for index in range(self._nvml.nvmlDeviceGetCount())]
         except self._nvml.NVMLError as error:
             raise DriverError(f"NVML: {error}") from None
+        if not found:
+            # As nvidia-smi has it: a driver without a device is one that has lost it.
+            raise DriverError("NVML: no devices were found")
+        return found
 
     def _gpu(self, index: int) -> Gpu:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)

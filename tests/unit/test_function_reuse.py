@@ -128,7 +128,7 @@ def change_directory(config):
     os.chdir("/")
 
 def set_a_variable(config):
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "37"
 
 def set_a_variable_as_torch_does(config):
     os.environ["CUDA_MODULE_LOADING"] = "LAZY"

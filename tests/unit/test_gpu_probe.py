@@ -348,6 +348,16 @@ def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvm
     assert "mqtune[gpu]" in full["unknown"]["MIG-cccc3333-0000"]
 
 
+def test_a_driver_without_a_device_is_an_error_with_nvidia_ml_py_as_with_nvidia_smi(ask: Ask) -> None:
+    none = nvml().replace("nvmlDeviceGetCount(): return 2", "nvmlDeviceGetCount(): return 0")
+
+    (by_nvml,) = ask("gpus", pynvml=none)
+    (by_smi,) = ask("gpus", smi="print('No devices were found'); raise SystemExit(6)")
+
+    assert "no devices were found" in by_nvml["error"]
+    assert "No devices were found" in by_smi["error"]
+
+
 def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) -> None:
     asked = {"use": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
 

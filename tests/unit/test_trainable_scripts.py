@@ -348,7 +348,7 @@ def test_a_script_with_a_strict_parser_gets_no_folder_unless_checkpoints_were_as
     [
         ("mqtune.report({'loss': object()})", "TypeError"),
         ("mqtune.report({'loss': 1}, checkpoint='/nowhere')", "ConfigurationError"),
-        ("mqtune.report({'loss': 1}, checkpoint='.')", "ConfigurationError"),
+        ("mqtune.report({'loss': 1}, checkpoint='.')", "StoreMissing"),
         ("mqtune.report({'loss': 1}, checkpoint={'a': 'x' * 2_000_000})", "ConfigurationError"),
         ("mqtune.report({'loss': 'x' * (2 << 20)})", "ReportTooLarge"),
         ("mqtune.save_checkpoint(None)", "TypeError"),

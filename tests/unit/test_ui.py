@@ -282,7 +282,7 @@ def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
     files = [["data.bin", "2 bytes"], ["long.py", "300,000 bytes"], ["train.py", "13 bytes"]]
     assert code(1) == (200, {"bundle": BUNDLE.digest, "files": files, "total": 3})
     assert code(1, "train.py")[1]["text"] == "print('<b>')\n"
-    assert code(1, "data.bin")[1]["text"] == "2 bytes that are no text"
+    assert code(1, "data.bin")[1]["text"] == "2 bytes that are not text"
     assert code(1, "long.py")[1]["text"].endswith("#\n… and 37,856 bytes more")
     assert code(2) == (200, {"bundle": "", "files": [["train.py", "fingerprint 0a1b"]], "total": 1})
     assert code(3)[0] == code(4)[0] == code(1, "../journal")[0] == 404

@@ -29,6 +29,7 @@ _OF_OPERATORS: Final = frozenset(
         "GPUS_PER_SLOT",
         "GPU_MEMORY",
         "GRACE",
+        "HEALTH_CHECK",
         "METRICS_ADDRESS",
         "METRICS_PORT",
         "REMOTE_CONTROL",

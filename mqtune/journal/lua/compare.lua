@@ -3,7 +3,7 @@
 -- KEYS  1 meta  2 leases
 -- ARGV  1 how: well, failed or broken  2 worker  3 device  4 how long a device counts as broken, in milliseconds
 --
--- Returns the milliseconds since another worker has noted that an attempt does well, and that one has failed, -1 where the last note is
+-- While another device counts as broken, a further one is noted as failed. Returns the milliseconds since another worker has noted that an attempt does well, and that one has failed, -1 where the last note is
 -- this worker's own, or is none; 1 where another device counts as broken, else 0; and how many attempts run.
 
 local now = now_ms()
@@ -14,9 +14,13 @@ end
 local device = ARGV[2] .. ' ' .. ARGV[3]
 local well, failed, broken = noted('well', ARGV[2]), noted('failed', ARGV[2]), noted('broken', device)
 local is_broken = broken >= 0 and broken < tonumber(ARGV[4])
+local kind, who = ARGV[1], ARGV[2]
+if kind == 'broken' then
+  -- A trial that says so of one device after the other has failed there.
+  if is_broken then kind = 'failed' else who = device end
+end
 -- An experiment that was deleted meanwhile must not come back.
-if redis.call('HGET', KEYS[1], 'last') and not (ARGV[1] == 'broken' and is_broken) then
-  local who = ARGV[1] == 'broken' and device or ARGV[2]
-  redis.call('HSET', KEYS[1], 'fared:' .. ARGV[1], string.format('%d', now) .. ' ' .. who)
+if redis.call('HGET', KEYS[1], 'last') then
+  redis.call('HSET', KEYS[1], 'fared:' .. kind, string.format('%d', now) .. ' ' .. who)
 end
 return { well, failed, is_broken and 1 or 0, redis.call('ZCARD', KEYS[2]) }

@@ -66,7 +66,9 @@ class LeaseContract(InWorld):
         for other in (("w", "1"), ("v", "0")):
             for _ in range(2):
                 assert worker.compare("broken", *other).broken
-        assert not worker.compare("well", "w", "0").broken
+        found = worker.compare("well", "w", "0")
+        assert not found.broken
+        assert found.failed < LONG_S, "a second device that is said to be broken is a failure there"
 
     # What the server has lost of single attempts.
 
