@@ -174,7 +174,8 @@ class QuickFailures:
             phrase = broken_device(error)
             self._suspect(journal, slot, devices, row, f"an attempt failed there by {phrase!r}", last, suspicion)
         elif is_likely:
-            text = f"its last {row.number} attempts failed at once, and others elsewhere have not"
+            attempts = "attempt" if row.number == 1 else f"{row.number} attempts"
+            text = f"its last {attempts} failed at once, and others elsewhere have not"
             self._suspect(journal, slot, devices, row, text, last, suspicion)
         elif suspicion is not None:
             self._lift(suspicion, devices, "attempts fail elsewhere too")
