@@ -69,7 +69,9 @@ def kind_of(value: bytes) -> str:
     with contextlib.suppress(ValueError):
         decode_value(value)
         return "msgpack"
-    return "text" if value.isascii() else "something else"
+    with contextlib.suppress(UnicodeDecodeError):
+        return "text" if value.isascii() or value.decode().isprintable() else "something else"
+    return "something else"
 
 
 def test_every_value_and_message_of_a_run_is_text_json_or_msgpack(tmp_path: Path):
@@ -221,7 +223,7 @@ def test_messages_whose_headers_make_no_sense_take_no_slot(worker: tuple[str, An
 #: What a driver's account may write, and what a worker says of it; the config would be what is run.
 DEFINITIONS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "an-import": ({"trainable": {"name": "subprocess.call", "module": "trainables"}}, "does not define"),
-    "a-program": ({"trainable": {"name": "t", "script": "/usr/bin/touch", "kind": "script"}}, "no path below"),
+    "a-program": ({"trainable": {"name": "t", "script": "/usr/bin/touch", "kind": "script"}}, "is not a path below"),
 }
 
 

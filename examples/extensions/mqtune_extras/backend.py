@@ -34,7 +34,7 @@ from mqtune.core.trial import (
     checkpoint_id,
     is_in_memory,
 )
-from mqtune.journal.base import FENCED, Assignment, Claim, Segment
+from mqtune.journal.base import FENCED, WAIT, Assignment, Claim, Segment
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 
@@ -279,7 +279,8 @@ class _Attempt:
                 self._cleared = int(number)
             elif name == "undriven":
                 raise _Ended(AttemptEnd.HANDED_BACK)
-            elif name not in ("save", "go"):
+            # A full journal asks to wait, and takes what comes all the same.
+            elif name not in ("save", "go", WAIT):
                 raise _Ended(ENDS[Intent(name)])
 
     def _report(self, metrics: Metrics, seconds: float) -> None:
@@ -301,7 +302,8 @@ class _Attempt:
 
     def _save(self) -> CheckpointId:
         self._saved += 1
-        checkpoint = checkpoint_id(self._claim.trial, self._claim.attempt, self._saved, in_memory=True)
+        trial, attempt, _ = self._claim
+        checkpoint = checkpoint_id(trial, attempt, self._saved, in_memory=True, claim=self._claim.mark)
         counters = {"training_iteration": self._position, "time_total_s": self._total_s}
         self._journal.put_checkpoint(self._claim, checkpoint, encode_dict({"position": self._position}, counters))
         return checkpoint
@@ -312,7 +314,7 @@ class _Attempt:
             saved = CheckpointSaved(
                 trial=self._claim.trial, attempt=self._claim.attempt, checkpoint=checkpoint, at=time.time()
             )
-            self._journal.saved(self._claim, checkpoint, saved.encode())
+            self._journal.saved(self._claim, {checkpoint: saved.encode()})
 
     def _end(self, end: AttemptEnd, error: Exception | None = None, *, outlived: bool = False) -> None:
         ended = AttemptEnded(
