@@ -261,7 +261,7 @@ class Lose:
         )
         packed = event.encode()
         is_ended = (
-            to.journal.void(trial.id, event.attempt, trial.last_timestamp, packed)
+            to.journal.void(trial.id, event.attempt, trial.last_timestamp, packed, to.cursor.entry)
             if self.is_forgotten
             else to.journal.reap(trial.id, event.attempt, packed)
         )

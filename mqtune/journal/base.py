@@ -289,12 +289,18 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> bool:
         """End an attempt that is no longer under way, of which the journal lacks the end.
 
-        Return False when it is under way, or a later one was staged.
+        Return False when it is under way, or a later one was staged. A later attempt does not count if the driver has read the whole
+        journal and found none: somebody has written nonsense.
 
-        *timestamp* is the time of the trial's last report.
+        Args:
+            trial: the trial.
+            attempt: the attempt's number.
+            timestamp: the time of the trial's last report.
+            event: the entry that ends it.
+            read: the id of the last entry that the driver has read.
         """
 
     @abstractmethod

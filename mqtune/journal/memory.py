@@ -328,12 +328,16 @@ class MemoryJournal(Journal):
             entries = self._state.entries
             return Reconciled(entries[-1].id if entries else "", found)
 
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> bool:
         with self._lock:
             self._check_epoch()
             state, ended_by = self._state.trials.get(trial), f"{self._epoch}:void"
+            entries = self._state.entries
+            has_read_all = bool(entries) and entries[-1].id == read
             if state is not None:
-                if state.attempt > attempt or (state.attempt == attempt and state.state != "ended"):
+                if state.attempt > attempt and not has_read_all:
+                    return False
+                if state.attempt == attempt and state.state != "ended":
                     return False
                 if state.attempt == attempt and state.ended_by == ended_by:
                     return True

@@ -441,9 +441,9 @@ class RedisJournal(Journal):
             found += map(bool, under_way)
         return Reconciled(newest, found)
 
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
-        return bool(self._drive("void", keys, [trial, attempt, repr(timestamp), event]))
+        return bool(self._drive("void", keys, [trial, attempt, repr(timestamp), event, read]))
 
     def forfeit_leases(self) -> None:
         keys = [self._keys.driver, self._keys.leases]

@@ -165,7 +165,7 @@ class TestRedisJournal(JournalContract):
         redis_client.delete(keys.trial(ONE))
         redis_client.set(keys.trial(ONE), "no trial")
         assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended()) is True
+        assert driver.void(ONE, 1, 1.0, ended(), "") is True
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
     @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0"])
@@ -187,10 +187,22 @@ class TestRedisJournal(JournalContract):
 
         redis_client.hset(key, "attempt", nonsense)
         assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended()) is True
+        assert driver.void(ONE, 1, 1.0, ended(), "") is True
         redis_client.hset(key, mapping={"attempt": nonsense, "timestamp": nonsense})
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
         assert worker.claim(Claim(ONE, 2, "t"), "w", LONG_S, started(Claim(ONE, 2, "t"))) == Grant(ASSIGNMENT, 0.0)
+
+    def test_the_number_of_an_attempt_that_no_entry_has_staged_keeps_no_trial_waiting(
+        self, redis_client: Any, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        before = entries(driver)[-1].id
+        worker.report([segment(held, 1)])
+        redis_client.hset(ExperimentKeys("x").trial(ONE), "attempt", "99")
+
+        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.void(ONE, 1, 1.0, ended(), before) is False, "what has not been read may have staged it"
+        assert driver.void(ONE, 1, 1.0, ended(), entries(driver)[-1].id) is True
+        assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
     # Observers.
 

@@ -115,7 +115,7 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert driver.reap(TWO, 1, ended(TWO))
     assert driver.stage(TWO, 2, ASSIGNMENT, staged(TWO, 2))
     full.client.delete(driver._keys.trial(THREE))
-    assert driver.void(THREE, 1, 0.0, ended(THREE))
+    assert driver.void(THREE, 1, 0.0, ended(THREE), "")
     assert driver.close_trial(THREE, 1, trial_closed(THREE))
     demand = Demand(experiment="token", queues=("q",), wanted=1)
     table = Demands(full.client, patience_s=PATIENCE_S).exchange(demand)

@@ -247,7 +247,7 @@ class Model:
         runs = [self.current(*each) for each in attempts]
         return [run is not None and not run.is_over for run in runs]
 
-    def void(self, driver: Driver, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> Any:
+    def void(self, driver: Driver, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> Any:
         if refusal := self._refusal(driver):
             return refusal
         run = self.runs.get(trial)

@@ -416,7 +416,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(driver=driver, trial=trial, off=off)
     def void(self, driver: str, trial: TrialId, off: int) -> None:
         journal, who = self.seat(driver)
-        self.by(journal, "void", trial, self.attempt(trial, off), 7.5, self.event("void"), driver=who)
+        self.by(journal, "void", trial, self.attempt(trial, off), 7.5, self.event("void"), "", driver=who)
 
     @precondition(lambda self: self.model.runs and any(s[1].epoch == self.model.epoch for s in self.seats.values()))
     @rule(trial=trial)
@@ -429,7 +429,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.model.forget(trial)
         journal, who = self.seat("holder")
         self.make((journal, who, "reconcile", ([(trial, number)], TICK_S)))
-        self.make((journal, who, "void", (trial, number, 3.5, self.event("lost key"))))
+        self.make((journal, who, "void", (trial, number, 3.5, self.event("lost key"), "")))
 
     @rule(driver=driver)
     def forfeit_leases(self, driver: str) -> None:

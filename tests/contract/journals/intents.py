@@ -95,7 +95,7 @@ class IntentContract(InWorld):
 
         assert kinds(driver) == ["DecisionTaken"]
         assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 0.0, ended())
+        assert driver.void(ONE, 1, 0.0, ended(), "")
         claim = Claim(ONE, 1, "t")
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
 

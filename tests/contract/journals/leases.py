@@ -85,9 +85,9 @@ class LeaseContract(InWorld):
 
         assert found == (entries(driver)[-1].id, [False, False, True, False])
         for _ in range(2):
-            assert driver.void(ONE, 1, 7.5, ended(ONE, 1, AttemptEnd.LOST)) is True
-            assert driver.void(TWO, 1, 0.0, ended(TWO, 1, AttemptEnd.LOST)) is True
-        assert driver.void(THREE, 1, 0.0, ended(THREE)) is False
+            assert driver.void(ONE, 1, 7.5, ended(ONE, 1, AttemptEnd.LOST), found.newest) is True
+            assert driver.void(TWO, 1, 0.0, ended(TWO, 1, AttemptEnd.LOST), found.newest) is True
+        assert driver.void(THREE, 1, 0.0, ended(THREE), found.newest) is False
         assert [entry.data for entry in entries(driver)[-2:]] == [
             ended(ONE, 1, AttemptEnd.LOST),
             ended(TWO, 1, AttemptEnd.LOST),
@@ -101,7 +101,7 @@ class LeaseContract(InWorld):
         driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
         again = Claim(ONE, 2, "token-2")
         assert worker.claim(again, "w", LONG_S, started(again)) == Grant(ASSIGNMENT, 7.5)
-        assert driver.void(ONE, 1, 7.5, ended()) is False
+        assert driver.void(ONE, 1, 7.5, ended(), found.newest) is False, "an attempt was staged since"
 
     def test_an_attempt_that_has_ended_and_whose_end_is_gone_is_ended_again(
         self, driver: Journal, worker: Journal, held: Claim
@@ -109,7 +109,7 @@ class LeaseContract(InWorld):
         worker.end(held, ended())
 
         assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended(ONE, 1, AttemptEnd.LOST)) is True
+        assert driver.void(ONE, 1, 1.0, ended(ONE, 1, AttemptEnd.LOST), "") is True
 
     def test_a_lease_that_was_deleted_is_put_back_and_runs_out_unless_it_is_renewed(
         self, driver: Journal, worker: Journal, world: World
@@ -144,7 +144,7 @@ class LeaseContract(InWorld):
         with pytest.raises(DriverFenced):
             driver.reconcile([(ONE, 1)], LONG_S)
         with pytest.raises(DriverFenced):
-            driver.void(ONE, 1, 0.0, ended())
+            driver.void(ONE, 1, 0.0, ended(), "")
 
     # Leases.
 
@@ -187,7 +187,7 @@ class LeaseContract(InWorld):
 
         def void() -> None:
             world.forget(ONE, "trial")
-            driver.void(ONE, 1, 0.0, ended(ONE, 1, AttemptEnd.LOST))
+            driver.void(ONE, 1, 0.0, ended(ONE, 1, AttemptEnd.LOST), "")
 
         def restore() -> None:
             before = entries(driver)
