@@ -189,7 +189,7 @@ class Journal(ABC):
     most_bytes: int | None = None
     #: The bytes of its entries, as of the last ``lock``.
     size: int = 0
-    #: The number of times that this object had to reconnect, in which the server may have lost data.
+    #: The number of times that the server was away, a connection broke or led to another server: it may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
     keeps: bool = True

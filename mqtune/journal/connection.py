@@ -67,24 +67,51 @@ def _as_text(value: object) -> object:
 
 
 class Connects:
-    """Counts a client's connections: the server may have lost data between two of them, or be another one.
+    """Counts the connections of a client between which the server may have lost data, or is another one.
+
+    These are one that is opened again after it broke, and one to a server that is not the one before. A connection that is opened
+    beside others, or again after it was closed for want of use, is not counted.
 
     Args:
         follows: whether the server is looked up each time, and has to be a master.
     """
 
-    __slots__ = ("_follows", "count")
+    __slots__ = ("_follows", "_open", "_server", "count")
 
     def __init__(self, *, follows: bool = False) -> None:
         self.count = 0
         self._follows = follows
+        #: The connections that were opened, but for those that were closed for want of use.
+        self._open: set[Any] = set()
+        self._server = b""
 
     def __call__(self, connection: Any) -> None:
         """Initialize a new connection, as redis-py does by default."""
         connection.on_connect()
         if self._follows:
             check_is_master(connection)
-        self.count += 1
+        server = _identity(connection)
+        if connection in self._open or not server or server != self._server:
+            self.count += 1
+        self._server = server
+        self._open.add(connection)
+
+    def closes(self, connection: Any) -> None:
+        """Note that a connection is closed for want of use, unless it has broken."""
+        with contextlib.suppress(redis.RedisError, OSError):
+            # A socket that has something to read, unasked, has come to its end.
+            if connection.is_connected and not connection.can_read():
+                self._open.discard(connection)
+
+
+def _identity(connection: Any) -> bytes:
+    """Return what no other process of a server has, nor the same one after it was a replica; nothing where that can't be asked."""
+    connection.send_packed_command(connection.pack_commands([("INFO", "server"), ("INFO", "replication")]))
+    said = [_answer_or_error(connection) for _ in range(2)]
+    found = re.findall(
+        rb"^(?:run_id|master_replid):\w+", b"\n".join(each for each in said if isinstance(each, bytes)), re.MULTILINE
+    )
+    return b" ".join(found)
 
 
 class RedisClient(redis.Redis):
@@ -145,7 +172,9 @@ class RedisClient(redis.Redis):
         """Close the connections that no command has used for so long, and those that the pool has over."""
         with contextlib.suppress(IndexError):
             while monotonic() - self._kept[0][1] >= for_s:
-                self.connection_pool.release(self._kept.popleft()[0])
+                connection, _ = self._kept.popleft()
+                self.connects.closes(connection)
+                self.connection_pool.release(connection)
         self.connection_pool.disconnect(inuse_connections=False)
 
     def _execute(self, ask: Callable[..., T]) -> T:

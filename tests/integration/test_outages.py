@@ -175,6 +175,18 @@ def test_an_idle_connection_that_broke_counts_as_an_outage_when_it_is_used_again
     assert journal.outages > before
 
 
+def test_a_server_that_was_restarted_while_no_connection_was_open_counts_as_an_outage(
+    server: RestartableRedis, journal: RedisJournal
+) -> None:
+    before = journal.outages
+    journal._client.close_unused(0)
+    server.restart()
+
+    journal.record(closed())
+
+    assert journal.outages > before
+
+
 # Without what it had.
 
 

@@ -12,6 +12,7 @@ from waiting import eventually
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.journal import connection as client_module
 from mqtune.journal.connection import RedisClient, connect
+from mqtune.journal.redis import RedisJournal
 
 
 @pytest.fixture
@@ -77,6 +78,30 @@ def test_connections_that_nobody_has_used_for_a_while_are_closed(
 
     eventually(lambda: connections(redis_client) == [])
     assert client.ping()
+
+
+def test_a_connection_beside_others_or_after_want_of_use_says_nothing_of_the_server(
+    client: RedisClient, redis_client: redis.Redis
+) -> None:
+    journal = RedisJournal(client, "x")
+    journal.definition()
+    before = journal.outages
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda number: client.blpop([f"nothing-{number}"], timeout=0.05), range(8)))
+        assert len(connections(redis_client)) > 1
+        client.close_unused(0)
+        eventually(lambda: connections(redis_client) == [])
+        journal.definition()
+    assert journal.outages == before
+
+    # One that broke does, also where nobody has noticed that before it was closed.
+    redis_client.client_kill_filter(_id=connections(redis_client)[0])
+    eventually(lambda: connections(redis_client) == [])
+    client.close_unused(0)
+    journal.definition()
+
+    assert journal.outages == before + 1
 
 
 class Stop(BaseException):
