@@ -289,6 +289,10 @@ class AttemptRun:
 
     def on_end_frame(self) -> None:
         """Handle the end of the trainable: the next attempt may prepare while this one's process is ended."""
+        if self.stream is not None and self.stream.end is not None and self._process is not None:
+            # Before the next attempt prepares in the slot.
+            imported = decode_value(self.stream.end).get("imported", [])
+            self._worker.slots.late_imports.learn(self._process[0].key.spec, imported)
         self._mark_ending()
         self._offer_slot()
         self._hurry(TOLD_GRACE_S)

@@ -19,9 +19,18 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
 from mqtune.worker.health import HealthCheck
+from mqtune.worker.late_imports import LateImports
 from mqtune.worker.quarantine import WHOLE_WORKER, Quarantine
 from mqtune.worker.retries import Retries
-from mqtune.worker.zygotes import CodeManifests, ImportFailed, KeptZygotes, ZygoteDied, ZygoteHandle, ZygoteKey
+from mqtune.worker.zygotes import (
+    CodeManifests,
+    ImportFailed,
+    KeptZygotes,
+    UnsafeImport,
+    ZygoteDied,
+    ZygoteHandle,
+    ZygoteKey,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +188,7 @@ class Slot:
         memory: DeviceMemory | None = None,
         health: HealthCheck | None = None,
         *,
+        late_imports: LateImports,
         most_bytes: float = math.inf,
     ) -> None:
         self.index = index
@@ -193,6 +203,7 @@ class Slot:
         self._last_over.set()
         #: The output of its zygotes.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
+        self.late_imports = late_imports
         self.zygotes = KeptZygotes(self._environment, self.log, most_bytes=most_bytes, on_empty=self._on_zygote_empty)
         self._last_zygote: ZygoteHandle | None = None
 
@@ -218,7 +229,7 @@ class Slot:
 
     def zygote(self, key: ZygoteKey, turn: Turn) -> ZygoteHandle:
         """Return a zygote for this trainable and the current code; the turn uses it until its end."""
-        zygote = self.zygotes.use(key, turn.wait)
+        zygote = self.zygotes.use(key, turn.wait, self.late_imports.of(key.spec))
         turn.use(zygote)
         turn.changes_zygote = zygote is not self._last_zygote
         self._last_zygote = zygote
@@ -255,8 +266,18 @@ class Slots:
         most_bytes: float = math.inf,
     ) -> None:
         count = len(plan.devices)
+        self.late_imports = LateImports(log_root)
         self.all = [
-            Slot(index, plan, log_root, quarantine, memory, health, most_bytes=most_bytes / count)
+            Slot(
+                index,
+                plan,
+                log_root,
+                quarantine,
+                memory,
+                health,
+                late_imports=self.late_imports,
+                most_bytes=most_bytes / count,
+            )
             for index in range(count)
         ]
         self.back_off = BackOff()
@@ -416,7 +437,7 @@ class ZygoteFinder:
             manifest = self._manifests.of(experiment, definition, self._code_root)
             key = ZygoteKey.of(experiment, definition, self._code_root, manifest)
             for slot in slots:
-                slot.zygotes.leave(slot.zygotes.use(key, lambda: None))
+                slot.zygotes.leave(slot.zygotes.use(key, lambda: None, slot.late_imports.of(key.spec)))
 
 
 def import_in(
@@ -424,18 +445,28 @@ def import_in(
 ) -> ZygoteHandle:
     """Return a ready zygote in the slot of a turn; *on_import* is called before it waits for an import.
 
+    It has imported what trials of the trainable have imported late until now, as far as that is safe.
+
     Raises:
         ImportFailed: the trainable can't be imported.
         ZygoteDied: the import ended its process. One that was killed from outside is tried once more, if *again*.
     """
-    slot = turn.slot
+    slot, late_imports = turn.slot, turn.slot.late_imports
     zygote = slot.zygote(key, turn)
     try:
+        if zygote.is_ready and (news := late_imports.news(key.spec, zygote.preloads)) and not key.keeps_process:
+            turn.wait()
+            zygote.preload(news)
         if not zygote.is_ready:
             on_import()
-        zygote.wait_ready(IMPORT_TIMEOUT_S)
+            zygote.wait_ready(IMPORT_TIMEOUT_S)
+            late_imports.settle(key.spec, zygote.asked, zygote.loaded)
     except BaseException as error:
         slot.zygotes.drop(zygote)
+        if zygote.preloads and isinstance(error, ZygoteDied) and not zygote.was_killed:
+            # One of them is not safe, or perhaps crashes.
+            late_imports.refuse(key.spec, error.module if isinstance(error, UnsafeImport) else "", str(error))
+            return import_in(turn, key, on_import, again=again)
         # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
         if again and isinstance(error, ZygoteDied):
             if zygote.was_killed:

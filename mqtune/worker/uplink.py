@@ -525,7 +525,9 @@ def _check_end(body: bytes) -> None:
     """Raise an error unless *body* is a trainable's message about its end."""
     said = decode_value(body)
     texts = [said.get(name) for name in _END_FIELDS] if type(said) is dict else []
-    if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
+    imported = said.get("imported", []) if type(said) is dict else []
+    are_names = type(imported) is list and all(type(name) is str for name in imported)
+    if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS or not are_names:
         raise TypeError(f"that it ended so: {reprlib.repr(said)}")
 
 

@@ -114,6 +114,14 @@ class Gone(NamedTuple):
     again: bool = False
 
 
+class UnsafeImport(ZygoteDied):
+    """The zygote has ended, as no trial can be forked behind an import of *module* that trials make late; nothing was started."""
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(f"{module} can't be imported before a trial is forked: {why}")
+        self.module = module
+
+
 class ImportFailed(Exception):
     """The trainable can't be imported; ``kind`` is the error's type."""
 
@@ -168,8 +176,12 @@ class ZygoteHandle:
     The thread that creates it must live as long as the worker (see die_with_parent).
     """
 
-    def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path, preloads: Sequence[str] = ()) -> None:
         self.key = key
+        #: The modules that it was asked to import besides the trainable's; those asked for last; and which of these it had to import.
+        self.preloads: set[str] = set()
+        self.asked: Sequence[str] = ()
+        self.loaded: Sequence[str] = ()
         #: How many turns use it, and when the last of them began or ended; kept by ``KeptZygotes``.
         self.users = 0
         self.used_at = 0.0
@@ -194,6 +206,13 @@ class ZygoteHandle:
                 stderr=output,
             )
         theirs.close()
+        self.preload(preloads)
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Have it import modules that trials would import late; no trial may be under way. ``wait_ready`` waits for it."""
+        self._files, self.asked = None, modules
+        self.preloads.update(modules)
+        self._channel.send({"do": "preload", "modules": list(modules)})
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the zygote has sent a message."""
@@ -210,10 +229,11 @@ class ZygoteHandle:
         return self._files is not None
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the trainable is imported.
+        """Wait until the trainable is imported, and what was to be preloaded.
 
         Raises:
             ImportFailed: it can't be imported, or not within *timeout_s* seconds.
+            UnsafeImport: no trial can be forked behind a preloaded module; the zygote ends.
             ZygoteDied: the import ended the process.
             ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
         """
@@ -223,6 +243,9 @@ class ZygoteHandle:
         message, _ = self._receive()
         if message["is"] == "broken":
             raise ImportFailed(message["error_type"], message["error"])
+        if message["is"] == "unsafe":
+            raise UnsafeImport(message["module"], message["why"])
+        self.loaded = message["loaded"]
         self._files = [(path, mtime) for path, mtime in message["files"]]
         self.environment = message["environment"]
 
@@ -450,12 +473,13 @@ class KeptZygotes:
         with self._lock:
             return list(self._kept.values())
 
-    def use(self, key: ZygoteKey, wait: Callable[[], None]) -> ZygoteHandle:
+    def use(self, key: ZygoteKey, wait: Callable[[], None], preloads: Sequence[str] = ()) -> ZygoteHandle:
         """Return a zygote for this trainable and the current code: a kept one, or a new one.
 
         Args:
             key: identifies the trials that it can run.
             wait: returns when the turn before is over; called before a zygote that the turn may use is replaced.
+            preloads: the modules that a new one imports besides.
         """
         with self._lock:
             zygote = self._kept.get(key)
@@ -465,7 +489,7 @@ class KeptZygotes:
         if zygote is not None:
             wait()
             self.drop(zygote)
-        zygote = ZygoteHandle(key, self._environment, self._log)
+        zygote = ZygoteHandle(key, self._environment, self._log, preloads)
         with self._lock:
             self._begin_use(zygote)
         self.trim()

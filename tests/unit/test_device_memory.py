@@ -16,6 +16,7 @@ from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import devices, quarantine, zygotes
 from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
+from mqtune.worker.late_imports import LateImports
 from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.zygotes import ZygoteKey
@@ -281,7 +282,7 @@ def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
 def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_back(
     watched: Watched, tmp_path: Path
 ) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -301,7 +302,7 @@ def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_b
 
 
 def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -314,7 +315,9 @@ def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Wa
 
 
 def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> None:
-    turn = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory).next_turn()
+    turn = Slot(
+        0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path)
+    ).next_turn()
     turn.take(stays=False)
     turn.end()
     asked = list(watched.gpus.asked)
@@ -326,7 +329,7 @@ def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> No
 
 
 def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
     turn = slot.next_turn()
     turn.take(stays=False)
     watched.gpus.now = None  # type: ignore[assignment]
@@ -338,7 +341,13 @@ def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched,
 
 
 def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
-    slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, Quarantine(lambda: None))
+    slot = Slot(
+        0,
+        SlotPlan(offer=Resources(cpus=1), devices=((),)),
+        tmp_path,
+        Quarantine(lambda: None),
+        late_imports=LateImports(tmp_path),
+    )
     first, second = slot.next_turn(), slot.next_turn()
 
     assert second.take(stays=False), "it may be claimed while the trial before is taken down"
@@ -351,7 +360,10 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    slots = [Slot(index, shared, tmp_path, watched.quarantine, watched.memory) for index in range(2)]
+    slots = [
+        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+        for index in range(2)
+    ]
     staying, other = slots[0].next_turn(), slots[1].next_turn()
     staying.take(stays=True)
     watched.gpus.now["0"] = 2 * GB
@@ -376,7 +388,10 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     watched: Watched, tmp_path: Path
 ) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    slots = [Slot(index, shared, tmp_path, watched.quarantine, watched.memory) for index in range(2)]
+    slots = [
+        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+        for index in range(2)
+    ]
     turn, other = slots[0].next_turn(), slots[1].next_turn()
     turn.take(stays=True)
 

@@ -107,10 +107,11 @@ class Found:
         files: Any = SimpleNamespace(of=lambda *_: self.manifest)
         bundles: Any = SimpleNamespace(of=lambda *_: None)
         self.finder = ZygoteFinder("w@here", Path("code"), bundles, files, lambda store: None)
+        self.late_imports: Any = SimpleNamespace(news=lambda spec, told: [])
 
     def zygote(self, key: Any, turn: object) -> Any:
         self.keys.append(key)
-        return SimpleNamespace(is_ready=True, wait_ready=lambda timeout_s: None, environment={})
+        return SimpleNamespace(is_ready=True, wait_ready=lambda timeout_s: None, environment={}, preloads=())
 
     def find(self, definition: dict[str, Any], experiment: str = "one") -> Any:
         turn: Any = SimpleNamespace(slot=self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ MB = 1 << 20
 class Zygote:
     """A zygote without a process."""
 
-    def __init__(self, key: ZygoteKey, environment: dict[str, str], log: Path) -> None:
+    def __init__(self, key: ZygoteKey, environment: dict[str, str], log: Path, preloads: Sequence[str]) -> None:
         self.key = key
         self.pid = id(self)
         self.is_closed = self.is_stale = self.is_dropped = self.is_dead = False

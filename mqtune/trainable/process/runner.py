@@ -12,8 +12,16 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.function import run_function
+from mqtune.trainable.process.late_imports import late_imports
 from mqtune.trainable.process.output import flush
-from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, BecomeScript, Ending, describe_error
+from mqtune.trainable.process.protocol import (
+    MOST_IMPORTS,
+    PIPE_CLOSED_CODE,
+    STOP_SIGNAL,
+    BecomeScript,
+    Ending,
+    describe_error,
+)
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.spec import Loaded
 
@@ -30,11 +38,18 @@ def seed_generators() -> None:
 
 def run_attempt(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> int:
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
-    ending = _call(load, current, run)
+    before: set[str] = set()
+
+    def load_and_note() -> Loaded:
+        loaded = load()
+        before.update(sys.modules)
+        return loaded
+
+    ending = _call(load_and_note, current, run)
     flush()
-    said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
+    said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}
     try:
-        current.end(encode_value({**said, "heard": current.heard}))
+        current.end(encode_value({**said, "imported": late_imports(before)[:MOST_IMPORTS] if before else []}))
     except StopTrial:
         # The worker is gone.
         pass

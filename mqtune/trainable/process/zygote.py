@@ -13,10 +13,12 @@ Messages from the worker:
 - ``start``, with the ends of the pipes; while the trial before is still ending it waits until that is gone.
 - ``tell`` and ``end``, with the process id of a trial: signal it that there is something to read; send its group a signal.
 - ``drop``: end a process that waits for reuse, if there is one.
+- ``preload``, the first message, and again while no trial is under way: import these modules too, which trials would import late.
 
 Messages to the worker:
 
-- ``ready``, with the files of the user's code and the versions of everything; or ``broken``, if the import has failed.
+- ``ready``, with the files of the user's code and the versions of everything, after the first imports and each ``preload``;
+  ``broken``, if the trainable can't be imported; or ``unsafe``, with a preloaded module behind which no trial can be forked, and then it ends.
 - ``started``, with the process id and a pidfd, where the system has these.
 - ``ended``, when the trial's process group and all descendants that left it are gone, but for a process that stays;
   ``sweeping``, now and then, while that takes long.
@@ -35,7 +37,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn, cast
@@ -52,6 +54,7 @@ from mqtune.trainable.process.descendants import (
     signal_group,
 )
 from mqtune.trainable.process.environment import describe_environment
+from mqtune.trainable.process.late_imports import preload
 from mqtune.trainable.process.output import shape_output, take_over_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage, describe_error
 from mqtune.trainable.process.rehearsal import rehearse
@@ -148,6 +151,8 @@ class Zygote:
         self._fresh = fresh
         self._trainable: Loaded | None = None
         self._before = frozenset(sys.modules)
+        #: The modules that the last ``preload`` had to import; the others came with these, or were there.
+        self._loaded: list[str] = []
         self._spare: _Process | None = None
         #: The trial's process; or, once its trial has ended, the same process, which waits to be reused.
         self._process: _Process | None = None
@@ -170,6 +175,15 @@ class Zygote:
         if not self._prepare():
             return
         self._poll.register(self._channel.fileno(), select.POLLIN)
+        self._get_ready()
+        while self._serve():
+            pass
+
+    def _get_ready(self) -> None:
+        """Fork a spare, and tell the worker that trials can start, and with what."""
+        # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
+        gc.collect()
+        gc.freeze()
         self._spare = self._make_process()
         script = self._trainable if isinstance(self._trainable, Path) else None
         files = loaded_files(self._code_root, script)
@@ -181,9 +195,8 @@ class Zygote:
             environment["fresh"] = self._fresh
         # Files that differ may be corrected, also when nothing has imported them yet.
         watched = {*unfrozen(files), *times_of(frozen().differing)}
-        self._channel.send({"is": "ready", "files": list(watched), "environment": environment})
-        while self._serve():
-            pass
+        said = {"files": list(watched), "environment": environment, "loaded": self._loaded}
+        self._channel.send({"is": "ready", **said})
 
     def _differs(self) -> list[str]:
         """Return some files that differ from the experiment's, for an error."""
@@ -219,10 +232,10 @@ class Zygote:
         return _LOOK_MS if self._process.pidfd is None else _REAP_MS
 
     def _prepare(self) -> bool:
-        """Import the trainable; if that fails, send why and return False."""
+        """Import the trainable, and what trials import late; if that fails, send why and return False."""
         if not self._fork:
             self._set_signals()
-            return True
+            return self._channel.receive() is not None
         try:
             self._trainable = self._spec.load(self._code_root)
             if self._spec.kind == "function":
@@ -241,14 +254,24 @@ class Zygote:
         # For a trial that saves or loads a dict the import would take longer than all else until its first report.
         from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
 
-        self._set_signals()
         if threading.active_count() > 1:
             # A lock that one of the threads holds would stay locked for ever in a forked child.
             self._fork = False
-        # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
-        gc.collect()
-        gc.freeze()
+        received = self._channel.receive()
+        if received is None or not self._preload(received[0]["modules"]):
+            self._end_own_children()
+            return False
+        self._set_signals()
         return True
+
+    def _preload(self, modules: Sequence[str]) -> bool:
+        """Import modules that trials have imported late; return False, and say so, if no trial can be forked behind one of them."""
+        if not self._fork or self._spec.kind == "script":
+            return True
+        self._loaded, unsafe = preload(modules)
+        if unsafe is not None:
+            self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
+        return unsafe is None
 
     def _warm_up(self, script: Path) -> None:
         """Do a script's first imports, or start this process anew without these."""
@@ -258,12 +281,16 @@ class Zygote:
         try:
             warm_up(script)
         except NotForkable as refusal:
-            for child in own_children():
-                _kill(child, signal.SIGKILL)
+            self._end_own_children()
             fd, why = self._channel.fileno(), str(refusal).replace("\0", "")[:_MAX_WHY_CHARS]
             os.set_inheritable(fd, True)
             command = arguments("fork", fd, self._spec, self._code_root, self._manifest, os.getppid(), why)
             os.execve(sys.executable, command, environment)  # noqa: S606 - by no shell
+
+    def _end_own_children(self) -> None:
+        """End the processes that imports have started."""
+        for child in own_children():
+            _kill(child, signal.SIGKILL)
 
     def _set_signals(self) -> None:
         """Block all signals, whatever handlers the module has set; trials get back what the module has left."""
@@ -341,6 +368,13 @@ class Zygote:
             case "drop":
                 self._drop_waiting()
                 self._channel.send({"is": "dropped"})
+            case "preload":
+                self._drop_spare()
+                if not self._preload(message["modules"]):
+                    self._kill_all()
+                    self._end_own_children()
+                    return False
+                self._get_ready()
         return True
 
     def _start(self, message: Message, fds: list[int]) -> None:
@@ -453,6 +487,14 @@ class Zygote:
             time.sleep(_SWEEP_POLL_S)
         self._remove(process)
 
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            # Nothing else would reap it.
+            _kill(self._spare.pid, signal.SIGKILL)
+            self._spare.reap()
+            self._spare.close()
+            self._spare = None
+
     def _orphans(self) -> list[int]:
         """Return the orphans of trials that have come to this process."""
         kept = {process.pid for process in (self._spare, self._process) if process is not None}
@@ -477,10 +519,7 @@ class Zygote:
         self._drop_waiting()
         if self._process is not None:
             self._remove(self._process)
-        if self._spare is not None:
-            # Nothing else would reap it.
-            _kill(self._spare.pid, signal.SIGKILL)
-            self._spare.reap()
+        self._drop_spare()
         for child in self._own:
             _kill(child, signal.SIGKILL)
 

@@ -1,0 +1,138 @@
+"""What trials import late, by trainable: what their zygotes import before the next trials, and what they must not."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.trainable.spec import TrainableSpec
+
+logger = logging.getLogger(__name__)
+
+#: The trainables that are remembered, those used last: more than one person works on.
+_REMEMBERED: Final = 200
+#: After so many packages that are not safe to import early, none is imported early for that trainable: each has cost an import.
+_MOST_REFUSED: Final = 3
+#: Stands for every package, in what is refused.
+_ALL: Final = "*"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one trainable: modules to import, those of them that no zygote has tried yet, and packages not to import."""
+
+    tried: dict[str, None] = field(default_factory=dict)
+    untried: dict[str, None] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    #: Every module that was ever said to be imported late.
+    heard: set[str] = field(default_factory=set)
+
+    def modules(self) -> list[str]:
+        if _ALL in self.refused or len(self.refused) > _MOST_REFUSED:
+            return []
+        return [name for name in (*self.tried, *self.untried) if _package(name) not in self.refused]
+
+
+class LateImports:
+    """Knows what the trials of each trainable import late. Any thread may use it.
+
+    What zygotes have tried is kept in a file beside their logs, one for each Python and environment: a worker that starts again, and the
+    next experiment with the same trainable, begin with it. A file that can't be read or written costs the first trials their imports.
+
+    Args:
+        log_root: the worker's log folder.
+    """
+
+    def __init__(self, log_root: Path) -> None:
+        environment = hashlib.sha256(f"{sys.prefix}\0{sys.version}".encode()).hexdigest()[:16]
+        self._path = log_root / ".zygotes" / f"late-imports-{environment}.msgpack"
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] | None = None
+
+    def of(self, spec: TrainableSpec) -> list[str]:
+        """Return the modules that a new zygote is to import after the trainable's, in their order."""
+        with self._lock:
+            return self._of(spec).modules()
+
+    def news(self, spec: TrainableSpec, told: Collection[str]) -> list[str]:
+        """Return those of the modules that a zygote was not told of."""
+        known = set(told)
+        return [name for name in self.of(spec) if name not in known]
+
+    def learn(self, spec: TrainableSpec, modules: Iterable[str]) -> None:
+        """Take in what a trial has imported late."""
+        with self._lock:
+            known = self._of(spec)
+            for name in modules:
+                if name not in known.heard:
+                    known.heard.add(name)
+                    known.untried[name] = None
+
+    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
+        """Take in which of the modules that a zygote was asked to import it had to import; the others need not be named again."""
+        with self._lock:
+            known = self._of(spec)
+            is_new = any(name not in known.tried for name in loaded)
+            for name in asked:
+                known.untried.pop(name, None)
+            known.tried.update(dict.fromkeys(loaded))
+        if is_new:
+            self._keep(spec)
+
+    def refuse(self, spec: TrainableSpec, module: str, why: str) -> None:
+        """Have the package of a module not imported early any more, or, without a module, no package."""
+        logger.info("trainable %s: %s", spec, why)
+        with self._lock:
+            self._of(spec).refused.add(_package(module) or _ALL)
+        self._keep(spec)
+
+    def _of(self, spec: TrainableSpec) -> _Known:
+        if self._known is None:
+            self._known = self._read()
+        name = str(spec)
+        known = self._known.pop(name, None) or _Known()
+        # Those used last come last.
+        self._known[name] = known
+        return known
+
+    def _read(self) -> dict[str, _Known]:
+        try:
+            kept = decode_value(self._path.read_bytes())
+            return {name: _decoded(values) for name, values in kept.items()}
+        except (OSError, ValueError, TypeError, AttributeError, LookupError):
+            return {}
+
+    def _keep(self, spec: TrainableSpec) -> None:
+        """Write what is known of a trainable into the file, beside what other workers have written there."""
+        with self._lock:
+            known, all_known = self._of(spec), self._read()
+            all_known.pop(str(spec), None)
+            all_known[str(spec)] = known
+            names = list(all_known)[-_REMEMBERED:]
+            values = {name: [list(all_known[name].tried), sorted(all_known[name].refused)] for name in names}
+            # Another worker may be reading it.
+            draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                draft.write_bytes(encode_value(values))
+                draft.replace(self._path)
+
+
+def _decoded(values: Any) -> _Known:
+    modules, refused = values
+    if not all(type(name) is str for name in (*modules, *refused)):
+        raise TypeError("names of modules are texts")
+    return _Known(tried=dict.fromkeys(modules), refused=set(refused), heard=set(modules))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

@@ -1,0 +1,134 @@
+"""What trials import late: what counts, what may be imported before a fork, and what a worker keeps of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.late_imports import LateImports
+
+TRAIN, OTHER = TrainableSpec("train", module="jobs"), TrainableSpec("other", module="jobs")
+
+#: What a module does on import, and how a refusal says that.
+UNSAFE = {
+    "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "a thread",
+    "import _thread, time; _thread.start_new_thread(time.sleep, (60,))": "a thread",
+    "import subprocess; child = subprocess.Popen(['sleep', '60'])": "a process",
+    "import tempfile; file = tempfile.TemporaryFile()": "opened",
+    "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)": "a signal's handler",
+    "import os; os.chdir('/')": "the working directory",
+}
+
+
+def imported(folder: Path, modules: dict[str, str], then: str) -> Any:
+    """Return what *then* prints in a process of its own that finds these installed packages."""
+    packages = folder / "site-packages"
+    packages.mkdir()
+    for name, source in modules.items():
+        (packages / f"{name}.py").write_text(source)
+    head = f"import sys, json; sys.path[:0] = [{str(packages)!r}, {str(folder)!r}]\n"
+    head += "from mqtune.trainable.process.late_imports import late_imports, preload\n"
+    # What modules have started ends with it.
+    tail = "\nimport os, signal; sys.stdout.flush(); [os.kill(int(p), 9) for p in open('/proc/self/task/%d/children' % os.getpid()).read().split()]; os._exit(0)"
+    done = subprocess.run([sys.executable, "-c", head + then + tail], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_modules_of_python_and_of_installed_packages_count_and_the_users_own_do_not(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import installed\n")
+
+    found = imported(
+        tmp_path,
+        {"installed": "import wave\n"},
+        "before = set(sys.modules); import own; print(json.dumps(late_imports(before)))",
+    )
+
+    assert {"installed", "wave"} <= set(found)
+    assert "own" not in found
+
+
+def test_only_the_modules_that_bring_others_have_to_be_named_again(tmp_path: Path) -> None:
+    modules = {"outer": "import inner\n", "inner": "", "broken": "import inner, nowhere_to_be_found\n"}
+
+    loaded, unsafe = imported(
+        tmp_path, modules, "print(json.dumps(preload(['json', 'broken', 'outer', 'inner', 'no_such_module'])))"
+    )
+
+    assert (loaded, unsafe) == (["outer"], None)
+
+
+@pytest.mark.parametrize("source", UNSAFE)
+def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_path: Path, source: str) -> None:
+    modules = {"sound": "", "unsafe": source, "behind": ""}
+
+    loaded, unsafe = imported(tmp_path, modules, "print(json.dumps(preload(['sound', 'unsafe', 'behind'])))")
+
+    assert loaded == ["sound"]
+    assert unsafe[0] == "unsafe"
+    assert UNSAFE[source] in unsafe[1]
+
+
+def test_the_threads_of_linear_algebra_are_safe(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+
+    loaded, unsafe = imported(tmp_path, {}, "print(json.dumps(preload(['numpy.linalg'])))")
+
+    assert (loaded, unsafe) == (["numpy.linalg"], None)
+
+
+def test_what_a_zygote_had_to_import_is_kept_for_the_next_worker_and_the_rest_is_not(tmp_path: Path) -> None:
+    late = LateImports(tmp_path)
+    late.learn(TRAIN, ["a", "a.b", "c"])
+    assert late.of(TRAIN) == ["a", "a.b", "c"]
+    assert late.news(TRAIN, {"a"}) == ["a.b", "c"]
+
+    late.settle(TRAIN, ["a", "a.b", "c"], ["a", "c"])
+    late.learn(TRAIN, ["a.b"])
+
+    for each in (late, LateImports(tmp_path)):
+        assert each.of(TRAIN) == ["a", "c"]
+        assert each.of(OTHER) == []
+
+
+def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_none_is(tmp_path: Path) -> None:
+    late = LateImports(tmp_path)
+    late.learn(TRAIN, ["good", "bad.deep", "bad.other"])
+    late.refuse(TRAIN, "bad.deep", "it has started a thread")
+    late.settle(TRAIN, ["good"], ["good"])
+
+    again = LateImports(tmp_path)
+    again.learn(TRAIN, ["bad.third"])
+    assert again.of(TRAIN) == ["good"]
+
+    for name in ("worse", "worst", "last"):
+        again.refuse(TRAIN, name, "it has opened a file")
+    assert again.of(TRAIN) == []
+
+
+def test_when_the_process_has_died_nothing_is_imported_early_for_that_trainable(tmp_path: Path) -> None:
+    late = LateImports(tmp_path)
+    for spec in (TRAIN, OTHER):
+        late.learn(spec, ["crashes"])
+
+    late.refuse(TRAIN, "", "the zygote died")
+
+    assert (late.of(TRAIN), late.of(OTHER)) == ([], ["crashes"])
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa1x\x01", b"\x81\xa1x\x92\x91\x01\x90"])
+def test_a_file_that_can_not_be_read_is_as_if_there_were_none(tmp_path: Path, content: bytes) -> None:
+    LateImports(tmp_path).refuse(TRAIN, "bad", "it has started a thread")
+    (file,) = (tmp_path / ".zygotes").iterdir()
+    file.write_bytes(content)
+
+    late = LateImports(tmp_path)
+    late.learn(TRAIN, ["a"])
+    late.settle(TRAIN, ["a"], ["a"])
+
+    assert LateImports(tmp_path).of(TRAIN) == ["a"]
