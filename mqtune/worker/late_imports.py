@@ -10,10 +10,13 @@ import sys
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.codec import decode_value, encode_value
+from mqtune.trainable.process.late_imports import Batch, check_batches
 from mqtune.trainable.spec import TrainableSpec
 
 logger = logging.getLogger(__name__)
@@ -26,20 +29,27 @@ _MOST_REFUSED: Final = 3
 _ALL: Final = "*"
 
 
+#: The changes of a batch, as what can be compared and kept.
+Changes = tuple[tuple[str, str], ...]
+
+
 @dataclass(slots=True)
 class _Known:
     """What is known of one trainable: modules to import, those of them that no zygote has tried yet, and packages not to import."""
 
-    tried: dict[str, None] = field(default_factory=dict)
-    untried: dict[str, None] = field(default_factory=dict)
+    #: Each module with what the trial had changed before it was imported.
+    tried: dict[str, Changes] = field(default_factory=dict)
+    untried: dict[str, Changes] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     #: Every module that was ever said to be imported late.
     heard: set[str] = field(default_factory=set)
 
-    def modules(self) -> list[str]:
+    def batches(self, told: Collection[str]) -> list[Batch]:
         if _ALL in self.refused or len(self.refused) > _MOST_REFUSED:
             return []
-        return [name for name in (*self.tried, *self.untried) if _package(name) not in self.refused]
+        known = [*self.tried.items(), *self.untried.items()]
+        left = [(name, changes) for name, changes in known if name not in told and _package(name) not in self.refused]
+        return [(dict(key), [name for name, _ in some]) for key, some in groupby(left, itemgetter(1))]
 
 
 class LateImports:
@@ -58,33 +68,28 @@ class LateImports:
         self._lock = threading.Lock()
         self._known: dict[str, _Known] | None = None
 
-    def of(self, spec: TrainableSpec) -> list[str]:
-        """Return the modules that a new zygote is to import after the trainable's, in their order."""
+    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
+        """Return the modules that a zygote is to import after the trainable's, in their order, without those that it was *told* of."""
         with self._lock:
-            return self._of(spec).modules()
+            return self._of(spec).batches(told)
 
-    def news(self, spec: TrainableSpec, told: Collection[str]) -> list[str]:
-        """Return those of the modules that a zygote was not told of."""
-        known = set(told)
-        return [name for name in self.of(spec) if name not in known]
-
-    def learn(self, spec: TrainableSpec, modules: Iterable[str]) -> None:
+    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
         """Take in what a trial has imported late."""
         with self._lock:
             known = self._of(spec)
-            for name in modules:
-                if name not in known.heard:
-                    known.heard.add(name)
-                    known.untried[name] = None
+            for changes, names in batches:
+                for name in names:
+                    if name not in known.heard:
+                        known.heard.add(name)
+                        known.untried[name] = tuple(sorted(changes.items()))
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
         """Take in which of the modules that a zygote was asked to import it had to import; the others need not be named again."""
         with self._lock:
             known = self._of(spec)
-            is_new = any(name not in known.tried for name in loaded)
-            for name in asked:
-                known.untried.pop(name, None)
-            known.tried.update(dict.fromkeys(loaded))
+            is_new = any(name in known.untried for name in loaded)
+            fresh = {name: known.untried.pop(name) for name in asked if name in known.untried}
+            known.tried.update((name, fresh[name]) for name in loaded if name in fresh)
         if is_new:
             self._keep(spec)
 
@@ -118,7 +123,7 @@ class LateImports:
             all_known.pop(str(spec), None)
             all_known[str(spec)] = known
             names = list(all_known)[-_REMEMBERED:]
-            values = {name: [list(all_known[name].tried), sorted(all_known[name].refused)] for name in names}
+            values = {name: [all_known[name].tried, sorted(all_known[name].refused)] for name in names}
             # Another worker may be reading it.
             draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             with contextlib.suppress(OSError):
@@ -129,9 +134,9 @@ class LateImports:
 
 def _decoded(values: Any) -> _Known:
     modules, refused = values
-    if not all(type(name) is str for name in (*modules, *refused)):
-        raise TypeError("names of modules are texts")
-    return _Known(tried=dict.fromkeys(modules), refused=set(refused), heard=set(modules))
+    check_batches([({**dict(changes)}, [name]) for name, changes in modules.items()])
+    tried = {name: tuple((variable, value) for variable, value in changes) for name, changes in modules.items()}
+    return _Known(tried=tried, refused=set(refused), heard=set(tried))
 
 
 def _package(module: str) -> str:

@@ -454,7 +454,7 @@ def import_in(
     slot, late_imports = turn.slot, turn.slot.late_imports
     zygote = slot.zygote(key, turn)
     try:
-        if zygote.is_ready and (news := late_imports.news(key.spec, zygote.preloads)) and not key.keeps_process:
+        if zygote.is_ready and (news := late_imports.of(key.spec, zygote.preloads)) and not key.keeps_process:
             turn.wait()
             zygote.preload(news)
         if not zygote.is_ready:

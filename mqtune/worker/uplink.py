@@ -26,6 +26,7 @@ from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import CheckpointSaved
 from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, WAIT, Answer, Claim, Journal, Segment
+from mqtune.trainable.process.late_imports import check_batches
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker.threads import Step, guarded
 
@@ -525,10 +526,9 @@ def _check_end(body: bytes) -> None:
     """Raise an error unless *body* is a trainable's message about its end."""
     said = decode_value(body)
     texts = [said.get(name) for name in _END_FIELDS] if type(said) is dict else []
-    imported = said.get("imported", []) if type(said) is dict else []
-    are_names = type(imported) is list and all(type(name) is str for name in imported)
-    if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS or not are_names:
+    if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
         raise TypeError(f"that it ended so: {reprlib.repr(said)}")
+    check_batches(said.get("imported", []))
 
 
 def _tried(streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:

@@ -23,6 +23,7 @@ from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER, are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of, signal_group
+from mqtune.trainable.process.late_imports import Batch
 from mqtune.trainable.process.protocol import STOP_SIGNAL, UNBUFFERED, Message, StartMessage
 from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
@@ -176,7 +177,9 @@ class ZygoteHandle:
     The thread that creates it must live as long as the worker (see die_with_parent).
     """
 
-    def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path, preloads: Sequence[str] = ()) -> None:
+    def __init__(
+        self, key: ZygoteKey, environment: Mapping[str, str], log: Path, preloads: Sequence[Batch] = ()
+    ) -> None:
         self.key = key
         #: The modules that it was asked to import besides the trainable's; those asked for last; and which of these it had to import.
         self.preloads: set[str] = set()
@@ -208,11 +211,11 @@ class ZygoteHandle:
         theirs.close()
         self.preload(preloads)
 
-    def preload(self, modules: Sequence[str]) -> None:
+    def preload(self, batches: Sequence[Batch]) -> None:
         """Have it import modules that trials would import late; no trial may be under way. ``wait_ready`` waits for it."""
-        self._files, self.asked = None, modules
-        self.preloads.update(modules)
-        self._channel.send({"do": "preload", "modules": list(modules)})
+        self._files, self.asked = None, [name for _, names in batches for name in names]
+        self.preloads.update(self.asked)
+        self._channel.send({"do": "preload", "batches": list(batches)})
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the zygote has sent a message."""
@@ -473,7 +476,7 @@ class KeptZygotes:
         with self._lock:
             return list(self._kept.values())
 
-    def use(self, key: ZygoteKey, wait: Callable[[], None], preloads: Sequence[str] = ()) -> ZygoteHandle:
+    def use(self, key: ZygoteKey, wait: Callable[[], None], preloads: Sequence[Batch] = ()) -> ZygoteHandle:
         """Return a zygote for this trainable and the current code: a kept one, or a new one.
 
         Args:

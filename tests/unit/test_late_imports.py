@@ -33,7 +33,7 @@ def imported(folder: Path, modules: dict[str, str], then: str) -> Any:
     for name, source in modules.items():
         (packages / f"{name}.py").write_text(source)
     head = f"import sys, json; sys.path[:0] = [{str(packages)!r}, {str(folder)!r}]\n"
-    head += "from mqtune.trainable.process.late_imports import late_imports, preload\n"
+    head += "from mqtune.trainable.process.late_imports import ImportWatch, preload\n"
     # What modules have started ends with it.
     tail = "\nimport os, signal; sys.stdout.flush(); [os.kill(int(p), 9) for p in open('/proc/self/task/%d/children' % os.getpid()).read().split()]; os._exit(0)"
     done = subprocess.run([sys.executable, "-c", head + then + tail], capture_output=True, text=True, check=True)
@@ -46,18 +46,53 @@ def test_modules_of_python_and_of_installed_packages_count_and_the_users_own_do_
     found = imported(
         tmp_path,
         {"installed": "import wave\n"},
-        "before = set(sys.modules); import own; print(json.dumps(late_imports(before)))",
+        "watch = ImportWatch(); watch.begin(); import own; print(json.dumps(watch.end()))",
     )
 
-    assert {"installed", "wave"} <= set(found)
-    assert "own" not in found
+    ((changes, modules),) = found
+    assert changes == {}
+    assert modules[0] == "installed"
+    assert "wave" in modules
+    assert "own" not in modules
+
+
+def test_a_module_is_imported_early_only_in_the_surroundings_in_which_the_trial_has_imported_it(tmp_path: Path) -> None:
+    modules = {
+        "sets": "import os; os.environ['SET_BY_A_LIBRARY'] = '1'\n",
+        "after_a_library": "",
+        "after_the_trial": "",
+        "after_the_path": "",
+    }
+    trial = """
+import os
+watch = ImportWatch()
+watch.begin()
+import sets, after_a_library
+os.environ["SECRET"] = "swordfish"
+import after_the_trial
+del os.environ["SECRET"]
+sys.path.insert(0, "/elsewhere")
+import after_the_path
+said = watch.end()
+"""
+    forget = """
+for name in ("sets", "after_a_library", "after_the_trial", "after_the_path"):
+    del sys.modules[name]
+del os.environ["SET_BY_A_LIBRARY"], sys.path[0]
+"""
+
+    said, (loaded, unsafe) = imported(tmp_path, modules, trial + forget + "print(json.dumps([said, preload(said)]))")
+
+    assert [names for _, names in said] == [["sets"], ["after_a_library"], ["after_the_trial"], ["after_the_path"]]
+    assert "swordfish" not in str(said)
+    assert (loaded, unsafe) == (["sets", "after_a_library"], None)
 
 
 def test_only_the_modules_that_bring_others_have_to_be_named_again(tmp_path: Path) -> None:
     modules = {"outer": "import inner\n", "inner": "", "broken": "import inner, nowhere_to_be_found\n"}
 
     loaded, unsafe = imported(
-        tmp_path, modules, "print(json.dumps(preload(['json', 'broken', 'outer', 'inner', 'no_such_module'])))"
+        tmp_path, modules, "print(json.dumps(preload([({}, ['json', 'broken', 'outer', 'inner', 'no_such_module'])])))"
     )
 
     assert (loaded, unsafe) == (["outer"], None)
@@ -67,7 +102,7 @@ def test_only_the_modules_that_bring_others_have_to_be_named_again(tmp_path: Pat
 def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_path: Path, source: str) -> None:
     modules = {"sound": "", "unsafe": source, "behind": ""}
 
-    loaded, unsafe = imported(tmp_path, modules, "print(json.dumps(preload(['sound', 'unsafe', 'behind'])))")
+    loaded, unsafe = imported(tmp_path, modules, "print(json.dumps(preload([({}, ['sound', 'unsafe', 'behind'])])))")
 
     assert loaded == ["sound"]
     assert unsafe[0] == "unsafe"
@@ -77,34 +112,34 @@ def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_pat
 def test_the_threads_of_linear_algebra_are_safe(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
 
-    loaded, unsafe = imported(tmp_path, {}, "print(json.dumps(preload(['numpy.linalg'])))")
+    loaded, unsafe = imported(tmp_path, {}, "print(json.dumps(preload([({}, ['numpy.linalg'])])))")
 
     assert (loaded, unsafe) == (["numpy.linalg"], None)
 
 
 def test_what_a_zygote_had_to_import_is_kept_for_the_next_worker_and_the_rest_is_not(tmp_path: Path) -> None:
     late = LateImports(tmp_path)
-    late.learn(TRAIN, ["a", "a.b", "c"])
-    assert late.of(TRAIN) == ["a", "a.b", "c"]
-    assert late.news(TRAIN, {"a"}) == ["a.b", "c"]
+    late.learn(TRAIN, [({}, ["a", "a.b"]), ({"X": "hash"}, ["c"])])
+    assert late.of(TRAIN) == [({}, ["a", "a.b"]), ({"X": "hash"}, ["c"])]
+    assert late.of(TRAIN, {"a"}) == [({}, ["a.b"]), ({"X": "hash"}, ["c"])]
 
     late.settle(TRAIN, ["a", "a.b", "c"], ["a", "c"])
-    late.learn(TRAIN, ["a.b"])
+    late.learn(TRAIN, [({}, ["a.b"])])
 
     for each in (late, LateImports(tmp_path)):
-        assert each.of(TRAIN) == ["a", "c"]
+        assert each.of(TRAIN) == [({}, ["a"]), ({"X": "hash"}, ["c"])]
         assert each.of(OTHER) == []
 
 
 def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_none_is(tmp_path: Path) -> None:
     late = LateImports(tmp_path)
-    late.learn(TRAIN, ["good", "bad.deep", "bad.other"])
+    late.learn(TRAIN, [({}, ["good", "bad.deep", "bad.other"])])
     late.refuse(TRAIN, "bad.deep", "it has started a thread")
     late.settle(TRAIN, ["good"], ["good"])
 
     again = LateImports(tmp_path)
-    again.learn(TRAIN, ["bad.third"])
-    assert again.of(TRAIN) == ["good"]
+    again.learn(TRAIN, [({}, ["bad.third"])])
+    assert again.of(TRAIN) == [({}, ["good"])]
 
     for name in ("worse", "worst", "last"):
         again.refuse(TRAIN, name, "it has opened a file")
@@ -114,21 +149,21 @@ def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_no
 def test_when_the_process_has_died_nothing_is_imported_early_for_that_trainable(tmp_path: Path) -> None:
     late = LateImports(tmp_path)
     for spec in (TRAIN, OTHER):
-        late.learn(spec, ["crashes"])
+        late.learn(spec, [({}, ["crashes"])])
 
     late.refuse(TRAIN, "", "the zygote died")
 
-    assert (late.of(TRAIN), late.of(OTHER)) == ([], ["crashes"])
+    assert (late.of(TRAIN), late.of(OTHER)) == ([], [({}, ["crashes"])])
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa1x\x01", b"\x81\xa1x\x92\x91\x01\x90"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa1x\x01", b"\x81\xa1x\x92\x81\xa1a\x01\x90"])
 def test_a_file_that_can_not_be_read_is_as_if_there_were_none(tmp_path: Path, content: bytes) -> None:
     LateImports(tmp_path).refuse(TRAIN, "bad", "it has started a thread")
     (file,) = (tmp_path / ".zygotes").iterdir()
     file.write_bytes(content)
 
     late = LateImports(tmp_path)
-    late.learn(TRAIN, ["a"])
+    late.learn(TRAIN, [({}, ["a"])])
     late.settle(TRAIN, ["a"], ["a"])
 
-    assert LateImports(tmp_path).of(TRAIN) == ["a"]
+    assert LateImports(tmp_path).of(TRAIN) == [({}, ["a"])]

@@ -107,7 +107,7 @@ class Found:
         files: Any = SimpleNamespace(of=lambda *_: self.manifest)
         bundles: Any = SimpleNamespace(of=lambda *_: None)
         self.finder = ZygoteFinder("w@here", Path("code"), bundles, files, lambda store: None)
-        self.late_imports: Any = SimpleNamespace(news=lambda spec, told: [])
+        self.late_imports: Any = SimpleNamespace(of=lambda spec, told: [])
 
     def zygote(self, key: Any, turn: object) -> Any:
         self.keys.append(key)

@@ -22,7 +22,7 @@ MB = 1 << 20
 class Zygote:
     """A zygote without a process."""
 
-    def __init__(self, key: ZygoteKey, environment: dict[str, str], log: Path, preloads: Sequence[str]) -> None:
+    def __init__(self, key: ZygoteKey, environment: dict[str, str], log: Path, preloads: Sequence[Any]) -> None:
         self.key = key
         self.pid = id(self)
         self.is_closed = self.is_stale = self.is_dropped = self.is_dead = False

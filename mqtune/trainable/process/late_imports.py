@@ -7,13 +7,15 @@ imports some 900 modules when a trial makes its first optimizer, which takes lon
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import os
 import re
+import reprlib
 import signal
 import sys
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from mqtune.trainable.process.descendants import own_children
@@ -25,6 +27,20 @@ _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _FORK_SAFE_POOL: Final = re.compile(r"openblas[^/]*\.so", re.IGNORECASE)
 
 
+#: Modules that were imported one after the other, and what the trial had changed in its surroundings before: for each variable of the
+#: environment a hash of its value, empty if it was removed.
+Batch = tuple[Mapping[str, str], Sequence[str]]
+
+
+def check_batches(said: Any) -> None:
+    """Raise a TypeError or ValueError unless these are batches, which user code may have written or changed."""
+    for changes, modules in said:
+        if type(changes) is not dict or type(modules) is not list:
+            raise TypeError(f"that it has imported {reprlib.repr(said)}")
+        # The fastest check that all are texts.
+        "".join([*changes, *changes.values(), *modules])
+
+
 class Unsafe(NamedTuple):
     """An import after which no trial may be forked: the module, and what its import has left."""
 
@@ -32,47 +48,92 @@ class Unsafe(NamedTuple):
     why: str
 
 
-def late_imports(before: Collection[str]) -> list[str]:
-    """Return the modules of Python and of installed packages that were imported since, in their order.
+class ImportWatch:
+    """Notes which modules are imported from ``begin`` on, and what had changed by then that an import may look at."""
 
-    The user's own are left out: their code may do anything on import, and may change.
+    def __init__(self) -> None:
+        self._first = self._last = _surroundings()
+        self._batches: list[tuple[dict[str, str], list[str]]] = []
 
-    Args:
-        before: the names of the modules that were there.
-    """
-    return [name for name, module in list(sys.modules.items()) if name not in before and _is_library(name, module)]
+    def begin(self) -> None:
+        """Begin to note imports, also those of threads."""
+        self._first = self._last = _surroundings()
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
+        """Note an import, and leave it to others."""
+        now = _surroundings()
+        if now != self._last or not self._batches:
+            self._last = now
+            self._batches.append((_changes(self._first, now), []))
+        self._batches[-1][1].append(fullname)
+
+    def end(self) -> list[Batch]:
+        """Return the modules of Python and of installed packages that were imported, in their order, and note no more.
+
+        The user's own are left out: their code may do anything on import, and may change.
+        """
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        found = ((changes, list(filter(_is_library, names))) for changes, names in self._batches)
+        return [(changes, names) for changes, names in found if names]
 
 
-def _is_library(name: str, module: object) -> bool:
-    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+def _is_library(name: str) -> bool:
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
     if not isinstance(origin, str):
-        # It was made while another one was imported.
         return False
     return name.partition(".")[0] in sys.stdlib_module_names or bool(_INSTALLED.search(origin))
 
 
-def preload(modules: Sequence[str]) -> tuple[list[str], Unsafe | None]:
+def _surroundings() -> dict[str, str]:
+    # No variable has an empty name.
+    return {**os.environ, "": os.pathsep.join(map(str, sys.path))}
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {name: _hashed(name, after.get(name)) for name in sorted(names)}
+
+
+def _hashed(name: str, value: str | None) -> str:
+    # It may be a password, and is kept in a file.
+    return "" if value is None else hashlib.sha256(f"{name}={value}".encode(errors="surrogateescape")).hexdigest()
+
+
+def _has(changes: Mapping[str, str]) -> bool:
+    """Return whether what a trial had changed is so here."""
+    if not changes:
+        return True
+    here = _surroundings()
+    return all(_hashed(name, here.get(name)) == value for name, value in changes.items())
+
+
+def preload(batches: Iterable[Batch]) -> tuple[list[str], Unsafe | None]:
     """Import modules in a process that is forked afterwards; stop at the first that is not safe to fork behind, and return it.
 
     Beside it, return those that it had to import: the others came with these, or were there.
 
-    Safe is an import that leaves no thread, child, open file, signal handler or working directory that was not there before: a forked
-    trial would lack the thread, share the file, and keep the rest. What an import does besides, a trial's own import would do as well:
-    this process has the trial's environment and devices. A module that can't be imported is left to the trial.
+    A module is imported only in the surroundings in which the trial has imported it: where that had set variables of the environment
+    or ``sys.path`` before, the imports of other modules must have set these here too. So an import meets what it would meet in the trial;
+    devices are the same in both. Safe is an import that leaves no thread, child, open file, signal handler or working
+    directory that was not there before: a forked trial would lack the thread, share the file, and keep the rest. A module that can't
+    be imported is left to the trial.
     """
     loaded: list[str] = []
     before = _footprint()
-    for name in modules:
-        if name in sys.modules:
-            continue
-        with contextlib.suppress(BaseException):
-            importlib.import_module(name)
-        after = _footprint()
-        if why := _difference(before, after):
-            return loaded, Unsafe(name, why)
-        before = after
-        if name in sys.modules:
-            loaded.append(name)
+    for changes, modules in batches:
+        for name in modules:
+            if name in sys.modules or not _has(changes):
+                continue
+            with contextlib.suppress(BaseException):
+                importlib.import_module(name)
+            after = _footprint()
+            if why := _difference(before, after):
+                return loaded, Unsafe(name, why)
+            before = after
+            if name in sys.modules:
+                loaded.append(name)
     return loaded, None
 
 

@@ -87,9 +87,6 @@ UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 #: libraries up to 1 GB; the rest is for what a function keeps in a global.
 KEPT_BYTES: Final = 2 << 30
 
-#: The most modules that an attempt says it has imported late: PyTorch, Lightning and Transformers together have some 4,000.
-MOST_IMPORTS: Final = 8_000
-
 #: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
 #: The exit code of a process that can't report how it ended, because user code has closed its pipe to the worker;

@@ -12,10 +12,9 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.function import run_function
-from mqtune.trainable.process.late_imports import late_imports
+from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import flush
 from mqtune.trainable.process.protocol import (
-    MOST_IMPORTS,
     PIPE_CLOSED_CODE,
     STOP_SIGNAL,
     BecomeScript,
@@ -38,18 +37,19 @@ def seed_generators() -> None:
 
 def run_attempt(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> int:
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
-    before: set[str] = set()
+    watch = ImportWatch()
 
-    def load_and_note() -> Loaded:
+    def load_and_watch() -> Loaded:
         loaded = load()
-        before.update(sys.modules)
+        if not isinstance(loaded, Path):
+            watch.begin()
         return loaded
 
-    ending = _call(load_and_note, current, run)
+    ending = _call(load_and_watch, current, run)
     flush()
     said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}
     try:
-        current.end(encode_value({**said, "imported": late_imports(before)[:MOST_IMPORTS] if before else []}))
+        current.end(encode_value({**said, "imported": watch.end()}))
     except StopTrial:
         # The worker is gone.
         pass

@@ -37,7 +37,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn, cast
@@ -54,7 +54,7 @@ from mqtune.trainable.process.descendants import (
     signal_group,
 )
 from mqtune.trainable.process.environment import describe_environment
-from mqtune.trainable.process.late_imports import preload
+from mqtune.trainable.process.late_imports import Batch, preload
 from mqtune.trainable.process.output import shape_output, take_over_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage, describe_error
 from mqtune.trainable.process.rehearsal import rehearse
@@ -258,17 +258,17 @@ class Zygote:
             # A lock that one of the threads holds would stay locked for ever in a forked child.
             self._fork = False
         received = self._channel.receive()
-        if received is None or not self._preload(received[0]["modules"]):
+        if received is None or not self._preload(received[0]["batches"]):
             self._end_own_children()
             return False
         self._set_signals()
         return True
 
-    def _preload(self, modules: Sequence[str]) -> bool:
+    def _preload(self, batches: Iterable[Batch]) -> bool:
         """Import modules that trials have imported late; return False, and say so, if no trial can be forked behind one of them."""
         if not self._fork or self._spec.kind == "script":
             return True
-        self._loaded, unsafe = preload(modules)
+        self._loaded, unsafe = preload(batches)
         if unsafe is not None:
             self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
         return unsafe is None
@@ -370,7 +370,7 @@ class Zygote:
                 self._channel.send({"is": "dropped"})
             case "preload":
                 self._drop_spare()
-                if not self._preload(message["modules"]):
+                if not self._preload(message["batches"]):
                     self._kill_all()
                     self._end_own_children()
                     return False
