@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.core.experiment import Experiment
     from mqtune.journal.base import Held
+    from mqtune.journal.quotas import Quota
 
 #: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
@@ -305,6 +306,9 @@ class Inquiry:
             return Reason("starting", f"{text}: {what}", since)
         if (reason := self._no_slot()) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)
+        if self._quotas is None:
+            unseen = "a slot is free, and takes it unless a quota is used up, which this account may not read"
+            return Reason("starting", f"{text}: {unseen}", since, "make the account again: mqtune acl")
         return Reason("starting", f"{text}: a slot is free, and is about to take it", since)
 
     def _held(self) -> list[Held]:
@@ -346,16 +350,22 @@ class Inquiry:
         what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
         return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune top")
 
-    def _quota_used(self) -> Reason | None:
-        """Return which quota keeps workers from starting a trial, where this account may read that."""
+    @cached_property
+    def _quotas(self) -> list[Quota] | None:
+        """The quotas of the broker; None where this account may not read them."""
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url or "", role="reader")) as client:
-            for pattern, slots, running in Quotas(client, patience_s=CONNECT_TIMEOUT_S).all():
-                if running >= slots and fnmatchcase(self._place.name, pattern):
-                    text = f"a slot is free, and a quota is used up: {running} of {slots} for {pattern}"
-                    return Reason("quota", text, way_out="see all quotas, or set one: mqtune quota")
+            return Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
+        return None
+
+    def _quota_used(self) -> Reason | None:
+        """Return which quota keeps workers from starting a trial, where this account may read that."""
+        for pattern, slots, running in self._quotas or ():
+            if running >= slots and fnmatchcase(self._place.name, pattern):
+                text = f"a slot is free, and a quota is used up: {running} of {slots} for {pattern}"
+                return Reason("quota", text, way_out="see all quotas, or set one: mqtune quota")
         return None
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:

@@ -76,6 +76,9 @@ _BOOKKEEPING: Final = Rule(
 #: Messages that were handed out and not acknowledged, which whoever takes messages looks through; mqtune's never are there.
 _HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
 
+#: Quotas, and the lists of what runs under each: everybody may count these, and may not read whose they are.
+_READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
+
 
 def rules_of(
     role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, gc: bool = False
@@ -152,7 +155,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         # What each experiment wants of the fleet, under a token in place of its name.
         Rule("evalsha eval", (DEMANDS, QUOTAS)),
         Rule("hset hdel hgetall", (DEMANDS,)),
-        Rule("hgetall", (f"%R~{QUOTAS}",)),
+        Rule("hgetall zcount", _READS_QUOTAS),
         # Celery's messages, on their way out; and whether they still wait.
         Rule("lpush lrange llen lrem", queues),
         Rule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
@@ -168,7 +171,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         *_requests(kept),
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
         # How many attempts may run, and which do.
-        Rule("hgetall hlen", (f"%R~{QUOTAS}",)),
+        Rule("hgetall hlen zcount", _READS_QUOTAS),
         Rule("zadd zrem zcount zremrangebyscore expire", quotas),
         Rule("hget hmget hset hdel", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
@@ -201,12 +204,11 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
 
 def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rule]:
     fleet = tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
-    quotas = tuple(f"%R~{key}" for key in (QUOTAS, quota_key("*")))
     rules = [
         *_looks(kept),
         Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
         # What experiments want of the fleet, under tokens in place of their names.
-        Rule("hgetall zcount", (f"%R~{DEMANDS}", *quotas)),
+        Rule("hgetall zcount", (f"%R~{DEMANDS}", *_READS_QUOTAS)),
     ]
     if remote_control:
         # Flower listens to events, and asks for them by a remote command.

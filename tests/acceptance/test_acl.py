@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -44,6 +45,7 @@ from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
+from mqtune.journal.quotas import Quota, Quotas
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.script import script
 from mqtune.results.logs import AttemptOutput
@@ -184,6 +186,47 @@ def test_attempts_of_a_team_count_under_its_quotas_and_under_those_of_all(crew: 
     finally:
         admin.delete(QUOTAS)
     assert crew.accounts.refused() == []
+
+
+def test_why_names_the_quota_that_holds_an_experiment_or_says_that_the_account_can_not_see_it(crew: Team, tune: Tune):
+    admin: Any = crew.accounts.admin
+    without_counts = [rule for rule in rules_of("monitor", experiments=TEAM) if "zcount" not in rule.commands]
+    admin.execute_command(*account("old", password_hash("old"), without_counts).split())
+    crew.accounts.refused()
+    admin.hset(QUOTAS, TEAM, 1)
+    admin.zadd(quota_key(TEAM), {"team-a-other/0001": 9e15})
+    try:
+        tuner = tune(saving.CountsInDict, counting(), name="team-a-held", store=None)
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].status is TrialStatus.STAGED)
+
+        held = "quota", f"a slot is free, and a quota is used up: 1 of 1 for {TEAM}"
+        for url in (crew.monitor, crew.operator, crew.driver):
+            # A worker imports the code first, as a driver's account may see.
+            eventually(lambda url=url: why(tuner, url) == held, 60)
+        assert not [each for each in crew.accounts.refused() if "quota" in each]
+        assert why(tuner, crew.accounts.url_of("old", "old")) == (
+            "starting",
+            "a slot is free, and takes it unless a quota is used up, which this account may not read",
+        )
+    finally:
+        admin.delete(QUOTAS, quota_key(TEAM))
+
+
+@pytest.mark.parametrize("role", ["driver", "worker", "operator", "monitor", "flower"])
+def test_each_account_may_list_quotas_and_what_runs_under_them(team: Team, role: str):
+    admin: Any = team.accounts.admin
+    admin.hset(QUOTAS, "team-b-1", 3)
+    try:
+        with contextlib.closing(connect(getattr(team, role))) as client:
+            assert Quotas(client, patience_s=5).all() == [Quota("team-b-1", 3, 0)]
+    finally:
+        admin.delete(QUOTAS)
+
+
+def why(tuner: mqtune.Tuner, url: str) -> tuple[str, str]:
+    """Return the cause that ``mqtune why`` has, and its text behind how long the first trial has waited."""
+    found = json.loads(mqtune_command("why", tuner.name, "1", "--json", MQTUNE_BROKER=url).stdout)
+    return found["cause"], found["text"].partition(": ")[2]
 
 
 def test_flowers_account_reads_no_messages_of_other_programs(team: Team):
