@@ -313,6 +313,9 @@ class WorkerRuntime:
         self._here.add(run)
         try:
             result = self._run(run)
+            if result.goes_back:
+                # No queue has it meanwhile: its driver would publish it again, and warn that nobody takes it.
+                run.journal.hold([run.held], 2 * PUT_BACK_S)
             if result.end is not None:
                 self._ended[",".join(run.devices), result.end.value] += 1
             return result
@@ -328,8 +331,6 @@ class WorkerRuntime:
             if not others or failure.age_s >= ANOTHER_WORKER_S:
                 slot = self._slots.acquire_other(failure.devices)
             if slot is None and (others or self._slots.has_other(failure.devices)):
-                # Its driver would publish it again, and warn that nobody takes it.
-                run.journal.hold([run.held], 2 * PUT_BACK_S)
                 return _LEFT_TO_OTHERS
         if not self.draining:
             run.prepare()

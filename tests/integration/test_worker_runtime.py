@@ -30,8 +30,15 @@ TRIAL = TrialId("0001")
 
 
 @pytest.fixture
-def runtime(redis_client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRuntime]:
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
+def beat_s() -> float:
+    return 0.02
+
+
+@pytest.fixture
+def runtime(
+    redis_client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float
+) -> Iterator[WorkerRuntime]:
+    monkeypatch.setattr(module, "HEARTBEAT_S", beat_s)
     runtime = WorkerRuntime(
         redis_client,
         name="w@here",
@@ -139,3 +146,20 @@ def test_attempts_that_are_not_run_leave_no_open_files(runtime: WorkerRuntime, r
 
     # Some threads connect meanwhile.
     assert len(os.listdir("/proc/self/fd")) < before + 50
+
+
+@pytest.mark.parametrize("beat_s", [60.0])
+def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
+    runtime: WorkerRuntime, redis_client: RedisClient
+) -> None:
+    journal = created(redis_client, "e")
+    journal.stage(
+        TRIAL, 1, Assignment({}), TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START).encode()
+    )
+    assert journal.unclaimed(0) == [TRIAL]
+    # As if its device were quarantined.
+    runtime._slots.acquire(0)
+    runtime._slots.usable = 0
+
+    assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back
+    assert journal.unclaimed(0) == []
