@@ -6,6 +6,7 @@ journals its answer; what no driver has answered, the next one does.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -315,14 +316,13 @@ class ExperimentHandle:
         page = self._journal.read(START.entry, count=_PAGE_COUNT)
         if not page:
             raise ConfigurationError(self._broker.unknown(self.name))
-        file = JournalFile(folder / JOURNAL_FILE)
-        file.begin([])
         last: Entry = page[-1]
-        while page:
-            file.append(page)
-            last = page[-1]
-            page = self._journal.read(last.id, count=_PAGE_COUNT)
-        file.close()
+        with contextlib.closing(JournalFile(folder / JOURNAL_FILE)) as file:
+            file.begin([])
+            while page:
+                file.append(page)
+                last = page[-1]
+                page = self._journal.read(last.id, count=_PAGE_COUNT)
         # As old as its newest event, as a driver's own copy is.
         at = time.time() - self._age_s(last.id)
         os.utime(file.path, (at, at))

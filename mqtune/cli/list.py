@@ -16,7 +16,7 @@ from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.place import Place, is_asked_for, opened
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
-from mqtune.core.machine import mqtune_home
+from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
@@ -90,17 +90,21 @@ def listed_once(here: list[_Summary], there: list[_Summary]) -> tuple[list[_Summ
 
     The broker is believed; a copy on this machine has what the broker's journal is too long for.
     """
-    copies = {_identity(each): each for each in here}
-    known = set(map(_identity, there))
+    on_broker = {each["name"]: each for each in there}
+    copies = {
+        each["name"]: each for each in here if each["name"] in on_broker and _is_copy(each, on_broker[each["name"]])
+    }
     return (
-        [each for each in here if _identity(each) not in known],
-        [{**copies.get(_identity(each), {}), **each} for each in there],
+        [each for each in here if each["name"] not in copies],
+        [each if "error" in each else {**copies.get(each["name"], {}), **each} for each in there],
     )
 
 
-def _identity(described: _Summary) -> tuple[object, object]:
-    """Return the same for an experiment and its copy, and something else for others of its name."""
-    return described["name"], described.get("created_at", described.get("place"))
+def _is_copy(here: _Summary, there: _Summary) -> bool:
+    """Whether what is on this machine is a copy of an experiment on a broker; of one that can't be read there only the name tells."""
+    if "error" in there:
+        return "place" in here and not (Path(here["place"]) / SERVER_FOLDER).is_dir()
+    return here.get("created_at") == there.get("created_at")
 
 
 def _labels(described: _Summary) -> Labels:

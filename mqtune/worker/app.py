@@ -38,7 +38,7 @@ from kombu.transport import redis as redis_transport
 from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
-from mqtune.core.errors import BrokerUnavailable, MqtuneError, TrialFailed
+from mqtune.core.errors import MqtuneError, TrialFailed
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name
 from mqtune.core.shares import MESSAGE_ORDER
@@ -420,8 +420,9 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     pool.enter(run)
     try:
         outcome = app.runtime.run(run)
-    except BrokerUnavailable as error:
-        # Raised only when the worker is shutting down: until then the journal tries again.
+    except MqtuneError as error:
+        # The journal takes no more entries; or the server is away, and the worker is shutting down.
+        logger.warning("task %.200s ends without an end in the journal: %s", run.task_id, error)
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
     if outcome.goes_back:
         _put_back(state.requests.get(run.task_id))

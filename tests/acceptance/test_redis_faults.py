@@ -45,6 +45,7 @@ class Place:
     """A Redis, and a driver and a worker who reach it over lines of their own."""
 
     def __init__(self, folder: Path) -> None:
+        self.log = folder / "worker.log"
         self.server = RestartableRedis(folder)
         self.to_worker = FaultyProxy(self.server.url)
         self.to_driver = FaultyProxy(self.server.url)
@@ -61,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("redis-faults")
     with contextlib.closing(Place(folder)) as place:
         options = ("--gpus", "0", "--slots", "2")
-        with running_worker(place.to_worker.url, folder / "worker.log", *options):
+        with running_worker(place.to_worker.url, place.log, *options):
             yield place
 
 
@@ -290,6 +291,10 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
         run.run(block)
     with pytest.raises(JournalBlocked):
         run.tuner().run()
+    eventually(lambda: "ends without an end in the journal: " in place.log.read_text(), BACK_S)
+    assert "Traceback" not in place.log.read_text()
+    listed = [line for line in mqtune_says("list").splitlines() if line.startswith(run.name)]
+    assert ["can't be read" in line for line in listed] == [True]
 
     client.xdel(journal, f"{last}-{last}")
     (mqtune_home() / run.name / JOURNAL_FILE).unlink()
