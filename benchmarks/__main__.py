@@ -19,10 +19,13 @@ from benchmarks.work import WORKLOADS
 def _names(known: dict[str, Any], text: str | None, what: str) -> list[Any]:
     if text is None:
         return list(known.values())
-    names = [name.strip().lower() for name in text.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"no {what} named {', '.join(unknown)}; there are {', '.join(known)}")
-    return [known[name] for name in names]
+    found: list[Any] = []
+    for asked in (name.strip().lower() for name in text.split(",")):
+        named = [each for name, each in known.items() if name == asked or name.startswith(f"{asked}/")]
+        if not named:
+            raise click.BadParameter(f"no {what} named {asked}; there are {', '.join(known)}")
+        found += named
+    return found
 
 
 def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:

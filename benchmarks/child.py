@@ -9,12 +9,16 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.measurement import Context, Skip, System, Variant
 from benchmarks.systems import SYSTEMS
+from benchmarks.work import WORKLOADS
 
 __all__ = ["find_variant", "main"]
+
+#: Of packages that are imported by another name than they are installed by.
+DISTRIBUTIONS: Final = {"sklearn": "scikit-learn"}
 
 
 def find_variant(system: System, workload: str, name: str) -> Variant:
@@ -22,10 +26,10 @@ def find_variant(system: System, workload: str, name: str) -> Variant:
     return next(variant for variant in system.variants[workload] if variant.name == name)
 
 
-def _versions(system: System) -> dict[str, str]:
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for package in system.packages:
-        distribution = package.replace("_", "-")
+    for package in packages:
+        distribution = DISTRIBUTIONS.get(package, package.replace("_", "-"))
         try:
             versions[distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -36,7 +40,8 @@ def _versions(system: System) -> dict[str, str]:
 
 def _measure(request: dict[str, Any]) -> dict[str, Any]:
     system = SYSTEMS[request["system"]]
-    missing = [package for package in system.packages if importlib.util.find_spec(package) is None]
+    packages = (*system.packages, *WORKLOADS[request["workload"]].packages)
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         return {"status": "skipped", "reason": f"{', '.join(missing)} not installed in {sys.executable}"}
     variant = find_variant(system, request["workload"], request["variant"])
@@ -45,7 +50,7 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
         figures = variant.measure(context)
     except Skip as skip:
         return {"status": "skipped", "reason": str(skip)}
-    return {"status": "ok", "figures": figures, "versions": _versions(system)}
+    return {"status": "ok", "figures": figures, "versions": _versions(packages)}
 
 
 def main() -> None:

@@ -6,12 +6,14 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Memory", "become_subreaper", "descendants", "end_descendants", "memory_of"]
+__all__ = ["Memory", "await_descendants", "become_subreaper", "descendants", "end_descendants", "memory_of"]
 
 PR_SET_CHILD_SUBREAPER: Final = 36
+LOOK_S: Final = 0.02
 
 
 class Memory(NamedTuple):
@@ -60,6 +62,15 @@ def memory_of(pids: list[int]) -> Memory:
             pss += int(fields["Pss"].split()[0])
             count += 1
     return Memory(rss * 1024 / 1e6, pss * 1024 / 1e6, count)
+
+
+def await_descendants(patience_s: float) -> None:
+    """Wait until nothing is left below this process, which must be a subreaper, for so long at most; reap what has ended."""
+    deadline = time.monotonic() + patience_s
+    while descendants(os.getpid()) and time.monotonic() < deadline:
+        _reap()
+        time.sleep(LOOK_S)
+    _reap()
 
 
 def end_descendants() -> list[str]:

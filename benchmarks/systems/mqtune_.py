@@ -24,6 +24,7 @@ from benchmarks.systems import (
     mqtune_start,
     mqtune_studies,
     syne_loop,
+    training,
 )
 from benchmarks.systems.mqtune_running import REUSED, SETTINGS, Observed, fifo, observing, pondering, run
 from benchmarks.watch import watcher
@@ -235,5 +236,6 @@ SYSTEM: Final = System(
                 deadline_s=900.0,
             ),
         ),
+        **training.variants("mqtune"),
     },
 )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks import bodies
 from benchmarks.measurement import Context, Figures, System, Variant
-from benchmarks.systems import optuna_quality, optuna_studies
+from benchmarks.systems import optuna_quality, optuna_studies, training
 from benchmarks.work import asha, memory, noop, start, stream
 
 __all__ = ["SYSTEM"]
@@ -267,5 +267,6 @@ SYSTEM: Final = System(
         "quality": optuna_quality.VARIANTS,
         "studies": optuna_studies.VARIANTS,
         "memory": (Variant(name="processes", settings=PROCESSES, measure=_memory),),
+        **training.variants("optuna"),
     },
 )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
-from benchmarks.systems import ray_quality
+from benchmarks.systems import ray_quality, training
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -234,5 +234,6 @@ SYSTEM: Final = System(
         ),
         "quality": ray_quality.VARIANTS,
         "memory": (Variant(name="fresh", settings=FRESH, measure=_memory, environment=NO_LOGGERS),),
+        **training.variants("ray"),
     },
 )

@@ -11,7 +11,7 @@ from typing import Any, Final
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
-from benchmarks.systems import syne_quality
+from benchmarks.systems import syne_quality, training
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -236,5 +236,6 @@ SYSTEM: Final = System(
         ),
         "quality": syne_quality.VARIANTS,
         "memory": (_best(_memory),),
+        **training.variants("syne"),
     },
 )

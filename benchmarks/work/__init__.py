@@ -24,6 +24,7 @@ from benchmarks.work import (
     stream,
     studies,
     syne_loop,
+    training,
 )
 from benchmarks.work.base import Figure, Workload
 
@@ -52,4 +53,4 @@ WORKLOADS: Final[dict[str, Workload]] = {
         limits,
         shares,
     )
-}
+} | training.WORKLOADS

@@ -52,13 +52,18 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One piece of work, its sizes (and small ones for a quick look), and its figures by name."""
+    """One piece of work, its sizes (and small ones for a quick look), and its figures by name.
+
+    Args:
+        packages: what it needs beside the system that is measured.
+    """
 
     name: str
     title: str
     sizes: Mapping[str, int]
     quick_sizes: Mapping[str, int]
     figures: Mapping[str, Figure]
+    packages: tuple[str, ...] = ()
 
 
 def percentiles(name: str, unit: str, samples: Sequence[float]) -> dict[str, float]:
