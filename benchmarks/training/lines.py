@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Line", "Settings", "append", "read_lines"]
+__all__ = ["FILE_NAME", "Line", "Settings", "append", "read_lines"]
 
 VARIABLE: Final = "BENCHMARKS_TRAINING"
 FILE_NAME: Final = "lines.jsonl"

@@ -1,20 +1,19 @@
-"""A network of scikit-learn, trained by partial_fit."""
+"""A network of scikit-learn, trained by partial_fit; its libraries are imported where they are used, in the function."""
 
 from __future__ import annotations
-
-from sklearn.datasets import load_digits
-from sklearn.metrics import log_loss
-from sklearn.neural_network import MLPClassifier
 
 from benchmarks.training.epochs import Config, Epochs
 
 TRAINED_ON = 1_400
 
-digits = load_digits()
-x = digits.data / 16
-
 
 def train(config: Config, epochs: Epochs) -> None:
+    from sklearn.datasets import load_digits
+    from sklearn.metrics import log_loss
+    from sklearn.neural_network import MLPClassifier
+
+    digits = load_digits()
+    x = digits.data / 16
     model = MLPClassifier((config["width"],), learning_rate_init=config["lr"], random_state=config["seed"])
     for _ in range(config["epochs"]):
         epochs.begin()
