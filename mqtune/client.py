@@ -30,7 +30,7 @@ from mqtune.core.events import (
     TrialStaged,
     decode_event,
 )
-from mqtune.core.keys import ExperimentKeys
+from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.core.machine import describe_process
 from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
@@ -571,7 +571,8 @@ class Client:
             ConfigurationError: there is none, or it has not begun.
         """
         found = ExperimentHandle(self._broker, name)
-        if found.state() is None:
+        # A text that names no experiment may not even be one that Redis takes for a key.
+        if not is_name(name) or found.state() is None:
             raise ConfigurationError(self._broker.unknown(name))
         return found
 

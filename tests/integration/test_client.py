@@ -368,6 +368,15 @@ def test_an_experiment_that_is_gone_is_a_clear_error(experiment: ExperimentHandl
         experiment.trial("0001").pause()
 
 
+@pytest.mark.parametrize("name", ["", "\ud800", "a/b", "*"])
+def test_what_can_not_be_a_name_is_the_name_of_no_experiment(redis_server: EmbeddedServer, name: str) -> None:
+    with (
+        mqtune.Client(redis_server.url) as client,
+        pytest.raises(ConfigurationError, match=re.escape(f"there is no experiment {name!r} on ")),
+    ):
+        client.experiment(name)
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_an_entry_that_is_not_an_event_is_named_and_hides_no_other_experiment(
     redis_server: EmbeddedServer, redis_client: Any, driver: AnsweringDriver, *, is_first: bool
