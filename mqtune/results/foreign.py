@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,11 +77,15 @@ def write_foreign(foreign: Foreign, folder: Path) -> Results:
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(f"{foreign.name} has a value that can't be kept: {error}") from error
     folder.mkdir(parents=True)
-    copy = JournalFile(folder / JOURNAL_FILE)
-    copy.begin(entries)
-    copy.close()
-    results = Results.load(folder)
-    results.save()
+    try:
+        with contextlib.closing(JournalFile(folder / JOURNAL_FILE)) as copy:
+            copy.begin(entries)
+        results = Results.load(folder)
+        results.save()
+    except BaseException:
+        # A part of it would be taken for an experiment that is there already.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return results
 
 

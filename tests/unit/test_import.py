@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_a_folder_of_ray_tunes_is_imported_with_what_became_of_each_trial(tmp_pa
     assert done.attempts[0].host == "node1"
     assert (results.experiment.outcome, results.best.id) == ("finished", done.id)
     assert "finished" in run("list")
+
+
+def test_what_could_not_be_written_can_be_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, save = str(ray_folder(tmp_path)), Results.save
+
+    def fail(_: Results) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Results, "save", fail)
+    assert CliRunner().invoke(group, ["import", given, "--mode", "min"]).exit_code
+    monkeypatch.setattr(Results, "save", save)
+
+    assert run("import", given, "--mode", "min").startswith("train-fn: 3 trials")
 
 
 def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
