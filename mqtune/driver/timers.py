@@ -104,6 +104,8 @@ class DriverTimers:
                 _Timer(_RECONCILE_PART_S, self._reconcile, now),
             ]
         self._room = RoomWatch()
+        #: Whether the server has been full since attempts were looked for that nobody has.
+        self._was_full = False
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
         #: How many bytes the journal may have, as far as the server knows it from this driver.
         self._most_bytes: int | None = None
@@ -149,6 +151,7 @@ class DriverTimers:
     def _keep_lock(self) -> None:
         # Before the lock, which tells others why nothing starts.
         self._room.look(self._journal.room())
+        self._was_full |= bool(self._room.why)
         self._restorer.lock(self._owner, LOCK_S)
         self._most_bytes = self._journal.most_bytes
         self._journal_room.look(self._journal.budget)
@@ -230,17 +233,19 @@ class DriverTimers:
     def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
         """Publish attempts again that neither a queue nor a worker holds; a broker may lose a message that a worker has just taken.
 
-        An earlier driver may also have died before it published them, and a queue may be that of slots that nobody offers.
+        An earlier driver may also have died before it published them, a queue may be that of slots that nobody offers, and a full server
+        takes none.
         """
-        if self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
+        if self._room.why or self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
             return
+        was_full, self._was_full = self._was_full, False
         unclaimed = self._journal.unclaimed(older_than_s)
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
         trials = [trial for id_ in unclaimed if (trial := self._experiment.trials.get(id_)) is not None]
         lost = [trial for trial in trials if (trial.id, trial.attempt.number) not in queued]
-        for trial in lost if older_than_s else ():
+        for trial in lost if older_than_s and not was_full else ():
             logger.warning(
                 "trial %s attempt %d: nobody has taken it; publishing it again", trial.id, trial.attempt.number
             )

@@ -59,6 +59,7 @@ from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
 from mqtune.journal.copy import JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.room import Room
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO
@@ -1140,6 +1141,33 @@ def test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not(wo
     clock.now += UNCLAIMED_S
     driver.step(0)
     assert world.fleet.published == [lost]
+
+
+def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_nobody_is_blamed(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = [Room(used=2, most=1)]
+    driver = world.driver()
+    monkeypatch.setattr(driver._journal, "room", lambda: room[0])
+    driver.step(0)
+    refused = world.fleet.queue.pop(2)
+    world.fleet.published.clear()
+    for _ in range(3):
+        clock.now += UNCLAIMED_S
+        driver.step(0)
+    assert world.fleet.published == []
+
+    room[0] = Room(used=0, most=0)
+    for _ in range(2):
+        clock.now += UNCLAIMED_S
+        driver.step(0)
+
+    assert world.fleet.published == [refused]
+    assert "nobody has taken it" not in caplog.text
+    world.fleet.queue.remove(refused)
+    clock.now += UNCLAIMED_S
+    driver.step(0)
+    assert "nobody has taken it" in caplog.text
 
 
 def test_an_attempt_that_a_worker_holds_is_not_published_again_until_that_runs_out(world: World, clock: Clock) -> None:
