@@ -20,7 +20,7 @@ from mqtune.trainable.spec import TrainableSpec
 CORES = len(psutil.Process().cpu_affinity() or ()) if psutil.LINUX else 0
 SPEC = TrainableSpec("train", module="reused_function")
 CODE = """
-import builtins, ctypes, gc, os, random, resource, signal, socket, subprocess, sys, threading, time
+import builtins, ctypes, gc, locale, numpy, os, random, resource, signal, socket, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import mqtune
@@ -28,10 +28,20 @@ import mqtune
 seen = []
 kept = []
 
+def state():
+    return repr([
+        os.getcwd(), sorted(os.environ.items()), type(os.environ), [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGALRM)],
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getitimer(signal.ITIMER_REAL), os.umask(0o022),
+        resource.getrlimit(resource.RLIMIT_CORE), sys.gettrace(), sys.getprofile(), sys.getrecursionlimit(), gc.isenabled(),
+        gc.get_threshold(), locale.setlocale(locale.LC_ALL), numpy.geterr(), numpy.get_printoptions(), id(sys.stdout),
+        [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")],
+    ])
+
 def train(config):
     seen.append(config["lr"])
     print(f"trial {mqtune.get_context().trial}")
     row = {"lr": config["lr"], "seen": len(seen), "pid": os.getpid(), "cwd": os.getcwd(), "random": random.random()}
+    row["state"] = state() if config.get("tells") else ""
     row["folder"] = str(mqtune.get_context().folder)
     mqtune.report(row)
     for _ in range(config["steps"] - 1):
@@ -124,14 +134,25 @@ def close_everything(config):
 def replace_output(config):
     sys.stdout = sys.__stderr__
 
+def close_stdout(config):
+    sys.stdout.close()
+
 def change_directory(config):
     os.chdir("/")
 
-def set_a_variable(config):
+def set_variables(config):
     os.environ["OMP_NUM_THREADS"] = "37"
+    os.environ["PATH"] = "/nowhere"
+    del os.environ["HOME"]
 
-def set_a_variable_as_torch_does(config):
-    os.environ["CUDA_MODULE_LOADING"] = "LAZY"
+def replace_the_environment(config):
+    os.environ = {"NEW": "1"}
+
+def import_what_sets(config):
+    import imported_setting
+    mqtune.report({"set": [os.environ.get("BY_IMPORT"), os.environ.get("BY_TRIAL"), sys.getrecursionlimit()]})
+    os.environ["BY_IMPORT"] = os.environ["BY_TRIAL"] = "by the trial"
+    sys.setrecursionlimit(2345)
 
 def ignore_sigterm(config):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -149,10 +170,12 @@ def set_the_umask(config):
     os.umask(0o077)
 
 def limit_memory(config):
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else hard, hard))
 
-def be_nice(config):
-    os.nice(1)
+
+def disable_what_collects(config):
+    gc.set_threshold(0)
 
 def have_one_core(config):
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -165,6 +188,13 @@ def recurse_deeper(config):
 
 def disable_collection(config):
     gc.disable()
+
+def set_a_locale(config):
+    locale.setlocale(locale.LC_ALL, "C.UTF-8")
+
+def set_what_numpy_does(config):
+    numpy.seterr(all="raise")
+    numpy.set_printoptions(precision=2)
 
 def replace_sleep(config):
     time.sleep = lambda seconds: None
@@ -208,6 +238,11 @@ def break_the_device(config):
     Torch.cuda.synchronize = synchronize
     sys.modules["torch"] = Torch
 """
+SETTING = """
+import os, sys
+os.environ["BY_IMPORT"] = "by the import"
+sys.setrecursionlimit(1234)
+"""
 # A folder: a file might still be open when the stop comes.
 SLOW = """
 import pathlib, time
@@ -220,6 +255,7 @@ time.sleep(30)
 def slot(tmp_path: Path) -> Iterator[Slot]:
     with contextlib.closing(Slot(tmp_path, "fork", SPEC, CODE)) as slot:
         (slot.code / "imported_slowly.py").write_text(SLOW)
+        (slot.code / "imported_setting.py").write_text(SETTING)
         yield slot
 
 
@@ -305,7 +341,6 @@ def test_a_stop_that_comes_after_the_end_does_not_touch_the_next_trial(slot: Slo
         "leave_by_sys_exit",
         "leave_a_thread_that_ends",
         "leave_a_pipe",
-        "set_a_variable_as_torch_does",
         "start_a_child_that_ends",
     ],
 )
@@ -317,6 +352,53 @@ def test_what_disturbs_nobody_keeps_no_process_from_going_on(slot: Slot, do: str
 
 
 @pytest.mark.parametrize(
+    "do",
+    [
+        "change_directory",
+        "set_variables",
+        "replace_the_environment",
+        "ignore_sigterm",
+        "take_the_stop_signal",
+        "block_signals",
+        "set_an_alarm",
+        "set_the_umask",
+        "limit_memory",
+        "replace_output",
+        "trace_calls",
+        "recurse_deeper",
+        "disable_collection",
+        "disable_what_collects",
+        "set_a_locale",
+        "set_what_numpy_does",
+        pytest.param("have_one_core", marks=pytest.mark.skipif(CORES < 2, reason="there is no core to leave out")),
+    ],
+)
+def test_what_a_trial_has_changed_is_put_back_for_the_next_one(slot: Slot, do: str) -> None:
+    first, second = slot.run(do=do, tells=True), slot.run(tells=True)
+
+    assert (first.end()["end"], first.left, first.errors()) == ("completed", "", "")
+    assert second.pid == first.pid
+    assert second.values("state") == first.values("state")
+    assert second.output() == "trial t2\n"
+
+
+def test_a_process_that_took_the_stop_signal_can_be_stopped_in_its_next_trial(slot: Slot) -> None:
+    first = slot.run(do="take_the_stop_signal")
+    second = slot.start(do="sleep")
+    eventually(lambda: len(second.reports()) == 2)
+    second.tell(STOP)
+
+    assert (second.ended().end()["end"], second.pid) == ("stopped", first.pid)
+
+
+def test_what_a_module_sets_when_it_is_imported_stays_with_it_and_what_the_trial_sets_does_not(slot: Slot) -> None:
+    trials = [slot.run(do="import_what_sets") for _ in range(3)]
+
+    assert len({one.pid for one in trials}) == 1
+    assert [one.reports()[1]["set"] for one in trials] == [["by the import", None, 1234]] * 3
+
+
+@pytest.mark.parametrize(
     ("do", "why"),
     [
         ("leave_a_thread", "it has left the threads forgotten"),
@@ -325,24 +407,7 @@ def test_what_disturbs_nobody_keeps_no_process_from_going_on(slot: Slot, do: str
         ("leave_a_socket", "it has left open socket:["),
         ("close_output", "it has closed or replaced the descriptors 1"),
         ("redirect_output", "it has closed or replaced the descriptors 1"),
-        ("replace_output", "it has replaced sys.stdout"),
-        ("change_directory", "it has changed the working directory"),
-        ("set_a_variable", "it has changed the environment's OMP_NUM_THREADS"),
-        ("ignore_sigterm", "it has changed the handlers of SIGTERM"),
-        ("take_the_stop_signal", "it has changed the handlers of SIGUSR2"),
-        ("block_signals", "it has changed the signals that are blocked"),
-        ("set_an_alarm", "it has changed a timer"),
-        ("set_the_umask", "it has changed the umask"),
-        ("limit_memory", "it has changed the limits of its resources"),
-        ("be_nice", "it has changed its priority"),
-        pytest.param(
-            "have_one_core",
-            "it has changed its cores",
-            marks=pytest.mark.skipif(CORES < 2, reason="there is no core to leave out"),
-        ),
-        ("trace_calls", "it has changed the tracing of calls"),
-        ("recurse_deeper", "it has changed the recursion limit"),
-        ("disable_collection", "it has changed the collection of garbage"),
+        ("close_stdout", "it has changed sys.stdout"),
         ("replace_sleep", "it has replaced time.sleep"),
         ("replace_what_is_needed", "what it has left can't be seen: TypeError"),
         ("replace_report", "it has replaced mqtune.trainable.reporting.report"),
@@ -357,7 +422,7 @@ def test_a_process_that_was_changed_does_not_stay_and_its_attempt_says_why(slot:
 
     assert (first.end()["end"], len(first.reports())) == ("completed", 1)
     assert first.left.startswith(why.format(folder=slot.folder)), first.left
-    assert first.left in first.errors() or "descriptors" in why or "sys.stdout" in why
+    assert first.left in first.errors() or "descriptors" in why
     assert second.pid != first.pid
     assert not psutil.pid_exists(first.pid)
     assert second.values("seen") == [1]

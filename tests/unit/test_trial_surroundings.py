@@ -1,63 +1,87 @@
-"""What a trial has changed in its process, as the process sees it, without a trial."""
+"""What a trial has changed in its process, as the process sees it and puts it back, without a trial."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
-ENVIRONMENT = """
-import os
+BEGIN = """
+import os, signal, sys, types
 from mqtune.trainable.process.surroundings import Surroundings
-
+"""
+ENVIRONMENT = """
 os.environ.update(KEPT="1", CHANGED="1", LEFT_OUT="1")
-found = Surroundings()
-assert found.changes() == ""
+before, found = dict(os.environ), Surroundings()
+assert found.put_back() == ""
 os.environ["KEPT"] = "1"
 os.environ["CHANGED"] = "2"
 os.environ["NEW\\udcff"] = "1"
-os.environ["CUDA_MODULE_LOADING"] = "LAZY"
 del os.environ["LEFT_OUT"]
-print(found.changes())
+print(found.put_back(), os.environ == before, os.system("test $CHANGED$LEFT_OUT = 11"))
 """
-
 REPLACED = """
-import os
-from mqtune.trainable.process.surroundings import Surroundings
-
-found = Surroundings()
+before, kept, found = dict(os.environ), os.environ, Surroundings()
 os.environ = dict(os.environ)
-assert found.changes() == ""
 os.environ["NEW"] = "1"
-print(found.changes())
+print(found.put_back(), os.environ is kept, kept == before)
 """
-
 HANDLERS = """
-import signal
-from mqtune.trainable.process.surroundings import Surroundings
-
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 found = Surroundings()
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-assert found.changes() == ""
 signal.signal(signal.SIGTERM, lambda *_: None)
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-print(found.changes())
+print(found.put_back(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP))
+"""
+#: As a library that is imported by its first trial, whose threads between operators can be set once.
+LIBRARY = """
+found = Surroundings()
+import torch
+torch.set_default_dtype("half")
+torch.set_num_threads(7)
+print(found.put_back(), torch.get_default_dtype(), torch.get_num_threads())
+torch.set_num_interop_threads(1)
+print(found.put_back())
+"""
+TORCH = """
+values = {"default_dtype": "float", "num_threads": 2, "num_interop_threads": 2}
+
+def __getattr__(name):
+    what, _, setting = name.partition("_")
+    if setting not in values:
+        raise AttributeError(name)
+    return (lambda: values[setting]) if what == "get" else lambda value: values.update({setting: value})
+
+def set_num_interop_threads(value):
+    if values["num_interop_threads"] != 2:
+        raise RuntimeError("it can be set once")
+    values["num_interop_threads"] = value
 """
 
 
-def said(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+def said(script: str, folder: Path) -> str:
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r})\n{BEGIN}{script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
 
-def test_each_variable_with_another_value_is_named_but_for_those_of_libraries() -> None:
-    assert said(ENVIRONMENT) == r"it has changed the environment's CHANGED, LEFT_OUT, NEW\udcff"
+def test_each_variable_gets_back_its_value_for_children_too(tmp_path: Path) -> None:
+    assert said(ENVIRONMENT, tmp_path) == "True 0"
 
 
-def test_an_environment_that_was_replaced_counts_by_its_content() -> None:
-    assert said(REPLACED) == "it has changed the environment's NEW"
+def test_an_environment_that_was_replaced_is_put_back(tmp_path: Path) -> None:
+    assert said(REPLACED, tmp_path) == "True True"
 
 
-def test_handlers_of_signals_are_named() -> None:
-    assert said(HANDLERS) == "it has changed the handlers of SIGHUP, SIGTERM"
+def test_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
+    assert said(HANDLERS, tmp_path) == "0 0"
+
+
+def test_settings_of_a_library_are_put_back_to_those_behind_its_import_or_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
+
+    assert said(LIBRARY, tmp_path).splitlines() == [
+        "float 2",
+        "it has changed the settings torch.get_num_interop_threads",
+    ]

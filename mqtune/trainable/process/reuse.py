@@ -188,9 +188,9 @@ class _Calls:
         run_function(self._function, self._session)
 
     def left(self) -> str:
-        """Return what the attempt has left that keeps the process from another one; empty for nothing."""
+        """Put back what the attempt has changed, and return what it has left that keeps the process from another one; empty for nothing."""
         try:
-            found = self._surroundings.changes()
+            found = self._surroundings.put_back()
         except Exception as error:  # noqa: BLE001 - a trial may have replaced what this calls
             found = f"what it has left can't be seen: {type(error).__name__}: {error}"
         broken = "it was stopped in the middle of an import" if self._session.broke_import else ""
@@ -210,7 +210,6 @@ class _Life:
 
     _session: ReusableSession
     _runs: _Instance | _Calls
-    _has_handler: bool
 
     def __init__(self, channel: Channel, load: Callable[[], Loaded], code_root: Path) -> None:
         self.stays = self._is_well = False
@@ -303,7 +302,7 @@ class _Life:
 
     def _finish(self, error: BaseException | None) -> None:
         # From here on a late stop changes nothing.
-        self._has_handler = signal.signal(STOP_SIGNAL, signal.SIG_IGN) == self._session.tell
+        signal.signal(STOP_SIGNAL, signal.SIG_IGN)
         self._is_well = _is_well(error)
         if self._is_well:
             _release(error)
@@ -314,7 +313,7 @@ class _Life:
 
     def _decide(self) -> None:
         """Find out whether the process may stay: what the attempt has left, and, as the zygote sees it, which processes."""
-        left = self._runs.left() if self._has_handler else f"it has changed the handlers of {STOP_SIGNAL.name}"
+        left = self._runs.left()
         self._note_files()
         is_over = isinstance(self._runs, _Calls)
         if is_over:
