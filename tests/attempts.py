@@ -79,6 +79,7 @@ def start_message(**fields: Any) -> StartMessage:
         "folder": "",
         "working_dir": "",
         "reuse": False,
+        "definition": b"",
         "options": {"metric": "loss"},
         **fields,  # type: ignore[typeddict-item]
     }

@@ -32,7 +32,7 @@ class Slot:
         self.code.mkdir()
         (self.code / f"{spec.module}.py").write_text(code)
         (self.code / "imported_late.py").write_text("")
-        self.zygote = ZygoteHandle(ZygoteKey(spec, self.code, start_method, b"e"), {}, folder / "zygote.log")
+        self.zygote = ZygoteHandle(ZygoteKey(spec, self.code, start_method, reuse=True), {}, folder / "zygote.log")
         self.zygote.wait_ready(30)
         self.attempts: list[Attempt] = []
         self.is_closed = False

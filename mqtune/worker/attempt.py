@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.clock import Clock
-from mqtune.core.codec import decode_value
+from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
@@ -172,6 +173,10 @@ class AttemptRun:
         self.claim = claim
         self.definition = definition
         self._reuses = bool(definition.get("reuse"))
+        #: What a process is kept for: no trial of another experiment, or with other settings, gets it.
+        self._reused_for = b""
+        if self._reuses:
+            self._reused_for = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
         #: What it uses of its machine.
         self.meter = UsageMeter()
         #: The number of its slot, and that one's devices; -1 and empty until it has one.
@@ -491,6 +496,7 @@ class AttemptRun:
             "folder": str(folder),
             "working_dir": str(self._working_dir or ""),
             "reuse": reuse,
+            "definition": self._reused_for,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 

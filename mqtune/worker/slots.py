@@ -382,12 +382,12 @@ class ZygoteFinder:
         manifest: Path | None,
         folder: Path | None,
     ) -> ZygoteKey:
-        """Return the key of an experiment's zygotes; it has all of the definition in it, and is made once for that."""
+        """Return the key of an experiment's zygotes; it is made once for a definition."""
         places = code_root, manifest, folder
         known = self._keys.get(experiment)
         if known is not None and known[0] is definition and known[1] == places:
             return known[2]
-        key = ZygoteKey.of(experiment, definition, *places)
+        key = ZygoteKey.of(definition, *places)
         self._keys = dict([*self._keys.items(), (experiment, (definition, places, key))][-REMEMBERED_KEYS:])
         return key
 
@@ -435,7 +435,7 @@ class ZygoteFinder:
         """
         if not definition.get("bundle"):
             manifest = self._manifests.of(experiment, definition, self._code_root)
-            key = ZygoteKey.of(experiment, definition, self._code_root, manifest)
+            key = ZygoteKey.of(definition, self._code_root, manifest)
             for slot in slots:
                 slot.zygotes.leave(slot.zygotes.use(key, lambda: None, slot.late_imports.of(key.spec)))
 

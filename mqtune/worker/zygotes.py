@@ -135,7 +135,7 @@ class ImportFailed(Exception):
 class ZygoteKey:
     """Identifies the trials that one zygote can run.
 
-    ``reuse`` is the experiment and its definition if processes are kept for further trials of it, and empty otherwise. ``code`` is
+    ``reuse`` says that processes are kept for further trials of the same experiment. ``code`` is
     the name of the manifest, which is a hash of its content: the same for experiments with the same code. ``folder`` is where trials
     run, None for the worker's own.
     """
@@ -143,7 +143,7 @@ class ZygoteKey:
     spec: TrainableSpec
     code_root: Path
     start_method: str
-    reuse: bytes = b""
+    reuse: bool = False
     code: str = ""
     manifest: Path | None = field(default=None, compare=False)
     folder: Path | None = field(default=None, compare=False)
@@ -151,12 +151,11 @@ class ZygoteKey:
     @property
     def keeps_process(self) -> bool:
         """Whether a process that has run a trial may run another one: a script's, beside which each script is a process of its own."""
-        return bool(self.reuse) or self.spec.kind == "script"
+        return self.reuse or self.spec.kind == "script"
 
     @classmethod
     def of(
         cls,
-        experiment: str,
         definition: Mapping[str, Any],
         code_root: Path,
         manifest: Path | None = None,
@@ -164,11 +163,11 @@ class ZygoteKey:
     ) -> ZygoteKey:
         """Return the key for the trials of an experiment."""
         spec = TrainableSpec.decode(definition["trainable"])
-        reuse = encode_value([experiment, dict(definition)]) if definition.get("reuse") else b""
         start_method = definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        return cls(spec, code_root, start_method, reuse, "" if manifest is None else manifest.name, manifest, folder)
+        code = "" if manifest is None else manifest.name
+        return cls(spec, code_root, start_method, bool(definition.get("reuse")), code, manifest, folder)
 
 
 class ZygoteHandle:

@@ -35,15 +35,15 @@ ENDLESS = 100_000
 #: What a trial of a function does to its process, and what its attempt then says of that.
 DEEDS = {
     "exit": "it has ended",
-    "chdir": "it has changed the working directory",
     "close output": "it has closed or replaced the descriptors 1",
-    "ignore SIGTERM": "it has changed the handlers of SIGTERM",
     "thread": "it has left the threads reporter",
     "file": "it has left open ",
     "daemon": "it has left processes",
 }
+#: And what is put back.
+PUT_BACK = ("chdir", "ignore SIGTERM")
 SPACE = {
-    "do": mqtune.choice(["", "fail", "refuse", *DEEDS]),
+    "do": mqtune.choice(["", "fail", "refuse", *DEEDS, *PUT_BACK]),
     "lr": mqtune.uniform(0, 100),
     "steps": mqtune.randint(1, ENDLESS + 1),
     "step_s": mqtune.uniform(0, 1),
@@ -297,6 +297,8 @@ def test_a_process_that_a_trial_has_changed_is_replaced_and_the_record_says_why(
         assert set(functions.values(bad)) - {-1e9} == {-2.0, -4.0, -6.0}
         assert functions.values(after) == [-3.0, -6.0, -9.0]
 
+    assert len(pids([functions.run(do=do) for do in PUT_BACK] + [after])) == 1
+
     folder = functions.tuner.results().folder
     shown = CliRunner().invoke(group, ["show", str(folder), bad.id]).output
     assert "the process of attempt 1 took no other trial: it has left processes" in " ".join(shown.split())
@@ -319,10 +321,17 @@ def test_a_process_goes_on_after_trials_that_were_stopped_paused_or_abandoned(
 
 
 @pytest.mark.usefixtures("worker")
-def test_two_experiments_in_one_slot_have_processes_of_their_own(new_bench: Callable[..., Bench]):
+def test_two_experiments_in_one_slot_have_processes_of_their_own_and_import_once(new_bench: Callable[..., Bench]):
     one, other = (new_bench(tuned=reuses) for _ in range(2))
-    trials = [(one.run(lr=float(lr)), other.run(lr=10.0 * lr)) for lr in range(1, 5)]
+    trials, zygotes = [], set()
+    for lr in range(1, 5):
+        mine = one.run(lr=float(lr))
+        zygotes.add(psutil.Process(mine.attempt.pid).ppid())
+        theirs = other.run(lr=10.0 * lr)
+        zygotes.add(psutil.Process(theirs.attempt.pid).ppid())
+        trials.append((mine, theirs))
 
+    assert len(zygotes) == 1
     for lr, (mine, theirs) in enumerate(trials, 1):
         assert mine.attempt.pid != theirs.attempt.pid
         assert one.values(mine) == [-lr, -2 * lr, -3 * lr]

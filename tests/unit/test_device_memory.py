@@ -374,7 +374,7 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     other.end()
     assert not watched.quarantine.devices, "what is in use is the process that stays"
 
-    key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", b"reused")
+    key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", reuse=True)
     monkeypatch.setattr(zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0, users=0)))
     slots[0].zygotes.leave(slots[0].zygotes.use(key, lambda: None))
     slots[0].zygotes.drop_all()

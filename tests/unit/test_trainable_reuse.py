@@ -421,6 +421,16 @@ def test_a_process_that_is_dropped_cleans_up_and_the_next_trial_has_a_fresh_one(
     assert slot.log() == ["setup", "cleanup of t1", "setup"]
 
 
+def test_a_process_that_waits_makes_way_for_a_trial_of_another_definition(slot: Slot) -> None:
+    first = slot.run(hangs_in_cleanup=True)
+    other = slot.start(message={"definition": b"other"}).ended()
+    same = slot.start(message={"definition": b"other"}).ended()
+
+    assert not psutil.pid_exists(first.pid)
+    assert other.pids == same.pids == [other.pid]
+    assert (other.errors(), slot.log()[:3]) == ("", ["setup", "cleanup of t1", "setup"])
+
+
 def test_a_process_that_waits_goes_with_its_zygote_even_if_its_cleanup_hangs(slot: Slot) -> None:
     waiting = psutil.Process(slot.run(hangs_in_cleanup=True).pid)
     began = time.monotonic()
@@ -475,7 +485,7 @@ def test_an_instance_takes_no_other_config_unless_it_says_so() -> None:
     assert Fixed().reset_config({}) is False
 
 
-def test_the_definition_says_whether_processes_are_reused_and_another_experiment_has_others() -> None:
+def test_the_definition_says_whether_processes_are_reused_and_experiments_with_the_same_code_share_an_import() -> None:
     definitions = []
     for reuse in (True, False):
         tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=reuse), seed=1)
@@ -483,12 +493,8 @@ def test_the_definition_says_whether_processes_are_reused_and_another_experiment
         tuner.close()
     assert [definition["reuse"] for definition in definitions] == [True, False]
 
-    def keys(experiment: str) -> list[ZygoteKey]:
-        return [ZygoteKey.of(experiment, definition, Path("/code")) for definition in definitions]
-
-    reused, fresh = zip(keys("a"), keys("b"), strict=True)
-    assert reused[0] != reused[1]
-    assert fresh[0] == fresh[1]
+    reused, fresh = (ZygoteKey.of(definition, Path("/code")) for definition in definitions)
+    assert reused == ZygoteKey.of({**definitions[0], "name": "other"}, Path("/code")) != fresh
 
 
 def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(forking: Slot) -> None:

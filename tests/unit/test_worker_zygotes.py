@@ -60,7 +60,7 @@ class World:
     def wait(self) -> None:
         self.waits += 1
 
-    def use(self, name: str, *, size_mb: int = 0, leaves: bool = True, reuse: bytes = b"") -> Any:
+    def use(self, name: str, *, size_mb: int = 0, leaves: bool = True, reuse: bool = False) -> Any:
         """Have a trial of a trainable begin in the slot, and end."""
         self.now += 1
         key = ZygoteKey(TrainableSpec(name, module="m"), Path("/code"), "fork", reuse)
@@ -164,7 +164,7 @@ def test_the_last_one_is_idle_from_the_end_of_its_trial_on(world: World) -> None
 def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_device(world: World) -> None:
     empty: list[Any] = []
     world.kept = KeptZygotes({}, Path("/log"), most_bytes=1e9, on_empty=empty.append)
-    reused = world.use("one", reuse=b"experiment")
+    reused = world.use("one", reuse=True)
     world.use("two")
     three = world.use("three", leaves=False)
 
@@ -176,7 +176,7 @@ def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_
 
 
 def test_one_that_still_imports_is_not_asked_for_a_process_that_it_keeps(world: World) -> None:
-    importing = world.use("one", reuse=b"experiment")
+    importing = world.use("one", reuse=True)
     importing.is_ready = False
 
     world.kept.make_way(None)

@@ -25,7 +25,7 @@ class StartMessage(TypedDict):
     ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with. ``checkpoint`` is the id of the checkpoint to
     start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis and still exists; ``store`` is the URL of the
     experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
-    run several attempts.
+    run several attempts: those that have the same ``definition``, which stands for the experiment and all that defines it.
     """
 
     config: Config
@@ -44,6 +44,7 @@ class StartMessage(TypedDict):
     folder: str
     working_dir: str
     reuse: bool
+    definition: bytes
     options: Mapping[str, object]
 
 

@@ -37,6 +37,7 @@ _MESSAGE: Final = {
     "folder": "",
     "working_dir": "",
     "reuse": False,
+    "definition": b"",
     "options": {},
 }
 

@@ -157,6 +157,8 @@ class Zygote:
         #: The trial's process; or, once its trial has ended, the same process, which waits to be reused.
         self._process: _Process | None = None
         self._reusable = self._waits = False
+        #: What its trials have in common.
+        self._definition = b""
         #: What its trial has left that keeps it from running another one; empty for nothing.
         self._left = ""
         #: The start message that a process that waited for reuse has got and not taken yet.
@@ -378,12 +380,14 @@ class Zygote:
         return True
 
     def _start(self, message: Message, fds: list[int]) -> None:
+        if message["definition"] != self._definition:
+            self._drop_waiting()
         if self._process is not None:
             process, self._waits = self._process, False
             self._given = message, fds
         else:
             process = self._process = self._take_spare()
-            self._reusable = message["reuse"]
+            self._reusable, self._definition = message["reuse"], message["definition"]
             if process.pidfd is not None:
                 self._poll.register(process.pidfd, select.POLLIN)
         # First, so that the worker knows which process to kill if this one dies while the trial is running already.
