@@ -82,7 +82,7 @@ class Connects:
         self.count = 0
         self._follows = follows
         #: The connections that were opened, but for those that were closed for want of use.
-        self._open: set[Any] = set()
+        self._open: set[object] = set()
         self._server = b""
 
     def __call__(self, connection: Any) -> None:
@@ -96,7 +96,7 @@ class Connects:
         self._server = server
         self._open.add(connection)
 
-    def closes(self, connection: Any) -> None:
+    def closes(self, connection: redis.Connection) -> None:
         """Note that a connection is closed for want of use, unless it has broken."""
         with contextlib.suppress(redis.RedisError, OSError):
             # A socket that has something to read, unasked, has come to its end.
@@ -314,7 +314,7 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
         BrokerTooOld: the server is older than OLDEST_VERSION.
     """
     client = open_client(url, connect_timeout_s=timeout_s, role=role)
-    outcome: list[Mapping[str, Any] | BaseException] = []
+    outcome: list[Mapping[str, object] | BaseException] = []
     # A thread, because neither name resolution nor a peer that sends single bytes obeys a socket timeout.
     prober = threading.Thread(target=_probe, args=(client, url, outcome), name="mqtune-connect", daemon=True)
     prober.start()
@@ -505,10 +505,10 @@ def _check_options(url: str, address: dict[str, Any], *, is_tls: bool) -> None:
             raise ConfigurationError(f"the broker URL {redact(url)}: ssl_cert_reqs must be required, optional or none")
 
 
-def _probe(client: RedisClient, url: str, outcome: list[Mapping[str, Any] | BaseException]) -> None:
+def _probe(client: RedisClient, url: str, outcome: list[Mapping[str, object] | BaseException]) -> None:
     try:
         client.ping()
-        info: Mapping[str, Any] = {}
+        info: Mapping[str, object] = {}
         with contextlib.suppress(redis.exceptions.NoPermissionError):
             info = client.info()
         _check_version(info, url)
@@ -594,7 +594,7 @@ def _without_password(text: str, url: str) -> str:
     return text.rstrip(".")
 
 
-def _check_version(info: Mapping[str, Any], url: str) -> None:
+def _check_version(info: Mapping[str, object], url: str) -> None:
     version = str(info.get("redis_version", ""))
     found = re.match(r"(\d+)\.(\d+)", version)
     if found and (int(found[1]), int(found[2])) < OLDEST_VERSION:
@@ -604,7 +604,7 @@ def _check_version(info: Mapping[str, Any], url: str) -> None:
         )
 
 
-def _check_mode(info: Mapping[str, Any], url: str) -> None:
+def _check_mode(info: Mapping[str, object], url: str) -> None:
     # Valkey may be told to call it otherwise.
     match info.get("redis_mode") or info.get("server_mode"):
         case "sentinel":

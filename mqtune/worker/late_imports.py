@@ -8,12 +8,12 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.trainable.process.late_imports import Batch, check_batches
@@ -132,7 +132,7 @@ class LateImports:
                 draft.replace(self._path)
 
 
-def _decoded(values: Any) -> _Known:
+def _decoded(values: tuple[Mapping[str, Sequence[tuple[str, str]]], Sequence[str]]) -> _Known:
     modules, refused = values
     check_batches([({**dict(changes)}, [name]) for name, changes in modules.items()])
     tried = {name: tuple((variable, value) for variable, value in changes) for name, changes in modules.items()}

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mqtune.trainable.process.descendants import own_children
 
@@ -32,7 +32,7 @@ _FORK_SAFE_POOL: Final = re.compile(r"openblas[^/]*\.so", re.IGNORECASE)
 Batch = tuple[Mapping[str, str], Sequence[str]]
 
 
-def check_batches(said: Any) -> None:
+def check_batches(said: Iterable[tuple[object, object]]) -> None:
     """Raise a TypeError or ValueError unless these are batches, which user code may have written or changed."""
     for changes, modules in said:
         if type(changes) is not dict or type(modules) is not list:
@@ -142,7 +142,7 @@ class _Footprint(NamedTuple):
     native_threads: int
     children: frozenset[int]
     files: frozenset[tuple[int, str]]
-    handlers: tuple[Any, ...]
+    handlers: tuple[object, ...]
     folder: str
 
 

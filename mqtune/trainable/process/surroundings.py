@@ -19,15 +19,21 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from time import monotonic, sleep
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.trainable import reporting
 from mqtune.trainable.process.protocol import KEPT_BYTES, STOP_SIGNAL
 from mqtune.trainable.process.signals import handler_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    TraceFunction = Callable[[FrameType, str, object], "TraceFunction | None"]
+    ProfileFunction = Callable[[FrameType, str, object], object]
 
 #: The stop signal has a handler for each trial; SIGCHLD has one of torch's once that has loaded data in processes, which disturbs
 #: nobody; the last two can't have any.
@@ -77,7 +83,7 @@ _BYTES_PER_GB: Final = 1e9
 #: What tells an open file from any other: its device, its inode and its kind.
 _File = tuple[int, int, int]
 #: Values of the same kind, by name.
-_Values = Mapping[Any, Any]
+_Values = Mapping[Any, object]
 
 
 class Surroundings:
@@ -199,7 +205,7 @@ def _changed(before: _Values, now: _Values) -> list[Any]:
     return [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
-def _listed(names: Sequence[Any]) -> str:
+def _listed(names: Sequence[object]) -> str:
     more = len(names) - _MOST_NAMED
     texts = [os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in names[:_MOST_NAMED]]
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
@@ -255,7 +261,7 @@ def _threads_of_kernel() -> Iterator[int]:
     return map(int, os.listdir("/proc/self/task"))
 
 
-def _put_cores(cores: Any) -> None:
+def _put_cores(cores: Iterable[int]) -> None:
     for thread in _threads_of_kernel():
         os.sched_setaffinity(thread, cores)
 
@@ -271,7 +277,7 @@ def _put_collection(before: tuple[bool, tuple[int, int, int]]) -> None:
     gc.set_threshold(*thresholds)
 
 
-def _put_tracing(before: tuple[Any, Any]) -> None:
+def _put_tracing(before: tuple[TraceFunction | None, ProfileFunction | None]) -> None:
     sys.settrace(before[0])
     sys.setprofile(before[1])
 
