@@ -797,11 +797,14 @@ class NextTrial(ForkedTrial):
 
 #: Says which processes it is, and is the child of, where it runs, and what comes by chance.
 WHERE = """
-import os, subprocess, sys
+import os, subprocess, sys, time
 import numpy
 import mqtune
+def parents_fds():
+    time.sleep(0.002)
+    return len(os.listdir(f"/proc/{os.getppid()}/fd"))
 mqtune.report({"pid": os.getpid(), "parent": os.getppid(), "cwd": os.getcwd(), "fds": len(os.listdir("/proc/self/fd")),
-    "parents_fds": len(os.listdir(f"/proc/{os.getppid()}/fd")), "drawn": numpy.random.rand()})
+    "parents_fds": min(parents_fds() for _ in range(30)), "drawn": numpy.random.rand()})
 if "--leaves" in sys.argv:
     subprocess.Popen(["sleep", "60"])
 assert "--fails" not in sys.argv
@@ -831,7 +834,7 @@ def test_one_process_starts_script_after_script_and_each_finds_all_as_the_first(
     assert len({report["pid"] for report in reports} | set(parents)) == len(reports) + 3
     assert [report["cwd"] for report in reports] == [str(tmp_path / "own"), *[os.getcwd()] * 4]
     assert len({report["fds"] for report in reports}) == 1
-    # It may have one open for a moment.
+    # It may have some open for a moment, and so the least of some looks counts.
     assert max(report["parents_fds"] for report in reports) <= min(report["parents_fds"] for report in reports) + 1
     assert len({report["drawn"] for report in reports}) == len(reports)
 
