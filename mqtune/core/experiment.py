@@ -621,8 +621,8 @@ def _has_broken_another(trial: Trial) -> bool:
 
 
 def _in_short(attempt: Attempt) -> str:
-    """Return a failure's type and last line; a traceback's last line has the type, with its module before it."""
+    """Return a failure's type and last line with words; a traceback's last line has the type, with its module before it."""
     lines = attempt.error.strip().splitlines()
-    last = lines[-1] if lines else ""
+    last = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type
     return last if has_type else f"{attempt.error_type}: {last}"

@@ -299,9 +299,12 @@ def test_a_decision_about_an_earlier_attempt_is_of_no_consequence(story: Story) 
         ("AssertionError", "Traceback\nAssertionError\n", "AssertionError"),
         ("SystemExit", "SystemExit: 3", "SystemExit: 3"),
         ("Killed", "the trial's process was killed by SIGKILL", "Killed: the trial's process was killed by SIGKILL"),
+        # As torchrun ends its report.
+        ("Exited", "its last errors were:\ntrain.py FAILED\n==========\n", "Exited: train.py FAILED"),
+        ("Exited", "=====", "Exited: ====="),
     ],
 )
-def test_a_failed_trial_has_the_last_line_of_its_error_as_the_reason(
+def test_a_failed_trial_has_the_last_line_of_its_error_that_has_words_as_the_reason(
     story: Story, error_type: str, error: str, reason: str
 ) -> None:
     story.run().end(AttemptEnd.FAILED, error_type=error_type, error=error)
