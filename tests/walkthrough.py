@@ -43,8 +43,9 @@ class Walkthrough:
     "Terminal" stays open: once what it shows is printed, the page goes on. ``pip`` is not run, and port 6379 is a free one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience_s: float = _PATIENCE_S) -> None:
         self._folder = folder
+        self._patience_s = patience_s
         self._port = _free_port()
         programs = folder / ".bin"
         programs.mkdir(parents=True)
@@ -78,7 +79,7 @@ class Walkthrough:
     def _run(self, command: str, wanted: list[str]) -> None:
         done = subprocess.run(
             ["bash", "-c", command], cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE_S,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=self._patience_s,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         assert absent(wanted, done.stdout) == [], f"{command}\n{done.stdout}"
@@ -91,7 +92,7 @@ class Walkthrough:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self._open.append(process)
-        eventually(lambda: not absent(wanted, log.read_text()), _PATIENCE_S, f"{command}: {wanted}")
+        eventually(lambda: not absent(wanted, log.read_text()), self._patience_s, f"{command}: {wanted}")
 
     def close(self) -> None:
         """Close the terminals, the last one first."""
@@ -122,8 +123,8 @@ def _free_port() -> str:
 
 
 @contextlib.contextmanager
-def walkthrough(folder: Path) -> Iterator[Walkthrough]:
-    walked = Walkthrough(folder)
+def walkthrough(folder: Path, patience_s: float = _PATIENCE_S) -> Iterator[Walkthrough]:
+    walked = Walkthrough(folder, patience_s)
     try:
         yield walked
     finally:
