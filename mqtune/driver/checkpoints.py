@@ -82,8 +82,6 @@ class CheckpointGC:
         self._dicts = dicts
         self._spares_best = delete_checkpoints != "all"
         self._may_be_lost = False
-        #: Whether a trial's process may have ended between saving a checkpoint and reporting it.
-        self._may_leave_some = False
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
@@ -95,8 +93,6 @@ class CheckpointGC:
 
     def hear(self, event: Event) -> list[Drop]:
         """Note what a trial names now, and return what nothing needs any more; delete what is dropped."""
-        if isinstance(event, AttemptEnded) and event.exit_code != 0:
-            self._may_leave_some = True
         match event:
             case TrialStaged() | DecisionTaken() | CheckpointSaved() | AttemptEnded() | TrialClosed():
                 return self.changed(self._experiment.trials[event.trial])
@@ -307,8 +303,8 @@ class CheckpointGC:
                 store.delete(checkpoint)
             except MqtuneError as error:
                 logger.warning("checkpoint %s could not be deleted: %s", checkpoint, error)
-        if self._may_leave_some:
-            self._delete_left_over(store)
+        # A trial that was stopped, or died, between saving a checkpoint and reporting it has left that.
+        self._delete_left_over(store)
 
     def close(self) -> None:
         """Wait for the deletions that are under way, for some seconds at most."""

@@ -675,17 +675,22 @@ def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to
     assert store.ids() == names[-1:]
 
 
+@pytest.mark.parametrize(
+    ("end", "exit_code"), [(AttemptEnd.FAILED, 74), (AttemptEnd.STOPPED, 0)], ids=["died", "was stopped"]
+)
 def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
-    begin: Callable[..., Bench], store: DirectoryStore
+    begin: Callable[..., Bench], store: DirectoryStore, end: AttemptEnd, exit_code: int
 ) -> None:
     bench = begin()
     named = save(bench, store, ONE, 3.0)
     unnamed = bench.new_checkpoint(ONE, in_memory=False)
     folder = store.staging()
-    (folder / "weights").write_text("saved, and then the process died")
+    (folder / "weights").write_text("saved, and not reported")
     store.save(unnamed, folder, {})
+    if end is AttemptEnd.STOPPED:
+        bench.hand.trial(ONE).stop()
 
-    bench.end(ONE, AttemptEnd.FAILED, exit_code=74)
+    bench.end(ONE, end, exit_code=exit_code)
     bench.driver.close()
 
     assert store.ids() == [named]
