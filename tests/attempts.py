@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from mqtune.core.codec import decode_value
 from mqtune.trainable import reporting
 from mqtune.trainable.process import runner
 from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.importer import arguments
 from mqtune.trainable.process.protocol import (
     CLEARED,
     FRAME,
@@ -36,9 +37,16 @@ from mqtune.trainable.process.protocol import (
     StartMessage,
 )
 from mqtune.trainable.process.session import Session
-from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import Gone, ZygoteHandle, ZygoteKey
+from mqtune.worker.importers import Importer, ImportKey
+from mqtune.worker.late_imports import LateImports
+from mqtune.worker.zygotes import Gone, ZygoteHandle
+
+
+def forked(importer: Importer, folder: Path, environment: Mapping[str, str] | None = None) -> ZygoteHandle:
+    """Return a new zygote, once its importer is ready."""
+    importer.get_ready(LateImports(folder), timeout_s=DEADLINE_S)
+    return importer.fork(environment or {}, folder / "zygote.log")
 
 
 def gone(zygote: ZygoteHandle) -> Gone:
@@ -280,10 +288,13 @@ class ForkedTrial(TrialProcess):
 
     def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
         Worker.__init__(self, folder, **message)
-        self.zygote = ZygoteHandle(ZygoteKey(spec, code_root, "fork"), {}, folder / "zygote.log")
+        self.importer = Importer(ImportKey(spec, code_root, "fork"), {}, folder / "zygote.log")
+
+    def get_zygote(self) -> ZygoteHandle:
+        return forked(self.importer, self.folder)
 
     def start(self, config: dict[str, Any]) -> None:
-        self.zygote.wait_ready(DEADLINE_S)
+        self.zygote = self.get_zygote()
         self.zygote.send_start({**self.message, "config": config}, self._pipes())
         self._close_pipes()
         self.pid = self.zygote.wait_started()
@@ -298,4 +309,4 @@ class ForkedTrial(TrialProcess):
 
     def close(self) -> None:
         Worker.close(self)
-        self.zygote.close()
+        self.importer.close()

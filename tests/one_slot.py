@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import Worker, gone
+from attempts import Worker, forked, gone
 from waiting import DEADLINE_S
 
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
+from mqtune.worker.importers import Importer, ImportKey
 
 
 class Slot:
@@ -32,8 +32,8 @@ class Slot:
         self.code.mkdir()
         (self.code / f"{spec.module}.py").write_text(code)
         (self.code / "imported_late.py").write_text("")
-        self.zygote = ZygoteHandle(ZygoteKey(spec, self.code, start_method, reuse=True), {}, folder / "zygote.log")
-        self.zygote.wait_ready(30)
+        self.importer = Importer(ImportKey(spec, self.code, start_method), {}, folder / "zygote.log")
+        self.zygote = forked(self.importer, folder)
         self.attempts: list[Attempt] = []
         self.is_closed = False
 
@@ -53,7 +53,7 @@ class Slot:
         """End the zygote."""
         if not self.is_closed:
             self.is_closed = True
-            self.zygote.close()
+            self.importer.close()
 
     def close(self) -> None:
         self.end()

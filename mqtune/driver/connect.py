@@ -248,9 +248,7 @@ class BrokerDeployment:
         if not server.is_private:
             return LocalWorker(server.url, folder=folder, code_root=plan.code_root, slots=slots, code_key=code_key)
         worker, self._worker = self._worker or PrivateWorker(folder), None
-        most = [number for number in (plan.limits.max_trials, plan.limits.max_concurrent) if number is not None]
-        ahead = plan.name, digest, min(most, default=None)
-        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=ahead, code_key=code_key)
+        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker
 
     def _start_ahead(self, plan: Plan, folder: Path, stack: ExitStack) -> None:

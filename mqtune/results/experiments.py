@@ -103,7 +103,7 @@ def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentC
     created = next(events, None)
     if not isinstance(created, ExperimentCreated):
         raise ConfigurationError(
-            f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun"
+            f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun, or make room if its disk is full"
         )
     return created
 

@@ -296,7 +296,7 @@ class AttemptRun:
         if self.stream is not None and self.stream.end is not None and self._process is not None:
             # Before the next attempt prepares in the slot.
             imported = decode_value(self.stream.end).get("imported", [])
-            self._worker.slots.late_imports.learn(self._process[0].key.spec, imported)
+            self._worker.slots.late_imports.learn(self._process[0].spec, imported)
         self._mark_ending()
         self._offer_slot()
         self._hurry(TOLD_GRACE_S)
@@ -458,7 +458,8 @@ class AttemptRun:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
             try:
                 self._worker.logs.begin(stdout, stderr)
-                message = self._start_message(grant, stdout, stderr, folder, reuse=zygote.key.keeps_process)
+                keeps_process = self._reuses or zygote.runs_scripts
+                message = self._start_message(grant, stdout, stderr, folder, reuse=keeps_process)
                 status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
                 problem = (type(error).__name__, str(error))
@@ -505,7 +506,7 @@ class AttemptRun:
         try:
             try:
                 self._worker.uplink.attach(stream)
-                if zygote.key.keeps_process or turn.changes_zygote:
+                if message["reuse"] or turn.changes_zygote:
                     # A process that is kept must not get this attempt while the one before can still be signalled; and another
                     # zygote does not know about that one.
                     turn.wait()
@@ -574,7 +575,9 @@ class AttemptRun:
                 if is_fresh or self._intent is not Intent.RUN:
                     raise
                 logger.warning("trial %s attempt %d: %s; a fresh one starts it", *self.claim[:2], error)
-            zygote, is_fresh = import_in(turn, zygote.key), True
+            importer = turn.importer
+            assert importer is not None  # noqa: S101 - the zygote was forked from it
+            zygote, is_fresh = import_in(turn, importer.key), True
 
     def _watch(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; send SIGTERM and then SIGKILL when these are due.

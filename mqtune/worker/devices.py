@@ -64,6 +64,11 @@ class SlotPlan:
         """How much memory each device has; 0 if that is unknown."""
         return round(self.offer.gpu_memory_gb / min(self.offer.gpus, 1) * _BYTES_PER_GB) if self.offer.gpus else 0
 
+    @property
+    def varies(self) -> frozenset[str]:
+        """The names of those variables that are not the same in all slots."""
+        return frozenset({"CUDA_VISIBLE_DEVICES"} if len(set(self.devices)) > 1 else ())
+
     def environment(self, slot: int) -> dict[str, str]:
         """Return the environment variables of a slot's processes, set before any user code is imported."""
         limits = {name: str(self.offer.cpus) for name in _CORE_LIMITS if name not in os.environ}

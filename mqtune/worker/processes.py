@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mqtune.core.machine import describe_process, is_gone, process_stat
 from mqtune.trainable.process.descendants import become_subreaper, own_children
@@ -108,15 +108,26 @@ _LOOK_S: Final = 0.001
 _DIE_S: Final = 5.0
 
 
-class Reaper:
-    """Starts zygotes, and kills and reaps what dead zygotes leave behind. Any thread may call it.
+class _Zygote(Protocol):
+    """A zygote's process, or an importer's."""
 
-    Zygotes and everything they start are in other sessions than the worker; all its other children are in the worker's session. So a
-    child in another session that is not a zygote is an orphan of a dead one.
+    pid: int
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float) -> object: ...
+
+
+class Reaper:
+    """Starts importers, and kills and reaps what dead zygotes leave behind. Any thread may call it.
+
+    Importers, zygotes and everything they start are in other sessions than the worker; all its other children are in the worker's
+    session. So a child in another session that is neither is an orphan of a dead one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: Importers and zygotes.
         self._zygotes: set[int] = set()
         #: Trials of zygotes that are being killed, and the wait statuses of those that had ended before.
         self._awaited: set[int] = set()
@@ -144,7 +155,7 @@ class Reaper:
         become_subreaper()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a zygote in a session of its own, with this worker's mark in its environment."""
+        """Start an importer in a session of its own, with this worker's mark in its environment."""
         # Under the lock: until its pid is known, another thread would take it for an orphan.
         with self._lock:
             process = subprocess.Popen(
@@ -153,8 +164,13 @@ class Reaper:
             self._zygotes.add(process.pid)
         return process
 
-    def kill(self, zygote: subprocess.Popen[bytes], trial: int) -> int | None:
-        """Kill and reap a zygote; return the wait status of its trial if that had ended before.
+    def add(self, zygote: int) -> None:
+        """Take a process for a zygote, which becomes this process's child when its importer dies."""
+        with self._lock:
+            self._zygotes.add(zygote)
+
+    def kill(self, zygote: _Zygote, trial: int) -> int | None:
+        """Kill and reap a zygote or an importer; return the wait status of its trial if that had ended before.
 
         ``clear`` kills what it has left, and the zygote itself if it is still there.
         """

@@ -59,10 +59,10 @@ logger = logging.getLogger(__name__)
 LEASE_S: Final = 15.0
 #: Five renewals fit into a lease.
 HEARTBEAT_S: Final = 3.0
-#: A zygote keeps its imports in memory between the trials of an experiment, and not much longer.
-ZYGOTE_IDLE_S: Final = 120.0
-#: The share of the worker's memory that unused zygotes may have: trials need the rest.
-KEPT_ZYGOTES_SHARE: Final = 1 / 8
+#: An importer keeps its imports in memory between the trials of an experiment, and not much longer.
+IMPORTER_IDLE_S: Final = 120.0
+#: The share of the worker's memory that unused importers may have: trials need the rest.
+UNUSED_IMPORTERS_SHARE: Final = 1 / 8
 #: How many experiments, and definitions of experiments, a worker caches: more than it usually has slots, and few enough for
 #: definitions of a megabyte. Others are read again.
 REMEMBERED: Final = 32
@@ -90,11 +90,10 @@ def take_process() -> None:
 
 
 class Ahead(NamedTuple):
-    """An experiment that a worker is started for, and how many attempts will come at once; None for one for each slot."""
+    """An experiment that a worker is started for."""
 
     experiment: str
     digest: str
-    attempts: int | None
 
 
 class WorkerRuntime:
@@ -146,7 +145,7 @@ class WorkerRuntime:
         self._health = HealthCheck(health_check, self._quarantine) if health_check else None
         self._quick_failures = QuickFailures(name, self._quarantine, self._devices_of)
         self._usage = UsageSampler(name, plan.devices, GpuProbe(), lambda: self.running, UsageBoard(client))
-        most_bytes = memory_limit() * KEPT_ZYGOTES_SHARE
+        most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(plan, log_root, self._quarantine, self._memory, self._health, most_bytes=most_bytes)
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
@@ -260,14 +259,14 @@ class WorkerRuntime:
         self.services.wake_consumer()
 
     def start(self, ahead: Ahead | None = None) -> None:
-        """Start the threads and join the fleet; zygotes for the attempts that are known to come are started before."""
+        """Start the threads and join the fleet; an importer for attempts that are known to come is started before."""
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
         self.services.scratch.sweep()
         if ahead is not None:
             with contextlib.suppress(MqtuneError, OSError):
                 definition = self._definition(ahead.experiment, ahead.digest)
-                self.services.zygotes.warm_up(self._slots.all[: ahead.attempts], ahead.experiment, definition)
+                self.services.zygotes.warm_up(self._slots.all[0], ahead.experiment, definition)
         self.services.uplink.start()
         self.services.logs.start()
         self._log_server.start()
@@ -441,8 +440,7 @@ class WorkerRuntime:
         """
         self.requeue_all("its worker was shut down")
         if not self._wait_until_idle(grace_s):
-            for slot in self._slots.all:
-                slot.zygotes.end_all()
+            self._slots.end()
             self._wait_until_idle(KILL_GRACE_S)
         self._revoked.put(None)
         if self._revoker.is_alive():
@@ -454,13 +452,9 @@ class WorkerRuntime:
             self._heart.join(_HEARTBEAT_END_S)
         with contextlib.suppress(BrokerUnavailable):
             self._fleet.leave(self.name)
-        for slot in self._slots.all:
-            # All end at the same time.
-            slot.zygotes.end_all()
-        for slot in self._slots.all:
-            # A slot that is not vacant imports a trainable for an attempt that was not claimed.
-            if slot.is_vacant:
-                slot.zygotes.drop_all()
+        # All end at the same time.
+        self._slots.end()
+        self._slots.close()
         self._usage.close()
         self.services.uplink.close()
         self._log_server.close()
@@ -495,8 +489,8 @@ class WorkerRuntime:
                 yield partial(self._renew, journal, runs)
 
     def _tidy(self) -> None:
-        """Close unused zygotes and reap orphans."""
-        self._slots.trim(ZYGOTE_IDLE_S)
+        """Close unused importers and reap orphans."""
+        self._slots.trim(IMPORTER_IDLE_S)
         reaper.clear(0)
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +19,11 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
 from mqtune.worker.health import HealthCheck
+from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.late_imports import LateImports
 from mqtune.worker.quarantine import WHOLE_WORKER, Quarantine
 from mqtune.worker.retries import Retries
-from mqtune.worker.zygotes import (
-    CodeManifests,
-    ImportFailed,
-    KeptZygotes,
-    UnsafeImport,
-    ZygoteDied,
-    ZygoteHandle,
-    ZygoteKey,
-)
+from mqtune.worker.zygotes import CodeManifests, ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +90,8 @@ _BYTES_PER_GB: Final = 1e9
 #: Type and text of what keeps an attempt from running.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
-#: Of how many experiments the keys of zygotes are remembered, as many as definitions are: more than a worker usually has slots.
+#: Of how many experiments the keys of imports are remembered, as many as definitions are: more than a worker usually has slots.
 REMEMBERED_KEYS: Final = 32
-#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
-IMPORT_TIMEOUT_S: Final = 600.0
 
 
 class Turn:
@@ -111,6 +102,8 @@ class Turn:
         self._before = before
         self.over = threading.Event()
         self._settles = False
+        #: What its trial's process shares its imports with.
+        self.importer: Importer | None = None
         self._zygote: ZygoteHandle | None = None
         #: Whether its zygote is not that of the turn before, and so does not know whether that one's trial has ended.
         self.changes_zygote = False
@@ -169,11 +162,17 @@ class Turn:
         text = ", ".join(full)
         return f"it has left {text}" if text else ""
 
-    def use(self, zygote: ZygoteHandle | None) -> None:
-        """Use this zygote until the end of the turn, and no other."""
-        before, self._zygote = self._zygote, zygote
+    def use(self, importer: Importer | None) -> None:
+        """Keep this importer and its zygotes in use until the end of the turn, and no other."""
+        before, self.importer = self.importer, importer
         if before is not None:
-            self.slot.zygotes.leave(before)
+            self.slot.importers.leave(before)
+
+    def begin(self, zygote: ZygoteHandle) -> None:
+        """Have this zygote run the trial."""
+        self._zygote = zygote
+        self.changes_zygote = zygote is not self.slot.last_zygote
+        self.slot.last_zygote = zygote
 
 
 class Slot:
@@ -188,8 +187,7 @@ class Slot:
         memory: DeviceMemory | None = None,
         health: HealthCheck | None = None,
         *,
-        late_imports: LateImports,
-        most_bytes: float = math.inf,
+        importers: Importers,
     ) -> None:
         self.index = index
         self.devices = plan.devices[index]
@@ -203,9 +201,10 @@ class Slot:
         self._last_over.set()
         #: The output of its zygotes.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
-        self.late_imports = late_imports
-        self.zygotes = KeptZygotes(self._environment, self.log, most_bytes=most_bytes, on_empty=self._on_zygote_empty)
-        self._last_zygote: ZygoteHandle | None = None
+        self.importers = importers
+        self.zygotes = SlotZygotes(self._environment, self.log, self._on_zygote_empty)
+        #: That of its last turn.
+        self.last_zygote: ZygoteHandle | None = None
 
     @property
     def is_vacant(self) -> bool:
@@ -227,17 +226,16 @@ class Slot:
         self._last_over = turn.over
         return turn
 
-    def zygote(self, key: ZygoteKey, turn: Turn) -> ZygoteHandle:
-        """Return a zygote for this trainable and the current code; the turn uses it until its end."""
-        zygote = self.zygotes.use(key, turn.wait, self.late_imports.of(key.spec))
-        turn.use(zygote)
-        turn.changes_zygote = zygote is not self._last_zygote
-        self._last_zygote = zygote
-        return zygote
+    def importer(self, key: ImportKey) -> Importer:
+        """Return an importer of this trainable and the current code, for this slot; it is in use until it is left."""
+        return self.importers.use(key, self._environment)
 
-    def _on_zygote_empty(self, zygote: ZygoteHandle) -> None:
-        if zygote.key.reuse and self.memory is not None:
-            # A process that was kept has ended.
+    def serves(self, importer: Importer) -> bool:
+        """Whether trials here find what they would have imported."""
+        return importer.serves(self._environment)
+
+    def _on_zygote_empty(self) -> None:
+        if self.memory is not None:
             self.memory.leave(self.index, self.devices)
 
 
@@ -252,7 +250,7 @@ class Slots:
         quarantine: has those of their devices that are not sound.
         memory: watches their devices; None without devices.
         health: the operator's health check, if there is one.
-        most_bytes: how much memory the unused zygotes of all slots may have.
+        most_bytes: how much memory unused importers and zygotes may have.
     """
 
     def __init__(
@@ -265,20 +263,13 @@ class Slots:
         *,
         most_bytes: float = math.inf,
     ) -> None:
-        count = len(plan.devices)
         self.late_imports = LateImports(log_root)
+        self.importers = Importers(
+            log_root / ".zygotes" / "imports.log", self.late_imports, plan.varies, most_bytes=most_bytes
+        )
         self.all = [
-            Slot(
-                index,
-                plan,
-                log_root,
-                quarantine,
-                memory,
-                health,
-                late_imports=self.late_imports,
-                most_bytes=most_bytes / count,
-            )
-            for index in range(count)
+            Slot(index, plan, log_root, quarantine, memory, health, importers=self.importers)
+            for index in range(len(plan.devices))
         ]
         self.back_off = BackOff()
         self.retries = Retries()
@@ -338,13 +329,20 @@ class Slots:
             self._offered.put(slot)
 
     def code_roots(self) -> set[Path]:
-        """Return the code roots of all zygotes."""
-        return {zygote.key.code_root for slot in self.all for zygote in slot.zygotes.all}
+        """Return the code roots of all importers."""
+        return {importer.key.code_root for importer in self.importers.all}
 
     def trim(self, idle_s: float) -> None:
-        """Close zygotes that no trial has used for *idle_s* seconds, and those that use too much memory."""
-        for slot in self.all:
-            slot.zygotes.trim(idle_s)
+        """Close importers that no trial has used for *idle_s* seconds, and those that use too much memory."""
+        self.importers.trim(idle_s)
+
+    def end(self) -> None:
+        """Make all processes kill whatever they run, and end; doesn't wait for it."""
+        self.importers.end()
+
+    def close(self) -> None:
+        """End all processes but those of slots that are not vacant, which import a trainable for an attempt that was not claimed."""
+        self.importers.close()
 
 
 class ZygoteFinder:
@@ -371,8 +369,8 @@ class ZygoteFinder:
         self._bundles = bundles
         self._manifests = manifests
         self._check_store = check_store
-        #: For each experiment what the key of its zygotes was made from last, and that key.
-        self._keys: dict[str, tuple[Mapping[str, object], tuple[Path | None, ...], ZygoteKey]] = {}
+        #: For each experiment what the key of its imports was made from last, and that key.
+        self._keys: dict[str, tuple[Mapping[str, object], tuple[Path | None, ...], ImportKey]] = {}
 
     def _key(
         self,
@@ -381,13 +379,13 @@ class ZygoteFinder:
         code_root: Path,
         manifest: Path | None,
         folder: Path | None,
-    ) -> ZygoteKey:
-        """Return the key of an experiment's zygotes; it is made once for a definition."""
+    ) -> ImportKey:
+        """Return the key of an experiment's imports; it is made once for a definition."""
         places = code_root, manifest, folder
         known = self._keys.get(experiment)
         if known is not None and known[0] is definition and known[1] == places:
             return known[2]
-        key = ZygoteKey.of(definition, *places)
+        key = ImportKey.of(definition, *places)
         self._keys = dict([*self._keys.items(), (experiment, (definition, places, key))][-REMEMBERED_KEYS:])
         return key
 
@@ -427,52 +425,45 @@ class ZygoteFinder:
             return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
         return zygote, NO_PROBLEM
 
-    def warm_up(self, slots: Iterable[Slot], experiment: str, definition: Mapping[str, Any]) -> None:
-        """Start zygotes for an experiment whose code is here, before its first attempts come; they import meanwhile.
+    def warm_up(self, slot: Slot, experiment: str, definition: Mapping[str, Any]) -> None:
+        """Start an importer for an experiment whose code is here, before its first attempts come; it imports meanwhile.
 
         Raises:
-            MqtuneError, OSError: some can't be started; the attempts will say why.
+            MqtuneError, OSError: it can't be started; the attempts will say why.
         """
         if not definition.get("bundle"):
             manifest = self._manifests.of(experiment, definition, self._code_root)
-            key = ZygoteKey.of(definition, self._code_root, manifest)
-            for slot in slots:
-                slot.zygotes.leave(slot.zygotes.use(key, lambda: None, slot.late_imports.of(key.spec)))
+            slot.importers.leave(slot.importer(ImportKey.of(definition, self._code_root, manifest)))
 
 
 def import_in(
-    turn: Turn, key: ZygoteKey, on_import: Callable[[], None] = lambda: None, *, again: bool = True
+    turn: Turn, key: ImportKey, on_import: Callable[[], None] = lambda: None, *, again: bool = True
 ) -> ZygoteHandle:
-    """Return a ready zygote in the slot of a turn; *on_import* is called before it waits for an import.
+    """Return a zygote in the slot of a turn; *on_import* is called before it waits for an import.
 
-    It has imported what trials of the trainable have imported late until now, as far as that is safe.
+    What trials of the trainable have imported late until now is imported, as far as that is safe.
 
     Raises:
         ImportFailed: the trainable can't be imported.
         ZygoteDied: the import ended its process. One that was killed from outside is tried once more, if *again*.
     """
-    slot, late_imports = turn.slot, turn.slot.late_imports
-    zygote = slot.zygote(key, turn)
-    try:
-        if zygote.is_ready and (news := late_imports.of(key.spec, zygote.preloads)) and not key.keeps_process:
-            turn.wait()
-            zygote.preload(news)
-        if not zygote.is_ready:
-            on_import()
-            zygote.wait_ready(IMPORT_TIMEOUT_S)
-            late_imports.settle(key.spec, zygote.asked, zygote.loaded)
-    except BaseException as error:
-        slot.zygotes.drop(zygote)
-        if zygote.preloads and isinstance(error, ZygoteDied) and not zygote.was_killed:
-            # One of them is not safe, or perhaps crashes.
-            late_imports.refuse(key.spec, error.module if isinstance(error, UnsafeImport) else "", str(error))
-            return import_in(turn, key, on_import, again=again)
-        # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
-        if again and isinstance(error, ZygoteDied):
-            if zygote.was_killed:
-                return import_in(turn, key, on_import, again=False)
-            if key.spec.kind == "script":
+    slot = turn.slot
+    while True:
+        importer = slot.importer(key)
+        turn.use(importer)
+        try:
+            importer.get_ready(slot.importers.late_imports, on_import)
+            if slot.serves(importer):
+                turn.begin(zygote := slot.zygotes.of(importer, turn.wait))
+                return zygote
+        except (ImportFailed, ZygoteDied) as error:
+            if refused := importer.refused(error):
+                slot.importers.late_imports.refuse(key.spec, *refused)
+            elif again and isinstance(error, ZygoteDied) and importer.was_killed:
+                # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
+                again = False
+            elif again and isinstance(error, ZygoteDied) and key.spec.kind == "script":
                 # One of its imports crashes: its trials, each in an interpreter of its own, say so.
-                return import_in(turn, replace(key, start_method="spawn"), on_import, again=False)
-        raise
-    return zygote
+                key, again = replace(key, start_method="spawn"), False
+            else:
+                raise

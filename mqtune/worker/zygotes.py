@@ -1,4 +1,4 @@
-"""The worker's side of zygotes: starts them, has them run trials, keeps those used last, and makes sure that nothing of a trial is left."""
+"""The worker's side of zygotes: has them run trials, and makes sure that nothing of a trial is left."""
 
 from __future__ import annotations
 
@@ -8,27 +8,19 @@ import logging
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.machine import process_stat
 from mqtune.trainable.experiment_code import resolve
-from mqtune.trainable.frozen_code import CODE_FOLDER, are_current
+from mqtune.trainable.frozen_code import CODE_FOLDER
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import children_of, signal_group
-from mqtune.trainable.process.late_imports import Batch
-from mqtune.trainable.process.protocol import STOP_SIGNAL, UNBUFFERED, Message, StartMessage
-from mqtune.trainable.process.zygote import arguments
+from mqtune.trainable.process.descendants import signal_group
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.logs import open_log
-from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
@@ -84,6 +76,8 @@ CLOSE_TIMEOUT_S: Final = 5.0
 EXCHANGE_S: Final = 10.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
+#: How often it is checked whether a zygote has ended, where the kernel has no pidfd (macOS).
+_LOOK_S: Final = 0.01
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
 START_S: Final = 30.0
 #: How often a zygote that imports is checked; one that is stopped at two checks in a row is killed, because an import may take
@@ -115,106 +109,92 @@ class Gone(NamedTuple):
     again: bool = False
 
 
-class UnsafeImport(ZygoteDied):
-    """The zygote has ended, as no trial can be forked behind an import of *module* that trials make late; nothing was started."""
+class ZygoteProcess:
+    """A zygote's process, as ``subprocess.Popen`` shows one: a child of its importer, and of this process once that is dead."""
 
-    def __init__(self, module: str, why: str) -> None:
-        super().__init__(f"{module} can't be imported before a trial is forked: {why}")
-        self.module = module
+    def __init__(self, pid: int, pidfd: int | None) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._is_over = False
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end for at most *timeout_s* seconds, and return whether it has ended."""
+        if not self._is_over and self._has_ended(timeout_s):
+            self._is_over = True
+            # Its importer reaps it, unless that is dead.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+        return self._is_over
 
-class ImportFailed(Exception):
-    """The trainable can't be imported; ``kind`` is the error's type."""
+    def _has_ended(self, timeout_s: float) -> bool:
+        if self._pidfd is not None:
+            return is_readable(self._pidfd, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while self._is_there():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+    def _is_there(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
+    def kill(self) -> None:
+        """Send it SIGKILL; a no-op when it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif not self._is_over:
+                os.kill(self.pid, signal.SIGKILL)
 
-@dataclass(frozen=True, slots=True)
-class ZygoteKey:
-    """Identifies the trials that one zygote can run.
-
-    ``reuse`` says that processes are kept for further trials of the same experiment. ``code`` is
-    the name of the manifest, which is a hash of its content: the same for experiments with the same code. ``folder`` is where trials
-    run, None for the worker's own.
-    """
-
-    spec: TrainableSpec
-    code_root: Path
-    start_method: str
-    reuse: bool = False
-    code: str = ""
-    manifest: Path | None = field(default=None, compare=False)
-    folder: Path | None = field(default=None, compare=False)
-
-    @property
-    def keeps_process(self) -> bool:
-        """Whether a process that has run a trial may run another one: a script's, beside which each script is a process of its own."""
-        return self.reuse or self.spec.kind == "script"
-
-    @classmethod
-    def of(
-        cls,
-        definition: Mapping[str, Any],
-        code_root: Path,
-        manifest: Path | None = None,
-        folder: Path | None = None,
-    ) -> ZygoteKey:
-        """Return the key for the trials of an experiment."""
-        spec = TrainableSpec.decode(definition["trainable"])
-        start_method = definition.get("start_method", "fork")
-        if start_method not in ("fork", "spawn"):
-            raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        code = "" if manifest is None else manifest.name
-        return cls(spec, code_root, start_method, bool(definition.get("reuse")), code, manifest, folder)
+    def close(self) -> None:
+        """Close its pidfd; it must have ended."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
 
 
 class ZygoteHandle:
-    """A zygote process. One thread uses it, except for ``tell``, ``terminate``, ``kill`` and ``end``, which any thread may call.
+    """A zygote process. One thread uses it, except for ``tell``, ``terminate``, ``kill``, ``end`` and ``close``, which any thread may call.
 
-    The thread that creates it must live as long as the worker (see die_with_parent).
+    Args:
+        spec: the trainable.
+        environment: the versions of the packages that were imported.
+        process: its process.
+        channel: to it.
+        on_empty: called when a process that it kept was ended.
     """
 
     def __init__(
-        self, key: ZygoteKey, environment: Mapping[str, str], log: Path, preloads: Sequence[Batch] = ()
+        self,
+        spec: TrainableSpec,
+        environment: dict[str, Any],
+        process: ZygoteProcess,
+        channel: Channel,
+        on_empty: Callable[[], None] = lambda: None,
     ) -> None:
-        self.key = key
-        #: The modules that it was asked to import besides the trainable's; those asked for last; and which of these it had to import.
-        self.preloads: set[str] = set()
-        self.asked: Sequence[str] = ()
-        self.loaded: Sequence[str] = ()
-        #: How many turns use it, and when the last of them began or ended; kept by ``KeptZygotes``.
-        self.users = 0
-        self.used_at = 0.0
-        #: The versions of the imported packages; empty until it is ready.
-        self.environment: dict[str, Any] = {}
+        self.spec = spec
+        self.environment = environment
+        #: Whether it may have a process that is kept for further trials of its experiment.
+        self.may_keep = False
         self._trial: int | None = None
         #: The descriptor that is readable once the trial's process has ended, where there are pidfds.
         self.pidfd: int | None = None
         self._telling = threading.Lock()
-        self._files: list[tuple[str, int]] | None = None
-        self._is_ended = False
-        self._channel, theirs = Channel.pair()
-        self._channel.limit(EXCHANGE_S)
-        with open_log(log) as output:
-            self._process = reaper.start(
-                arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest),
-                {**(UNBUFFERED if key.spec.kind == "script" else {}), **without_secrets(), **environment},
-                cwd=key.folder,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        theirs.close()
-        self.preload(preloads)
+        self._closing = threading.Lock()
+        self._is_ended = self._is_closed = False
+        self._process = process
+        self._channel = channel
+        self._on_empty = on_empty
 
-    def preload(self, batches: Sequence[Batch]) -> None:
-        """Have it import modules that trials would import late; no trial may be under way. ``wait_ready`` waits for it."""
-        self._files, self.asked = None, [name for _, names in batches for name in names]
-        self.preloads.update(self.asked)
-        self._channel.send({"do": "preload", "batches": list(batches)})
+    @property
+    def runs_scripts(self) -> bool:
+        """Whether its trials are scripts; each is a process of its own beside one that may run further ones."""
+        return self.spec.kind == "script"
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the zygote has sent a message."""
@@ -226,55 +206,14 @@ class ZygoteHandle:
         return self._process.pid
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it has imported the trainable, as far as is known."""
-        return self._files is not None
-
-    def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the trainable is imported, and what was to be preloaded.
-
-        Raises:
-            ImportFailed: it can't be imported, or not within *timeout_s* seconds.
-            UnsafeImport: no trial can be forked behind a preloaded module; the zygote ends.
-            ZygoteDied: the import ended the process.
-            ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
-        """
-        if self.is_ready:
-            return
-        self._wait_for_import(timeout_s)
-        message, _ = self._receive()
-        if message["is"] == "broken":
-            raise ImportFailed(message["error_type"], message["error"])
-        if message["is"] == "unsafe":
-            raise UnsafeImport(message["module"], message["why"])
-        self.loaded = message["loaded"]
-        self._files = [(path, mtime) for path, mtime in message["files"]]
-        self.environment = message["environment"]
-
-    def _wait_for_import(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        was_stopped = False
-        while not _is_readable(self.fileno(), min(IMPORT_LOOK_S, deadline - time.monotonic())):
-            if time.monotonic() >= deadline:
-                raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
-            is_stopped = process_stat(self.pid)[0] == _STOPPED
-            if is_stopped and was_stopped:
-                self.take_over("was stopped while it imported")
-            was_stopped = is_stopped
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether it was killed from outside: by a person, or by the kernel for lack of memory."""
-        return self._process.returncode == -signal.SIGKILL and not self._is_ended
-
-    @property
     def is_dead(self) -> bool:
-        """Whether its process has ended."""
-        return self._process.poll() is not None
+        """Whether its process has ended, or is about to."""
+        return self._is_ended or self._process.wait(0.0)
 
-    def is_current(self) -> bool:
-        """Whether it is alive and has imported the code that is on the disk now."""
-        return not self.is_dead and not self._is_ended and are_current(self._files or ())
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Start a trial as soon as the one before it is gone; another thread may still wait for that one's end.
@@ -282,13 +221,15 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or accepts no messages.
         """
+        # The process beside scripts keeps nothing of theirs.
+        self.may_keep = self.may_keep or (message["reuse"] and not self.runs_scripts)
         if not self._channel.send({**message, "do": "start"}, fds):
             # After a message that was sent in part no other can be sent. A thread that still waits for the end of the trial before
             # gets ZygoteDied.
             self.end()
             if self.is_dead:
                 raise self._died()
-            raise ZygoteSilent(f"the zygote of {self.key.spec} took no start message; it may have been frozen")
+            raise ZygoteSilent(f"the zygote of {self.spec} took no start message; it may have been frozen")
 
     def wait_started(self) -> int:
         """Wait until the trial is started and return its process id; the one before it must have ended.
@@ -296,7 +237,7 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
         """
-        if not _is_readable(self.fileno(), START_S):
+        if not is_readable(self.fileno(), START_S):
             self.take_over(f"started no process within {START_S:g} s")
         started, pidfds = self._receive()
         with self._telling:
@@ -330,7 +271,7 @@ class ZygoteHandle:
             direct = self.pidfd is not None
             # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
             self._channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
-            if self.pidfd is None or _is_readable(self.pidfd):
+            if self.pidfd is None or is_readable(self.pidfd):
                 return
             # Directly, because the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
             if not signal_group(pid, number):
@@ -344,10 +285,13 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, and what it kept is too.
         """
-        self._channel.send({"do": "drop"})
-        if not _is_readable(self.fileno(), EXCHANGE_S):
-            self.take_over("did not end the process that it kept")
-        self._receive()
+        try:
+            self._channel.send({"do": "drop"})
+            if not is_readable(self.fileno(), EXCHANGE_S):
+                self.take_over("did not end the process that it kept")
+            self._receive()
+        finally:
+            self._keep_nothing()
 
     def hear_end(self) -> Gone | None:
         """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
@@ -359,10 +303,13 @@ class ZygoteHandle:
         if message["is"] == "sweeping":
             return None
         is_over = message["is"] == "ended"
-        if is_over and not message["stays"] and self.pidfd is not None and not _is_readable(self.pidfd):
+        if is_over and not message["stays"] and self.pidfd is not None and not is_readable(self.pidfd):
             return self.take_over("said that a trial had ended which had not")
         self._forget_trial()
-        return Gone(message["status"], message["stays"], message["left"]) if is_over else Gone(None, again=True)
+        if not is_over:
+            return Gone(None, again=True)
+        self.may_keep = message["stays"] and not self.runs_scripts
+        return Gone(message["status"], message["stays"], message["left"])
 
     def take_over(self, why: str) -> Gone:
         """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
@@ -373,8 +320,8 @@ class ZygoteHandle:
         Raises:
             ZygoteSilent: the trial had not ended by itself.
         """
-        had_ended = self.pidfd is not None and _is_readable(self.pidfd)
-        silent = ZygoteSilent(f"the zygote of {self.key.spec} {why} and was killed; it may have been frozen")
+        had_ended = self.pidfd is not None and is_readable(self.pidfd)
+        silent = ZygoteSilent(f"the zygote of {self.spec} {why} and was killed; it may have been frozen")
         logger.warning("%s", silent)
         status = self._reap()
         if not had_ended:
@@ -396,7 +343,7 @@ class ZygoteHandle:
         return received
 
     def _died(self) -> ZygoteDied:
-        return ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
+        return ZygoteDied(f"the zygote of {self.spec} died")
 
     def _reap(self) -> int | None:
         """Kill and reap the zygote and whatever it has left; return its trial's wait status, if that had ended before."""
@@ -409,7 +356,7 @@ class ZygoteHandle:
                 time.sleep(0.001)
         left = reaper.clear(CLOSE_TIMEOUT_S)
         if left:
-            logger.error("processes %s of %s can't be killed", left, self.key.spec)
+            logger.error("processes %s of %s can't be killed", left, self.spec)
         self._forget_trial()
         return status
 
@@ -419,178 +366,27 @@ class ZygoteHandle:
         self._channel.end()
 
     def close(self) -> None:
-        """End the zygote and wait until it is gone. It must not be running a trial."""
-        self._channel.end()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=CLOSE_TIMEOUT_S)
-        self._reap()
-        self._channel.close()
+        """End the zygote and wait until it is gone, unless that was done before. It must not be running a trial."""
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.end()
+            self._process.wait(CLOSE_TIMEOUT_S)
+            self._reap()
+            self._process.close()
+            self._channel.close()
+        self._keep_nothing()
+
+    def _keep_nothing(self) -> None:
+        kept, self.may_keep = self.may_keep, False
+        if kept:
+            self._on_empty()
 
 
-def _is_readable(fd: int, timeout_s: float = 0.0) -> bool:
+def is_readable(fd: int, timeout_s: float = 0.0) -> bool:
+    """Wait until a descriptor is readable for at most *timeout_s* seconds, and return whether it is."""
     # Not by select(), which takes no descriptor from 1,024 on.
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(0.0, timeout_s) * 1000))
-
-
-#: The most zygotes that a slot keeps: more experiments rarely share a worker at once.
-KEPT: Final = 4
-#: Device files that a process has open if it uses a GPU: NVIDIA's devices, AMD's compute interface, and render nodes.
-DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-class KeptZygotes:
-    """One slot's zygotes: those of the trainables that it ran last, so that experiments can take turns without importing again.
-
-    Any thread may call it. A zygote that is in use is never closed.
-
-    Args:
-        environment: variables of their environment, besides the worker's.
-        log: the file for their output.
-        most_bytes: how much unshared memory the unused ones may have together; one is always kept.
-        on_empty: called with each zygote that was closed, or whose kept process was ended.
-    """
-
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        log: Path,
-        *,
-        most_bytes: float,
-        on_empty: Callable[[ZygoteHandle], None] = lambda _: None,
-    ) -> None:
-        self._environment = environment
-        self._log = log
-        self._most_bytes = most_bytes
-        self._on_empty = on_empty
-        self._lock = threading.Lock()
-        #: By key, in the order of their last use.
-        self._kept: dict[ZygoteKey, ZygoteHandle] = {}
-
-    @property
-    def all(self) -> list[ZygoteHandle]:
-        """All zygotes, in the order of their last use."""
-        with self._lock:
-            return list(self._kept.values())
-
-    def use(self, key: ZygoteKey, wait: Callable[[], None], preloads: Sequence[Batch] = ()) -> ZygoteHandle:
-        """Return a zygote for this trainable and the current code: a kept one, or a new one.
-
-        Args:
-            key: identifies the trials that it can run.
-            wait: returns when the turn before is over; called before a zygote that the turn may use is replaced.
-            preloads: the modules that a new one imports besides.
-        """
-        with self._lock:
-            zygote = self._kept.get(key)
-            if zygote is not None and zygote.is_current():
-                self._begin_use(zygote)
-                return zygote
-        if zygote is not None:
-            wait()
-            self.drop(zygote)
-        zygote = ZygoteHandle(key, self._environment, self._log, preloads)
-        with self._lock:
-            self._begin_use(zygote)
-        self.trim()
-        return zygote
-
-    def _begin_use(self, zygote: ZygoteHandle) -> None:
-        zygote.users += 1
-        zygote.used_at = time.monotonic()
-        self._kept.pop(zygote.key, None)
-        self._kept[zygote.key] = zygote
-
-    def leave(self, zygote: ZygoteHandle) -> None:
-        """Record that a turn that used this zygote has ended."""
-        with self._lock:
-            zygote.users -= 1
-            zygote.used_at = time.monotonic()
-
-    def drop(self, zygote: ZygoteHandle, *, if_unused: bool = False) -> None:
-        """Close a zygote, unless it is closed already, or *if_unused* and a turn uses it."""
-        with self._lock:
-            if self._kept.get(zygote.key) is not zygote or (if_unused and zygote.users):
-                return
-            del self._kept[zygote.key]
-        zygote.close()
-        self._on_empty(zygote)
-
-    def trim(self, idle_s: float | None = None) -> None:
-        """Close unused zygotes: dead ones, those beyond the number and the memory allowed, the oldest first, and after *idle_s* seconds."""
-        now, count = time.monotonic(), len(self._kept)
-        idle = [zygote for zygote in self.all if not zygote.users]
-        sizes = [_own_bytes(zygote) for zygote in idle]
-        total = sum(sizes)
-        for zygote, size in zip(idle, sizes, strict=True):
-            is_too_much = count > 1 and (count > KEPT or total > self._most_bytes)
-            is_idle = idle_s is not None and now - zygote.used_at > idle_s
-            if is_too_much or is_idle or zygote.is_dead:
-                self.drop(zygote, if_unused=True)
-                count, total = count - 1, total - size
-
-    def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
-        """Whether any zygote except *but* may have a process that is kept for further trials."""
-        return any(zygote.key.reuse for zygote in self.all if zygote is not but)
-
-    def make_way(self, but: ZygoteHandle | None) -> None:
-        """Have only *but* keep a process, and close the other unused zygotes that have a GPU open, so that a trial has that to itself.
-
-        No trial may be running here.
-        """
-        for zygote in self.all:
-            if zygote is but:
-                continue
-            # One that still imports keeps none, and whoever uses it waits for its answer.
-            if zygote.key.reuse and zygote.is_ready:
-                # A dead one is replaced when it is used next.
-                with contextlib.suppress(ZygoteDied):
-                    zygote.drop()
-                self._on_empty(zygote)
-            if not zygote.users and _has_device(zygote.pid):
-                self.drop(zygote, if_unused=True)
-
-    def drop_all(self) -> None:
-        """Close all zygotes; none may be running a trial."""
-        for zygote in self.all:
-            self.drop(zygote)
-
-    def end_all(self) -> None:
-        """Make all zygotes kill whatever they run, and end; doesn't wait for it."""
-        for zygote in self.all:
-            zygote.end()
-
-
-def _own_bytes(zygote: ZygoteHandle) -> int:
-    """Return the unshared memory of a zygote and of the process that it keeps; 0 where the kernel doesn't say.
-
-    Its spare is left out, because that shares nearly everything with it.
-    """
-    pids = [zygote.pid, *(children_of(zygote.pid) if zygote.key.reuse else ())]
-    return sum(map(_unshared_bytes, pids))
-
-
-def _unshared_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared = map(int, file.read().split()[:3])
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * _PAGE_BYTES
-
-
-def _has_device(pid: int) -> bool:
-    """Whether a process or a child of it has a GPU open; False where the kernel doesn't say."""
-    return any(path.startswith(DEVICE_FILES) for each in [pid, *children_of(pid)] for path in _open_files(each))
-
-
-def _open_files(pid: int) -> Iterable[str]:
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for number in numbers:
-        with contextlib.suppress(OSError):
-            yield os.readlink(f"/proc/{pid}/fd/{number}")

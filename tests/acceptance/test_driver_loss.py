@@ -331,16 +331,21 @@ FULL = f"""
 import logging, resource, sys
 sys.path.insert(0, {str(HERE)!r})
 import mqtune, trainables_saving
+from mqtune.core.machine import mqtune_home
 
 logging.basicConfig()
 limit = int(sys.argv[2])
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 space = {{"lr": mqtune.uniform(1, 2), "steps": 400, "step_s": 0.0}}
 tuner = mqtune.Tuner(
     trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
     max_trials=2, run=mqtune.Run(progress=False),
 )
+copy = mqtune_home() / sys.argv[1] / "journal.msgpack"
+while not (copy.exists() and copy.stat().st_size):
+    tuner.step()
+if limit:
+    most = copy.stat().st_size + limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 while not tuner.is_finished:
     tuner.step()
 print(len(list(tuner.results().reports())), "reports meanwhile")

@@ -24,13 +24,12 @@ from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue
 from mqtune.journal.redis import RedisJournal
-from mqtune.testing.play import play
 from mqtune.trainable.spec import TrainableSpec
 
 CODE_ROOT = Path(mqtune.__file__).parents[1]
 SLOTS = {"gpus": "0", "slots": 2, "cpus": 2}
 #: An experiment that is not there: nothing is started for it.
-AHEAD = ("nobody's", "digest", None)
+AHEAD = ("nobody's", "digest")
 #: A run, and what its driver has imported at its end.
 SCRIPT = """
 import sys
@@ -74,10 +73,15 @@ def worker(tmp_path: Path) -> Iterator[PrivateWorker]:
 
 
 def begin(
-    worker: PrivateWorker, server: EmbeddedServer, client: RedisClient, ahead: tuple[str, str, int | None] = AHEAD
+    worker: PrivateWorker,
+    server: EmbeddedServer,
+    client: RedisClient,
+    *,
+    ahead: tuple[str, str] = AHEAD,
+    code_root: Path = CODE_ROOT,
 ) -> psutil.Process:
     """Have the worker join, and return its process."""
-    worker.begin(server.url, code_root=CODE_ROOT, slots=SLOTS, ahead=ahead)
+    worker.begin(server.url, code_root=code_root, slots=SLOTS, ahead=ahead)
     eventually(lambda: worker.problem() or Fleet(client, patience_s=5).workers(), 30)
     assert worker.problem() is None
     return psutil.Process(worker._process.pid)
@@ -204,16 +208,20 @@ def test_a_worker_that_can_take_nothing_any_more_ends_and_says_why(
     assert "WRONGTYPE" in worker.log.read_text()
 
 
-def test_a_worker_imports_what_it_is_started_for_before_that_comes_and_no_more_often_than_needed(
-    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+def test_a_worker_imports_what_it_is_started_for_before_that_comes_and_once_for_all_slots(
+    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient, tmp_path: Path
 ) -> None:
-    spec, _ = TrainableSpec.of(play)
+    note = tmp_path / "imported"
+    (tmp_path / "noted.py").write_text(
+        f"import os\nwith open({str(note)!r}, 'a') as file: print(os.getpid(), file=file)\ndef train(config): pass\n"
+    )
+    spec = TrainableSpec("train", module="noted")
     journal = RedisJournal(redis_client, "x", patience_s=5)
     journal.lock("driver", "a test", 60)
     journal.record(b"", definition=encode_value({"name": "x", "trainable": spec.encode()}))
 
-    process = begin(worker, redis_server, redis_client, ahead=("x", "digest", 1))
+    process = begin(worker, redis_server, redis_client, ahead=("x", "digest"), code_root=tmp_path)
 
-    # One of its two slots gets a trial.
-    (zygote,) = process.children()
-    eventually(lambda: zygote.children(), 30, "it has imported the trainable, and forked a process for the trial")
+    eventually(note.exists, 30, "it has imported the trainable")
+    (importer,) = process.children()
+    eventually(lambda: note.read_text() == f"{importer.pid}\n")

@@ -49,7 +49,7 @@ from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.quarantine import Quarantine
-from mqtune.worker.runtime import ZYGOTE_IDLE_S
+from mqtune.worker.runtime import IMPORTER_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Stream, Uplink
@@ -291,7 +291,7 @@ class Machine:
             if run.is_running:
                 run.terminate(kill=True)
         self.threads.shutdown()
-        self.slot.zygotes.drop_all()
+        self.services.slots.close()
         self.services.uplink.close()
 
 
@@ -456,16 +456,15 @@ def test_an_attempt_that_needs_no_import_is_claimed_without_another_word(
     assert said == []
 
 
-def test_a_zygote_that_is_killed_while_no_trial_uses_it_is_reaped_by_the_next_look(machine: Machine) -> None:
+@pytest.mark.parametrize("which", ["importer", "zygote"])
+def test_a_process_that_is_killed_while_no_trial_uses_it_is_no_zombie_for_long(machine: Machine, which: str) -> None:
     machine.start("steady").ended()
-    (zygote,) = machine.slot.zygotes.all
-    process = psutil.Process(zygote.pid)
+    (zygote,), (importer,) = machine.slot.zygotes.all, machine.services.slots.importers.all
+    process = psutil.Process(zygote.pid if which == "zygote" else importer.pid)
+
     process.kill()
-    eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
 
-    machine.services.slots.trim(ZYGOTE_IDLE_S)
-
-    assert not process.is_running()
+    eventually(lambda: machine.services.slots.trim(IMPORTER_IDLE_S) or not process.is_running())
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
 
@@ -876,8 +875,7 @@ def test_trainables_that_take_turns_are_each_imported_once(machine: Machine) -> 
         assert ended.end is AttemptEnd.COMPLETED
 
     assert len(machine.slot.zygotes.all) == 2
-    imports = machine.slot.log.read_text().count("imported here")
-    assert imports == 2
+    assert machine.services.slots.importers.log.read_text().count("imported here") == 2
 
 
 def test_another_trainables_trial_starts_when_the_process_before_it_in_the_slot_is_gone(
@@ -1123,11 +1121,12 @@ class Versioned:
             (root / f"versioned_{name}.py").write_text(f"VERSION = {version}{more}\n")
 
     def run(self, **definition: Any) -> Attempt:
-        """Run a trial in a zygote of its own."""
+        """Run a trial by an import of its own."""
         definition = {"trainable": SPEC.encode(), "code_files": self.files, **definition}
         attempt = self.machine.start("", trial=f"{next(self.trials):04d}", **definition)
         attempt.ended()
-        self.machine.slot.zygotes.drop_all()
+        slots = self.machine.services.slots
+        eventually(lambda: slots.close() or not slots.importers.all)  # type: ignore[func-returns-value]
         return attempt
 
 

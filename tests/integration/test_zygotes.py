@@ -13,15 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from attempts import gone, start_message
+from attempts import forked, gone, start_message
 from waiting import eventually, lives
 
 from mqtune.core.codec import decode_value
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import zygotes
+from mqtune.worker import importers
 from mqtune.worker.attempt import ControlPipe
-from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey, ZygoteSilent
+from mqtune.worker.importers import Importer, ImportFailed, ImportKey
+from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
 
 #: What comes with every report.
 COUNTED = {"training_iteration", "time_this_iter_s", "time_total_s"}
@@ -89,12 +90,17 @@ def leaves(config):
 class Trials:
     """A zygote, and trials that are run by it."""
 
+    zygote: ZygoteHandle
+
     def __init__(self, folder: Path, name: str, start_method: str, before: str = "") -> None:
         (folder / "job_code.py").write_text(before + CODE)
         self.folder = folder
         self.controls: list[ControlPipe] = []
-        key = ZygoteKey(TrainableSpec(name, module="job_code"), folder, start_method)
-        self.zygote = ZygoteHandle(key, {"SLOT": "seven"}, folder / "zygote.log")
+        key = ImportKey(TrainableSpec(name, module="job_code"), folder, start_method)
+        self.importer = Importer(key, {"SLOT": "seven"}, folder / "zygote.log")
+
+    def get_ready(self) -> None:
+        self.zygote = forked(self.importer, self.folder, {"SLOT": "seven"})
 
     def send(self, config: dict[str, object]) -> int:
         """Have a trial started; returns the read end of its pipe."""
@@ -111,7 +117,7 @@ class Trials:
         return gone(self.zygote).status
 
     def close(self) -> None:
-        self.zygote.close()
+        self.importer.close()
         for control in self.controls:
             control.close()
 
@@ -150,7 +156,7 @@ def trials(tmp_path: Path, start_method: str) -> Iterator[type[Trials]]:
 
     def make(name: str, before: str = "") -> Trials:
         made.append(Trials(tmp_path, name, start_method, before))
-        made[-1].zygote.wait_ready(30)
+        made[-1].get_ready()
         return made[-1]
 
     yield make  # type: ignore[misc]
@@ -301,7 +307,7 @@ def test_a_zygote_that_is_killed_takes_its_trial_along(trials) -> None:
 @pytest.mark.parametrize("_", range(2))
 def test_a_zygote_that_is_killed_by_the_first_line_of_its_trial_has_said_whom_it_started(trials, _: int) -> None:
     runs = trials("kills_its_zygote")
-    zygote = psutil.Process(runs.zygote._process.pid)
+    zygote = psutil.Process(runs.zygote.pid)
     for process in (zygote, *zygote.children()):
         # On one processor the trial runs as soon as it is told to, and the zygote only then goes on.
         process.cpu_affinity([min(os.sched_getaffinity(0))])
@@ -392,7 +398,7 @@ def test_what_a_running_trial_leaves_to_its_zygote_and_ends_is_no_zombie_for_lon
     one = trials("orphans")
     pid, pipe = one.start({})
     next(frames(pipe))
-    zygote = psutil.Process(one.zygote._process.pid)
+    zygote = psutil.Process(one.zygote.pid)
 
     # Of what the trial has left, some may still run for a moment.
     eventually(lambda: len(spares(zygote, pid)) <= 1 and len(zygote.children()) <= len(spares(zygote, pid)) + 1)
@@ -407,12 +413,12 @@ def spares(zygote: psutil.Process, trial: int) -> set[int]:
     return {child.pid for child in zygote.children() if lives(child)} - {trial}
 
 
-def test_what_a_module_starts_on_import_lives_as_long_as_its_zygote(tmp_path: Path) -> None:
+def test_what_a_module_starts_on_import_lives_as_long_as_its_importer(tmp_path: Path) -> None:
     helper = "import subprocess; HELPER = subprocess.Popen(['sleep', '60'])\n"
     one = Trials(tmp_path, "looks_for", "fork", helper)
-    one.zygote.wait_ready(30)
-    zygote = psutil.Process(one.zygote._process.pid)
-    (process,) = [child for child in zygote.children() if "sleep" in child.cmdline()]
+    one.get_ready()
+    importer = psutil.Process(one.importer.pid)
+    (process,) = [child for child in importer.children() if "sleep" in child.cmdline()]
     for _ in range(2):
         _, pipe = one.start({})
         assert next(frames(pipe))[1][1]["lives"]
@@ -426,19 +432,21 @@ def test_what_a_module_starts_on_import_lives_as_long_as_its_zygote(tmp_path: Pa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process table says so on Linux alone")
 def test_a_zygote_that_is_stopped_while_it_imports_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zygotes, "IMPORT_LOOK_S", 0.1)
+    monkeypatch.setattr(importers, "IMPORT_LOOK_S", 0.1)
     one = Trials(tmp_path, "steady", "fork", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n")
 
     with pytest.raises(ZygoteSilent, match="was stopped while it imported and was killed"):
-        one.zygote.wait_ready(30)
+        one.get_ready()
 
-    assert one.zygote.was_killed
+    assert one.importer.was_killed
     one.close()
 
 
 def test_a_spare_that_is_killed_costs_no_trial(trials) -> None:
     one = trials("steady")
-    (spare,) = psutil.Process(one.zygote._process.pid).children()
+    zygote = psutil.Process(one.zygote.pid)
+    eventually(zygote.children)
+    (spare,) = zygote.children()
     spare.kill()
     eventually(lambda: not lives(spare))
 
@@ -454,7 +462,7 @@ import os, signal, sys
 from pathlib import Path
 from test_zygotes import Trials, frames
 one = Trials(Path(sys.argv[1]), "stays", "fork")
-one.zygote.wait_ready(30)
+one.get_ready()
 trial, pipe = one.start({})
 _, (_, left) = next(frames(pipe))
 os.kill(one.zygote.pid, signal.SIGSTOP)
@@ -481,17 +489,17 @@ def test_a_zygote_that_is_frozen_when_its_worker_dies_ends_its_trial_all_the_sam
 
 def test_code_that_changes_makes_a_zygote_stale(trials, tmp_path: Path, start_method: str) -> None:
     one = trials("steady")
-    assert one.zygote.is_current()
+    assert one.importer.is_current()
 
     os.utime(tmp_path / "job_code.py", ns=(1, 1))
 
     # One that imports nothing itself can't be stale.
-    assert one.zygote.is_current() == (start_method == "spawn")
+    assert one.importer.is_current() == (start_method == "spawn")
 
 
 def test_a_trainable_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> None:
     one = Trials(tmp_path, "misspelt", "fork")
 
     with pytest.raises(ImportFailed, match=r"job_code\.py does not define the function 'misspelt'"):
-        one.zygote.wait_ready(30)
+        one.get_ready()
     one.close()

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,16 +14,15 @@ from waiting import eventually
 
 from mqtune.core.resources import Resources
 from mqtune.trainable.process.protocol import KEPT_BYTES
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import devices, quarantine, zygotes
+from mqtune.worker import devices, quarantine
 from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
-from mqtune.worker.late_imports import LateImports
 from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.slots import Slot, Slots
-from mqtune.worker.zygotes import ZygoteKey
 
 GB = 1_000_000_000
 MB = 1_000_000
+#: For slots in which nothing is imported.
+NOTHING_IMPORTED: Any = None
 
 
 class Gpus:
@@ -282,7 +282,7 @@ def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
 def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_back(
     watched: Watched, tmp_path: Path
 ) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -302,7 +302,7 @@ def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_b
 
 
 def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -315,9 +315,7 @@ def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Wa
 
 
 def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> None:
-    turn = Slot(
-        0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path)
-    ).next_turn()
+    turn = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED).next_turn()
     turn.take(stays=False)
     turn.end()
     asked = list(watched.gpus.asked)
@@ -329,7 +327,7 @@ def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> No
 
 
 def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
     turn = slot.next_turn()
     turn.take(stays=False)
     watched.gpus.now = None  # type: ignore[assignment]
@@ -346,7 +344,7 @@ def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
         SlotPlan(offer=Resources(cpus=1), devices=((),)),
         tmp_path,
         Quarantine(lambda: None),
-        late_imports=LateImports(tmp_path),
+        importers=NOTHING_IMPORTED,
     )
     first, second = slot.next_turn(), slot.next_turn()
 
@@ -356,12 +354,10 @@ def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
     assert slot.is_vacant
 
 
-def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
-    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watched, tmp_path: Path) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
     slots = [
-        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
         for index in range(2)
     ]
     staying, other = slots[0].next_turn(), slots[1].next_turn()
@@ -374,10 +370,10 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     other.end()
     assert not watched.quarantine.devices, "what is in use is the process that stays"
 
-    key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", reuse=True)
-    monkeypatch.setattr(zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0, users=0)))
-    slots[0].zygotes.leave(slots[0].zygotes.use(key, lambda: None))
-    slots[0].zygotes.drop_all()
+    importer = Mock()
+    slots[0].zygotes.of(importer, lambda: None)
+    _, _, on_empty = importer.fork.call_args.args
+    on_empty()
     last = slots[1].next_turn()
     last.take(stays=False)
     last.end()
@@ -389,7 +385,7 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
 ) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
     slots = [
-        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, late_imports=LateImports(tmp_path))
+        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
         for index in range(2)
     ]
     turn, other = slots[0].next_turn(), slots[1].next_turn()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqtune.trainable.process.late_imports import Looks
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.late_imports import LateImports
 
@@ -167,3 +170,29 @@ def test_a_file_that_can_not_be_read_is_as_if_there_were_none(tmp_path: Path, co
     late.settle(TRAIN, ["a"], ["a"])
 
     assert LateImports(tmp_path).of(TRAIN) == [({}, ["a"])]
+
+
+def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOKED_AT", "0")
+    environ, plain = os.environ, type(os.environ)
+    ways: dict[str, Callable[[], object]] = {
+        "getenv": lambda: os.getenv("LOOKED_AT"),
+        "get": lambda: environ.get("LOOKED_AT"),
+        "item": lambda: environ["LOOKED_AT"],
+        "in": lambda: "LOOKED_AT" in environ,
+        "copy": environ.copy,
+        "another": lambda: environ["PATH"],
+    }
+    seen = {}
+
+    for name, way in ways.items():
+        looks = Looks(["LOOKED_AT", "NOT_THERE"])
+        with looks:
+            way()
+        seen[name] = looks.seen
+    before = Looks(["LOOKED_AT"])
+    environ["LOOKED_AT"]
+
+    assert seen == {name: set() if name == "another" else {"LOOKED_AT"} for name in ways}
+    assert before.seen == set()
+    assert (os.environ is environ, type(environ)) == (True, plain)

@@ -292,9 +292,9 @@ def test_arrows_that_point_down_are_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import mqtune.trainable.process.zygote",
+        "import mqtune.trainable.process.importer",
         # What user code does in a trial.
-        "import mqtune.trainable.process.zygote; import mqtune; mqtune.report({'loss': 1}); mqtune.StopTrial",
+        "import mqtune.trainable.process.importer; import mqtune; mqtune.report({'loss': 1}); mqtune.StopTrial",
     ],
 )
 def test_a_trial_process_is_light(code: str) -> None:
@@ -303,7 +303,7 @@ def test_a_trial_process_is_light(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
     loaded = set(done.stdout.split())
-    assert "mqtune.trainable.process.zygote" in loaded
+    assert "mqtune.trainable.process.importer" in loaded
     assert {name for name in loaded if name.split(".")[0] in NOT_IN_TRIALS} == set()
     own = {name.removeprefix("mqtune.") for name in loaded if name.startswith("mqtune.")}
     core = {"errors", "machine", "trial", "version", "codec", "text"}

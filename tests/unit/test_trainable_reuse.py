@@ -20,7 +20,8 @@ import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.trainable.process.protocol import FRAME_END, PAUSE, STOP, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import ZygoteDied, ZygoteKey
+from mqtune.worker.importers import ImportKey
+from mqtune.worker.zygotes import ZygoteDied
 
 CODE = """
 import os, signal, subprocess, sys, threading, time
@@ -493,8 +494,8 @@ def test_the_definition_says_whether_processes_are_reused_and_experiments_with_t
         tuner.close()
     assert [definition["reuse"] for definition in definitions] == [True, False]
 
-    reused, fresh = (ZygoteKey.of(definition, Path("/code")) for definition in definitions)
-    assert reused == ZygoteKey.of({**definitions[0], "name": "other"}, Path("/code")) != fresh
+    reused, fresh = (ImportKey.of(definition, Path("/code")) for definition in definitions)
+    assert reused == fresh
 
 
 def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(forking: Slot) -> None:

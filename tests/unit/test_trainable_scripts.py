@@ -23,7 +23,9 @@ from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.process.protocol import PAUSE, STOP
 from mqtune.trainable.script import MetricLines, WatchedFolder, arguments_of
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
+from mqtune.worker.importers import Importer, ImportKey, SlotZygotes
+from mqtune.worker.late_imports import LateImports
+from mqtune.worker.zygotes import ZygoteHandle
 
 Trial = Callable[..., TrialProcess]
 Kind = type[TrialProcess]
@@ -786,10 +788,14 @@ def test_a_script_can_not_tell_a_fork_from_an_interpreter_of_its_own(trial: Tria
 class NextTrial(ForkedTrial):
     """An attempt by a zygote that has run others."""
 
-    def __init__(self, folder: Path, zygote: ZygoteHandle, **message: Any) -> None:
+    def __init__(self, folder: Path, zygotes: SlotZygotes, importer: Importer, **message: Any) -> None:
         folder.mkdir()
         Worker.__init__(self, folder, store="", options={}, reuse=True, **message)
-        self.zygote = zygote
+        self.importer, self._zygotes = importer, zygotes
+
+    def get_zygote(self) -> ZygoteHandle:
+        self.importer.get_ready(LateImports(self.folder))
+        return self._zygotes.of(self.importer, lambda: None)
 
     def close(self) -> None:
         Worker.close(self)
@@ -813,13 +819,14 @@ assert "--fails" not in sys.argv
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_one_process_starts_script_after_script_and_each_finds_all_as_the_first(tmp_path: Path, start_method: str):
-    key = ZygoteKey(TrainableSpec("train", script=written(tmp_path, WHERE).name, kind="script"), tmp_path, start_method)
+    key = ImportKey(TrainableSpec("train", script=written(tmp_path, WHERE).name, kind="script"), tmp_path, start_method)
     configs = [{"folder": 1}, {}, {"leaves": 1}, {"fails": 1}, {}, {"told": 1}]
     said = []
-    with contextlib.closing(ZygoteHandle(key, {}, tmp_path / "log")) as zygote:
+    with contextlib.closing(Importer(key, {}, tmp_path / "log")) as importer:
+        zygotes = SlotZygotes({}, tmp_path / "log")
         for number, config in enumerate(configs):
             own = {"working_dir": str(tmp_path / "own")} if "folder" in config else {}
-            with contextlib.closing(NextTrial(tmp_path / str(number), zygote, **own)) as one:
+            with contextlib.closing(NextTrial(tmp_path / str(number), zygotes, importer, **own)) as one:
                 if "told" in config:
                     # The signal may come before the process listens for it.
                     one.write(STOP)

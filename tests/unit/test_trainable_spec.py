@@ -13,7 +13,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import ZygoteKey
+from mqtune.worker.importers import ImportKey
 
 _numbers = itertools.count(1)
 
@@ -303,7 +303,7 @@ def test_a_process_is_started_in_the_two_ways_that_there_are(tmp_path: Path, met
     definition = {"trainable": {"name": "train", "module": "m"}, "start_method": method}
 
     with pytest.raises(ConfigurationError, match="there are only 'fork' and 'spawn'"):
-        ZygoteKey.of(definition, tmp_path)
+        ImportKey.of(definition, tmp_path)
 
 
 def test_a_program_that_is_not_executable_is_not_made_so(root: Path):

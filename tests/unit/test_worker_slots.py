@@ -99,7 +99,7 @@ def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -
 
 
 class Found:
-    """A slot that has every zygote, the folders that a finder is given, and the keys that it has asked for."""
+    """A slot that has imported everything, the folders that a finder is given, and the keys that it has asked for."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
@@ -107,14 +107,18 @@ class Found:
         files: Any = SimpleNamespace(of=lambda *_: self.manifest)
         bundles: Any = SimpleNamespace(of=lambda *_: None)
         self.finder = ZygoteFinder("w@here", Path("code"), bundles, files, lambda store: None)
-        self.late_imports: Any = SimpleNamespace(of=lambda spec, told: [])
+        self.importers: Any = SimpleNamespace(late_imports=None)
+        self.zygotes: Any = SimpleNamespace(of=lambda importer, wait: SimpleNamespace(environment={}))
 
-    def zygote(self, key: Any, turn: object) -> Any:
+    def importer(self, key: Any) -> Any:
         self.keys.append(key)
-        return SimpleNamespace(is_ready=True, wait_ready=lambda timeout_s: None, environment={}, preloads=())
+        return SimpleNamespace(get_ready=lambda late_imports, on_import: None)
+
+    def serves(self, importer: Any) -> bool:
+        return True
 
     def find(self, definition: dict[str, Any], experiment: str = "one") -> Any:
-        turn: Any = SimpleNamespace(slot=self)
+        turn: Any = SimpleNamespace(slot=self, use=lambda importer: None, begin=lambda zygote: None, wait=None)
         zygote, problem = self.finder.find(turn, experiment, definition, lambda: None)
         assert zygote is not None, problem
         return self.keys[-1]
@@ -125,7 +129,7 @@ def definition(start_method: str) -> dict[str, Any]:
     return {"trainable": spec.encode(), "start_method": start_method, "reuse": True}
 
 
-def test_the_key_of_zygotes_is_made_once_for_a_definition_and_anew_for_another() -> None:
+def test_the_key_of_imports_is_made_once_for_a_definition_and_anew_for_another() -> None:
     found, fork = Found(), definition("fork")
 
     assert found.find(fork) is found.find(fork)
@@ -134,7 +138,7 @@ def test_the_key_of_zygotes_is_made_once_for_a_definition_and_anew_for_another()
     assert found.find(fork, "two") == found.find(fork, "one")
 
 
-def test_the_key_of_zygotes_is_made_anew_where_the_code_of_an_experiment_lies_elsewhere() -> None:
+def test_the_key_of_imports_is_made_anew_where_the_code_of_an_experiment_lies_elsewhere() -> None:
     found, fork = Found(), definition("fork")
     found.find(fork)
     found.manifest = Path("later.files")

@@ -149,7 +149,7 @@ class PrivateWorker(WorkerProcess):
         *,
         code_root: Path,
         slots: Mapping[str, str | int],
-        ahead: tuple[str, str, int | None],
+        ahead: tuple[str, str],
         code_key: str = "",
     ) -> None:
         """Have it connect and take trials; a worker that has ended meanwhile is a ``problem``.
@@ -158,8 +158,7 @@ class PrivateWorker(WorkerProcess):
             broker: the server's URL.
             code_root: as of ``LocalWorker``, and so are *slots* and *code_key*.
             slots: its settings.
-            ahead: the experiment's name, a digest of its definition, and how many trials will come at once, or None for one for
-                each slot: for these it starts processes that import the trainable before they come.
+            ahead: the experiment's name and a digest of its definition: its trainable is imported before the first trial comes.
             code_key: the key for code.
         """
         settings = {

@@ -82,7 +82,7 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         os._exit(0)
 
 
-def become_subreaper() -> None:
-    """Have orphaned descendants become children of this process, which can reap them then (Linux only)."""
+def become_subreaper(*, on: bool = True) -> None:
+    """Have orphaned descendants become children of this process, which can reap them then (Linux only); no further ones unless *on*."""
     if LIBC is not None:
-        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(on))

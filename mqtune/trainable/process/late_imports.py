@@ -15,7 +15,7 @@ import reprlib
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqtune.trainable.process.descendants import own_children
@@ -26,6 +26,9 @@ _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 #: ends them before a fork, and starts them again behind it.
 _FORK_SAFE_POOL: Final = re.compile(r"openblas[^/]*\.so", re.IGNORECASE)
 
+
+#: Files that a process has open if it uses a GPU: NVIDIA's devices, AMD's compute interface, and render nodes.
+DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 
 #: Modules that were imported one after the other, and what the trial had changed in its surroundings before: for each variable of the
 #: environment a hash of its value, empty if it was removed.
@@ -39,6 +42,42 @@ def check_batches(said: Iterable[tuple[object, object]]) -> None:
             raise TypeError(f"that it has imported {reprlib.repr(said)}")
         # The fastest check that all are texts.
         "".join([*changes, *changes.values(), *modules])
+
+
+class Looks:
+    """Notes whether what runs within it, by ``with``, reads some variables of the environment; it can be entered again.
+
+    What reads the environment in C, and opens no device, is not seen. ``os.environ`` stays the same object.
+
+    Attributes:
+        names: the variables.
+        seen: those that were read.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = frozenset(names)
+        self.seen: set[str] = set()
+        self._plain = plain = type(os.environ)
+        seen = self.seen
+
+        def read(environ: os._Environ[str], name: str) -> str:
+            if name in self.names:
+                seen.add(name)
+            return plain.__getitem__(environ, name)
+
+        self._noting = type(plain.__name__, (plain,), {"__getitem__": read})
+
+    def __enter__(self) -> None:
+        if self.names:
+            os.environ.__class__ = self._noting
+
+    def __exit__(self, *_: object) -> None:
+        os.environ.__class__ = self._plain
+
+
+def device_files() -> list[str]:
+    """Return the files of GPUs that this process has open."""
+    return sorted(path for _, path in _open_files() if path.startswith(DEVICE_FILES))
 
 
 class Unsafe(NamedTuple):
@@ -109,7 +148,9 @@ def _has(changes: Mapping[str, str]) -> bool:
     return all(_hashed(name, here.get(name)) == value for name, value in changes.items())
 
 
-def preload(batches: Iterable[Batch]) -> tuple[list[str], Unsafe | None]:
+def preload(
+    batches: Iterable[Batch], looks: contextlib.AbstractContextManager[None] | None = None
+) -> tuple[list[str], Unsafe | None]:
     """Import modules in a process that is forked afterwards; stop at the first that is not safe to fork behind, and return it.
 
     Beside it, return those that it had to import: the others came with these, or were there.
@@ -126,7 +167,7 @@ def preload(batches: Iterable[Batch]) -> tuple[list[str], Unsafe | None]:
         for name in modules:
             if name in sys.modules or not _has(changes):
                 continue
-            with contextlib.suppress(BaseException):
+            with contextlib.suppress(BaseException), looks or contextlib.nullcontext():
                 importlib.import_module(name)
             after = _footprint()
             if why := _difference(before, after):

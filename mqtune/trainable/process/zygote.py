@@ -1,11 +1,11 @@
-"""The zygote of one slot: it has imported the trainable's module, has never touched a device, and forks trials in a millisecond.
+"""The zygote of one slot: forked from an importer, it has never touched a device, and forks trials in a millisecond.
 
-A worker starts it as a Python of its own (``arguments``) with one end of a channel. It runs one trial at a time,
+It runs one trial at a time,
 and keeps one *spare*: a process that waits for its start message, forked while the trial before it runs, so that no slot
 waits for a fork. It is the trial's parent and subreaper: orphans of the trial come to it and are killed. A process that may
 be reused stays after its trial, if nothing else of that is left, and gets the next one (``mqtune.trainable.process.reuse``).
 
-User code has run in the zygote, on import, and may have set any signal's handler. So the zygote relies on no signal: all are
+User code has run in its importer, and may have set any signal's handler. So the zygote relies on no signal: all are
 blocked, and the end of a trial is seen by its pidfd.
 
 Messages from the worker:
@@ -13,12 +13,9 @@ Messages from the worker:
 - ``start``, with the ends of the pipes; while the trial before is still ending it waits until that is gone.
 - ``tell`` and ``end``, with the process id of a trial: signal it that there is something to read; send its group a signal.
 - ``drop``: end a process that waits for reuse, if there is one.
-- ``preload``, the first message, and again while no trial is under way: import these modules too, which trials would import late.
 
 Messages to the worker:
 
-- ``ready``, with the files of the user's code and the versions of everything, after the first imports and each ``preload``;
-  ``broken``, if the trainable can't be imported; or ``unsafe``, with a preloaded module behind which no trial can be forked, and then it ends.
 - ``started``, with the process id and a pidfd, where the system has these.
 - ``ended``, when the trial's process group and all descendants that left it are gone, but for a process that stays;
   ``sweeping``, now and then, while that takes long.
@@ -29,48 +26,26 @@ Messages to the worker:
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
 import signal
 import sys
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn, cast
 
-from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable import reporting
-from mqtune.trainable.frozen_code import freeze, frozen, loaded_files, times_of, unfrozen
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import (
-    become_subreaper,
-    die_with_parent,
-    has_descendants,
-    own_children,
-    signal_group,
-)
-from mqtune.trainable.process.environment import describe_environment
-from mqtune.trainable.process.late_imports import Batch, preload
-from mqtune.trainable.process.output import shape_output, take_over_output
-from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage, describe_error
-from mqtune.trainable.process.rehearsal import rehearse
+from mqtune.trainable.process.descendants import die_with_parent, has_descendants, own_children, signal_group
+from mqtune.trainable.process.output import take_over_output
+from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage
 from mqtune.trainable.process.runner import run_attempt, seed_generators
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.process.signals import change_mask
-from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
+from mqtune.trainable.spec import Kind, Loaded
 
-#: What a zygote and a spare run: ``main``, without what lies where the worker was started, such as a folder named mqtune, in the
-#: place of what is installed. Python's -P has the same effect, but a script that a zygote runs would see it.
-_COMMAND: Final = """\
-import sys
-sys.flags.safe_path or sys.path.pop(0)
-from mqtune.trainable.process.zygote import main
-main(sys.argv[1:])
-"""
 #: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device driver
 #: or a disk holds may take minutes.
 _SWEEP_POLL_S: Final = 0.001
@@ -85,10 +60,6 @@ _LOOK_MS: Final = 20
 _SPARE_DELAY_MS: Final = 2
 #: How long a process that waits for reuse may take to clean up when it has to exit: the worker waits for it.
 _LEAVE_S: Final = 1.0
-#: How many changed files an error names; nobody would read more.
-_MAX_DIFFERING: Final = 5
-#: How much is kept of why a script can't be forked: it is in the journal, for each attempt.
-_MAX_WHY_CHARS: Final = 300
 
 
 class _Process(NamedTuple):
@@ -121,38 +92,55 @@ class _Process(NamedTuple):
             os.close(self.pidfd)
 
 
+class Signals(NamedTuple):
+    """The signals that trials find blocked, and the handler of SIGCHLD, as imports have left them."""
+
+    mask: set[int]
+    on_child: Callable[[int, FrameType | None], object] | int | None
+
+    @classmethod
+    def block(cls) -> Signals:
+        """Block all signals, whatever handlers imports have set; return what trials get back."""
+        on_child = signal.getsignal(signal.SIGCHLD)
+        # If it were ignored, the kernel would reap the children.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # The stop signal is blocked in each spare until the trial has its handler.
+        return cls({*signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), STOP_SIGNAL}, on_child)
+
+    def put_back(self) -> None:
+        """Have this process handle signals as the imports have left them."""
+        if self.on_child is not None:
+            signal.signal(signal.SIGCHLD, self.on_child)
+        change_mask(signal.SIG_SETMASK, self.mask)
+
+
 class Zygote:
     """Makes the trial processes of one slot, and reaps them.
 
     Args:
         channel: to the worker.
-        spec: the trainable.
+        trainable: what trials run; None if spares are spawned, and load it themselves.
+        kind: what it is.
         code_root: the folder below which it is.
-        manifest: the file that names the experiment's code; None if there is none.
-        fork: whether spares are forked from this process; else they are spawned.
-        fresh: why a Python script has an interpreter of its own in each trial; empty if it need not.
+        signals: how trials find them.
+        spawn: returns the command that starts a spare on a descriptor of its channel; None if spares are forked from this process.
     """
 
     def __init__(
         self,
         channel: Channel,
-        spec: TrainableSpec,
+        trainable: Loaded | None,
+        kind: Kind,
         code_root: Path,
-        manifest: Path | None,
-        *,
-        fork: bool,
-        fresh: str = "",
+        signals: Signals,
+        spawn: Callable[[int], list[str]] | None,
     ) -> None:
         self._channel = channel
-        self._manifest = manifest
-        self._spec = spec
+        self._trainable = trainable
+        self._kind = kind
         self._code_root = code_root
-        self._fork = fork
-        self._fresh = fresh
-        self._trainable: Loaded | None = None
-        self._before = frozenset(sys.modules)
-        #: The modules that the last ``preload`` had to import; the others came with these, or were there.
-        self._loaded: list[str] = []
+        self._signals = signals
+        self._spawn = spawn
         self._spare: _Process | None = None
         #: The trial's process; or, once its trial has ended, the same process, which waits to be reused.
         self._process: _Process | None = None
@@ -165,44 +153,18 @@ class Zygote:
         self._given: tuple[Message, list[int]] | None = None
         #: A start message that came while the trial before it was still ending.
         self._next: tuple[Message, list[int]] | None = None
-        #: Processes that the module started when it was imported; they live as long as this process.
-        self._own: frozenset[int] = frozenset()
         self._poll = select.poll()
-        #: The signals that trials find blocked, and the handler of SIGCHLD, as the module has left them.
-        self._mask: set[int] = set()
-        self._on_child: Callable[[int, FrameType | None], object] | int | None = signal.SIG_DFL
 
     def run(self) -> None:
-        """Serve the worker until it closes the channel or dies; no process is left."""
-        if not self._prepare():
-            return
+        """Serve the worker until it closes the channel or dies; no process is left.
+
+        Raises:
+            BecomeScript: in a fork that is to become a script.
+        """
         self._poll.register(self._channel.fileno(), select.POLLIN)
-        self._get_ready()
+        self._spare = self._make_process()
         while self._serve():
             pass
-
-    def _get_ready(self) -> None:
-        """Fork a spare, and tell the worker that trials can start, and with what."""
-        # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
-        gc.collect()
-        gc.freeze()
-        self._spare = self._make_process()
-        script = self._trainable if isinstance(self._trainable, Path) else None
-        files = loaded_files(self._code_root, script)
-        imported = [name for name in sys.modules if name not in self._before]
-        environment = describe_environment(imported, [path for path, _ in files])
-        if differs := self._differs():
-            environment["differs"] = differs
-        if self._fresh:
-            environment["fresh"] = self._fresh
-        # Files that differ may be corrected, also when nothing has imported them yet.
-        watched = {*unfrozen(files), *times_of(frozen().differing)}
-        said = {"files": list(watched), "environment": environment, "loaded": self._loaded}
-        self._channel.send({"is": "ready", **said})
-
-    def _differs(self) -> list[str]:
-        """Return some files that differ from the experiment's, for an error."""
-        return [os.path.relpath(path, self._code_root) for path in frozen().differing[:_MAX_DIFFERING]]
 
     def _serve(self) -> bool:
         """Wait for one event and handle it; return False when the worker is gone."""
@@ -233,83 +195,10 @@ class Zygote:
             return None
         return _LOOK_MS if self._process.pidfd is None else _REAP_MS
 
-    def _prepare(self) -> bool:
-        """Import the trainable, and what trials import late; if that fails, send why and return False."""
-        if not self._fork:
-            self._set_signals()
-            return self._channel.receive() is not None
-        try:
-            self._trainable = self._spec.load(self._code_root)
-            if self._spec.kind == "function":
-                # Cached here, and not looked up by each trial.
-                extras_of(self._trainable)
-            elif isinstance(self._trainable, Path) and self._trainable.suffix == ".py" and not self._fresh:
-                self._warm_up(self._trainable.absolute())
-        except BaseException as error:  # noqa: BLE001 - user code runs on import
-            text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
-            if differs := self._differs():
-                text = f"{text.rstrip()}\n{', '.join(differs)} there is not as it was when the experiment began"
-            self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": text})
-            return False
-        if not isinstance(self._trainable, Path):
-            rehearse()
-        # For a trial that saves or loads a dict the import would take longer than all else until its first report.
-        from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
-
-        if threading.active_count() > 1:
-            # A lock that one of the threads holds would stay locked for ever in a forked child.
-            self._fork = False
-        received = self._channel.receive()
-        if received is None or not self._preload(received[0]["batches"]):
-            self._end_own_children()
-            return False
-        self._set_signals()
-        return True
-
-    def _preload(self, batches: Iterable[Batch]) -> bool:
-        """Import modules that trials have imported late; return False, and say so, if no trial can be forked behind one of them."""
-        if not self._fork or self._spec.kind == "script":
-            return True
-        self._loaded, unsafe = preload(batches)
-        if unsafe is not None:
-            self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
-        return unsafe is None
-
-    def _warm_up(self, script: Path) -> None:
-        """Do a script's first imports, or start this process anew without these."""
-        from mqtune.trainable.process.warm_script import NotForkable, warm_up  # noqa: PLC0415
-
-        environment = dict(os.environ)
-        try:
-            warm_up(script)
-        except NotForkable as refusal:
-            self._end_own_children()
-            fd, why = self._channel.fileno(), str(refusal).replace("\0", "")[:_MAX_WHY_CHARS]
-            os.set_inheritable(fd, True)
-            command = arguments("fork", fd, self._spec, self._code_root, self._manifest, os.getppid(), why)
-            os.execve(sys.executable, command, environment)  # noqa: S606 - by no shell
-
-    def _end_own_children(self) -> None:
-        """End the processes that imports have started."""
-        for child in own_children():
-            _kill(child, signal.SIGKILL)
-
-    def _set_signals(self) -> None:
-        """Block all signals, whatever handlers the module has set; trials get back what the module has left."""
-        self._on_child = signal.getsignal(signal.SIGCHLD)
-        # If it were ignored, the kernel would reap the trials.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        every = signal.valid_signals()
-        # The stop signal is blocked in each spare until the trial has its handler.
-        self._mask = {*signal.pthread_sigmask(signal.SIG_BLOCK, every), STOP_SIGNAL}
-        self._own = frozenset(own_children())
-        # If it is stopped (SIGSTOP) it goes on when the worker dies, and sees that.
-        die_with_parent(os.getppid(), signal.SIGCONT)
-
     def _make_process(self) -> _Process:
         """Return a new process that waits for its start message."""
         ours, theirs = Channel.pair()
-        if self._fork:
+        if self._spawn is None:
             me = os.getpid()
             pid = os.fork()
             if pid == 0:
@@ -318,8 +207,8 @@ class Zygote:
                 self._become_spare(me, theirs)
         else:
             os.set_inheritable(theirs.fileno(), True)
-            command = arguments("spare", theirs.fileno(), self._spec, self._code_root, self._manifest)
-            pid = os.posix_spawn(sys.executable, command, os.environ, setsigmask=self._mask)
+            command = self._spawn(theirs.fileno())
+            pid = os.posix_spawn(sys.executable, command, os.environ, setsigmask=self._signals.mask)
         theirs.close()
         pidfd = None
         with contextlib.suppress(ProcessLookupError, AttributeError):
@@ -329,9 +218,7 @@ class Zygote:
 
     def _become_spare(self, zygote: int, channel: Channel) -> None:
         try:
-            if self._on_child is not None:
-                signal.signal(signal.SIGCHLD, self._on_child)
-            change_mask(signal.SIG_SETMASK, self._mask)
+            self._signals.put_back()
             self._channel.close()
             if self._process is not None:
                 self._process.close()
@@ -342,7 +229,7 @@ class Zygote:
             die_with_parent(zygote)
             trainable = self._trainable
             assert trainable is not None  # noqa: S101 - it was loaded before the fork
-            run_spare(channel, lambda: trainable, self._code_root, self._spec.kind)
+            run_spare(channel, lambda: trainable, self._code_root, self._kind)
         except BecomeScript:
             raise
         except BaseException:  # noqa: BLE001 - nothing of a trial may go on as its zygote
@@ -370,13 +257,6 @@ class Zygote:
             case "drop":
                 self._drop_waiting()
                 self._channel.send({"is": "dropped"})
-            case "preload":
-                self._drop_spare()
-                if not self._preload(message["batches"]):
-                    self._kill_all()
-                    self._end_own_children()
-                    return False
-                self._get_ready()
         return True
 
     def _start(self, message: Message, fds: list[int]) -> None:
@@ -413,7 +293,7 @@ class Zygote:
         received = process.channel.receive()
         match None if received is None else received[0]["is"]:
             case "done":
-                others = [*self._own, *([] if self._spare is None else [self._spare.pid])]
+                others = [] if self._spare is None else [self._spare.pid]
                 self._left = received[0]["left"] if received is not None else ""
                 if not self._left and has_descendants(process.pid, others):
                     self._left = "it has left processes"
@@ -502,7 +382,7 @@ class Zygote:
     def _orphans(self) -> list[int]:
         """Return the orphans of trials that have come to this process."""
         kept = {process.pid for process in (self._spare, self._process) if process is not None}
-        return [child for child in own_children() if child not in kept and child not in self._own]
+        return [child for child in own_children() if child not in kept]
 
     def _sweep(self, group: int) -> None:
         """Kill every orphan that comes to this process, until the process group is gone."""
@@ -524,8 +404,6 @@ class Zygote:
         if self._process is not None:
             self._remove(self._process)
         self._drop_spare()
-        for child in self._own:
-            _kill(child, signal.SIGKILL)
 
 
 def _reap_if_dead(child: int) -> None:
@@ -577,63 +455,3 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path, kin
     except BaseException:  # noqa: BLE001 - it has reported what it could
         code = 1
     os._exit(code)
-
-
-def arguments(
-    role: str,
-    fd: int,
-    spec: TrainableSpec,
-    code_root: Path,
-    manifest: Path | None = None,
-    parent: int | None = None,
-    fresh: str = "",
-) -> list[str]:
-    """Return the command line that starts a zygote (role ``fork`` or ``spawn``) or a ``spare`` as a child of *parent*, or this process."""
-    return [
-        sys.executable,
-        "-c",
-        _COMMAND,
-        role,
-        str(parent or os.getpid()),
-        str(fd),
-        spec.name,
-        spec.module,
-        spec.script,
-        spec.kind,
-        spec.adapter,
-        str(code_root),
-        str(manifest or ""),
-        fresh,
-    ]
-
-
-def main(argv: list[str]) -> None:
-    """Run as a zygote or a spare on an inherited channel."""
-    role, parent, fd, name, module, script, kind, adapter, root, manifest, fresh = argv
-    # It was inherited, and children must not inherit it in turn: they would keep it open.
-    os.set_inheritable(int(fd), False)
-    channel = Channel.of_fd(int(fd))
-    spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind), adapter), Path(root)
-    code = Path(manifest) if manifest else None
-    if code is not None:
-        freeze(code, is_run=spec.kind == "script")
-    shape_output()
-    if role == "spare":
-        die_with_parent(int(parent))
-        signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
-        run_spare(channel, lambda: spec.load(code_root), code_root, spec.kind)
-    # While user code is imported nothing watches the channel. Afterwards a dead worker is seen there, and the descendants of
-    # the trial are killed; they would survive a signal that kills the zygote.
-    die_with_parent(int(parent))
-    become_subreaper()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
-    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-    become: Callable[[], None] | None = None
-    try:
-        Zygote(channel, spec, code_root, code, fork=role == "fork", fresh=fresh).run()
-    except BecomeScript as fork:
-        become = fork.args[0]
-    # Outside the block, where no error of the script has one of this process as its context.
-    if become is not None:
-        become()

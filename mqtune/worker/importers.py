@@ -1,0 +1,526 @@
+"""The worker's side of importers: starts one for each trainable, waits for its imports, has it fork zygotes, and keeps those used last."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.machine import process_stat
+from mqtune.trainable.frozen_code import are_current
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.descendants import children_of
+from mqtune.trainable.process.importer import arguments
+from mqtune.trainable.process.late_imports import Batch
+from mqtune.trainable.process.protocol import UNBUFFERED, Message
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.late_imports import LateImports
+from mqtune.worker.logs import open_log
+from mqtune.worker.privileges import without_secrets
+from mqtune.worker.processes import reaper
+from mqtune.worker.zygotes import (
+    CLOSE_TIMEOUT_S,
+    EXCHANGE_S,
+    START_S,
+    ZygoteDied,
+    ZygoteHandle,
+    ZygoteProcess,
+    ZygoteSilent,
+    is_readable,
+)
+
+logger = logging.getLogger(__name__)
+
+#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
+IMPORT_TIMEOUT_S: Final = 600.0
+#: How often an importer is checked while it imports; one that is stopped at two checks in a row is killed, because an import may take
+#: minutes, and a stopped one never ends.
+IMPORT_LOOK_S: Final = 5.0
+#: The state of a process that SIGSTOP has stopped, in the process table.
+_STOPPED: Final = "T"
+#: Of how many trainables a worker keeps unused importers: more experiments rarely take turns on it.
+KEPT: Final = 4
+_KIB: Final = 1024
+
+
+class UnsafeImport(ZygoteDied):
+    """The importer has ended, as nothing can be forked behind an import of *module* that trials make late; nothing was started."""
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(f"{module} can't be imported before a trial is forked: {why}")
+        self.module = module
+
+
+class ImportFailed(Exception):
+    """The trainable can't be imported; ``kind`` is the error's type."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class ImportKey:
+    """Identifies the trials that can be run from one import.
+
+    ``code`` is the name of the manifest, which is a hash of its content: the same for experiments with the same code. ``folder`` is
+    where trials run, None for the worker's own.
+    """
+
+    spec: TrainableSpec
+    code_root: Path
+    start_method: str
+    code: str = ""
+    manifest: Path | None = field(default=None, compare=False)
+    folder: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        definition: Mapping[str, Any],
+        code_root: Path,
+        manifest: Path | None = None,
+        folder: Path | None = None,
+    ) -> ImportKey:
+        """Return the key for the trials of an experiment."""
+        spec = TrainableSpec.decode(definition["trainable"])
+        start_method = definition.get("start_method", "fork")
+        if start_method not in ("fork", "spawn"):
+            raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
+        return cls(spec, code_root, start_method, "" if manifest is None else manifest.name, manifest, folder)
+
+
+class Importer:
+    """An importer's process. Any thread may call it.
+
+    The thread that creates it must live as long as the worker (see die_with_parent).
+
+    Args:
+        key: identifies what it imports.
+        environment: variables of its environment, besides the worker's.
+        log: the file for its output.
+        preloads: the modules that it imports besides the trainable's.
+        varies: the names of those variables that are not the same in all slots.
+    """
+
+    def __init__(
+        self,
+        key: ImportKey,
+        environment: Mapping[str, str],
+        log: Path,
+        preloads: Sequence[Batch] = (),
+        varies: Collection[str] = (),
+    ) -> None:
+        self.key = key
+        self._slot_environment = dict(environment)
+        #: The versions of the imported packages; empty until these are imported.
+        self.environment: dict[str, Any] = {}
+        #: How often it has imported something; 0 until it is ready for the first time.
+        self.imports = 0
+        #: The modules that it was asked to import besides the trainable's.
+        self._preloads: set[str] = set()
+        self._zygotes: list[ZygoteHandle] = []
+        #: How many turns use it, and when the last of them began or ended; kept by ``Importers``.
+        self.users = 0
+        self.used_at = 0.0
+        self._files: list[tuple[str, int]] = []
+        self._has_looked = self._is_ended = False
+        #: Held by the thread that waits for an import, or for a fork.
+        self._exchange = threading.Lock()
+        self._failure: Exception | None = None
+        self._channel, theirs = Channel.pair()
+        self._channel.limit(EXCHANGE_S)
+        with open_log(log) as output:
+            self._process = reaper.start(
+                arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest, varies=varies),
+                {**(UNBUFFERED if key.spec.kind == "script" else {}), **without_secrets(), **environment},
+                cwd=key.folder,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        theirs.close()
+        self._asked = self._ask(preloads)
+
+    def _ask(self, batches: Sequence[Batch]) -> list[str]:
+        """Have it import modules that trials would import late; return their names."""
+        asked = [name for _, names in batches for name in names]
+        self._preloads.update(asked)
+        self._channel.send({"do": "preload", "batches": list(batches)})
+        return asked
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether zygotes can be forked."""
+        return self.imports > 0
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was killed from outside: by a person, or by the kernel for lack of memory."""
+        return self._process.returncode == -signal.SIGKILL and not self._is_ended
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process has ended, or is about to."""
+        return self._is_ended or self._failure is not None or self._process.poll() is not None
+
+    def is_current(self) -> bool:
+        """Whether it is alive and has imported the code that is on the disk now."""
+        return not self.is_dead and are_current(self._files)
+
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Whether trials of a slot with this environment find what they would have imported; True while that is not known."""
+        return not self._has_looked or dict(environment) == self._slot_environment
+
+    def get_ready(
+        self,
+        late_imports: LateImports,
+        on_import: Callable[[], None] = lambda: None,
+        timeout_s: float = IMPORT_TIMEOUT_S,
+    ) -> None:
+        """Wait until the trainable is imported, and what trials have imported late until now.
+
+        Args:
+            late_imports: knows the latter.
+            on_import: called before it waits.
+            timeout_s: how long it waits at most.
+
+        Raises:
+            ImportFailed: it can't be imported, or not in time.
+            UnsafeImport: nothing can be forked behind a module that trials import late; the importer ends.
+            ZygoteDied: the import has ended the process.
+            ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
+        """
+        if not self.is_ready:
+            on_import()
+        with self._exchange:
+            if self._failure is not None:
+                raise self._failure
+            spec = self.key.spec
+            try:
+                if self.is_ready:
+                    news = late_imports.of(spec, self._preloads)
+                    if not news or self.key.start_method != "fork":
+                        return
+                    on_import()
+                    self._asked = self._ask(news)
+                loaded = self._wait_for_import(timeout_s)
+            except (ImportFailed, ZygoteDied) as error:
+                self._failure = error
+                raise
+            late_imports.settle(spec, self._asked, loaded)
+
+    def refused(self, error: Exception) -> tuple[str, str] | None:
+        """Return which of the modules that it was asked for besides is the reason of an error, empty for any, and why; None if none is."""
+        if not self._preloads or not isinstance(error, ZygoteDied) or self.was_killed:
+            return None
+        # Perhaps one of them has crashed.
+        return (error.module if isinstance(error, UnsafeImport) else ""), str(error)
+
+    def _wait_for_import(self, timeout_s: float) -> Sequence[str]:
+        """Wait until it is ready; return which of the modules that it was asked for it had to import."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._wait_for_message(deadline, timeout_s)
+            message, _ = self._receive()
+            match message["is"]:
+                case "broken":
+                    raise ImportFailed(message["error_type"], message["error"])
+                case "unsafe":
+                    raise UnsafeImport(message["module"], message["why"])
+                case "imported":
+                    self._files = [(path, mtime) for path, mtime in message["files"]]
+                    self.environment = message["environment"]
+                case _:
+                    break
+        if message["fresh"]:
+            self.environment["fresh"] = message["fresh"]
+        self._has_looked = message["looked"]
+        self.imports += 1
+        loaded: Sequence[str] = message["loaded"]
+        return loaded
+
+    def _wait_for_message(self, deadline: float, timeout_s: float) -> None:
+        was_stopped = False
+        while not is_readable(self._channel.fileno(), min(IMPORT_LOOK_S, deadline - time.monotonic())):
+            if time.monotonic() >= deadline:
+                raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
+            is_stopped = process_stat(self.pid)[0] == _STOPPED
+            if is_stopped and was_stopped:
+                raise self._kill("was stopped while it imported")
+            was_stopped = is_stopped
+
+    def fork(
+        self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None
+    ) -> ZygoteHandle:
+        """Return a new zygote, which has imported all that this has; it must be ready.
+
+        Args:
+            environment: variables of the slot's environment, besides the worker's.
+            log: the file for its output.
+            on_empty: see ``ZygoteHandle``.
+
+        Raises:
+            ZygoteDied: the importer is dead.
+            ZygoteSilent: it did not answer in time, perhaps frozen, and was killed.
+        """
+        with self._exchange:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                process, channel = self._fork(environment, log)
+            except ZygoteDied as error:
+                self._failure = error
+                raise
+            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty)
+            self._zygotes = [*(one for one in self._zygotes if not one.is_closed), zygote]
+        return zygote
+
+    def _fork(self, environment: Mapping[str, str], log: Path) -> tuple[ZygoteProcess, Channel]:
+        channel, theirs = Channel.pair()
+        channel.limit(EXCHANGE_S)
+        try:
+            with open_log(log) as output:
+                request = {"do": "fork", "environment": dict(environment)}
+                self._channel.send(request, [theirs.fileno(), output.fileno()])
+            if not is_readable(self._channel.fileno(), START_S):
+                raise self._kill(f"forked no zygote within {START_S:g} s")
+            forked, pidfds = self._receive()
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        reaper.add(forked["pid"])
+        return ZygoteProcess(forked["pid"], pidfds[0] if pidfds else None), channel
+
+    def _receive(self) -> tuple[Message, list[int]]:
+        received = self._channel.receive()
+        if received is None:
+            self._reap()
+            raise ZygoteDied(f"the importer of {self.key.spec} died with {self._process.returncode}")
+        return received
+
+    def _kill(self, why: str) -> ZygoteSilent:
+        silent = ZygoteSilent(f"the importer of {self.key.spec} {why} and was killed; it may have been frozen")
+        logger.warning("%s", silent)
+        self._reap()
+        return silent
+
+    def _reap(self) -> None:
+        reaper.kill(self._process, 0)
+        left = reaper.clear(CLOSE_TIMEOUT_S)
+        if left:
+            logger.error("processes %s of %s can't be killed", left, self.key.spec)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it and its zygotes take, with what they keep; pages that they share with others count in part."""
+        pids = [self.pid]
+        for zygote in self._zygotes:
+            if not zygote.is_dead:
+                pids += [zygote.pid, *children_of(zygote.pid)]
+        return sum(map(_pss_bytes, pids))
+
+    def end(self) -> None:
+        """Make it and its zygotes kill whatever these run, and end; doesn't wait for it."""
+        self._is_ended = True
+        for zygote in self._zygotes:
+            zygote.end()
+        self._channel.end()
+
+    def close(self) -> None:
+        """End it and its zygotes, and wait until they are gone. They must not be running a trial."""
+        self.end()
+        for zygote in self._zygotes:
+            zygote.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=CLOSE_TIMEOUT_S)
+        self._reap()
+        self._channel.close()
+
+
+def _pss_bytes(pid: int) -> int:
+    """Return the memory of a process, of what it shares its part; 0 where the kernel doesn't say."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next((int(line.split()[1]) * _KIB for line in file if line.startswith(b"Pss:")), 0)
+    except OSError:
+        return 0
+
+
+class Importers:
+    """A worker's importers: those in use, and those used last, so that experiments can take turns without importing again.
+
+    Any thread may call it. One that a turn uses is never closed.
+
+    Args:
+        log: the file for their output.
+        late_imports: knows what trials import late.
+        varies: the variables that are not the same in the environments of all slots.
+        most_bytes: how much memory those that nobody uses may have together; the one used last is always kept.
+    """
+
+    def __init__(
+        self, log: Path, late_imports: LateImports, varies: Collection[str] = (), *, most_bytes: float
+    ) -> None:
+        self.log = log
+        self.late_imports = late_imports
+        self._varies = varies
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        #: In the order of their last use.
+        self._all: list[Importer] = []
+
+    @property
+    def all(self) -> list[Importer]:
+        """All importers, in the order of their last use."""
+        with self._lock:
+            return list(self._all)
+
+    def use(self, key: ImportKey, environment: Mapping[str, str]) -> Importer:
+        """Return an importer for a slot with this environment: one that has imported the current code, or is about to, or a new one.
+
+        It is in use until it is left as often. Others of this key that nobody uses are closed: their code has changed, or they are dead.
+        """
+        with self._lock:
+            mine = [one for one in self._all if one.key == key]
+            current = next((one for one in mine if one.serves(environment) and one.is_current()), None)
+            is_new = current is None
+            if current is None:
+                preloads = self.late_imports.of(key.spec)
+                current = Importer(key, environment, self.log, preloads, self._varies)
+            else:
+                self._all.remove(current)
+            self._all.append(current)
+            current.users += 1
+            current.used_at = time.monotonic()
+        if is_new:
+            for one in mine:
+                if not one.is_current():
+                    self.drop(one)
+            self.trim()
+        return current
+
+    def leave(self, importer: Importer) -> None:
+        """Record that a turn that used this importer has ended."""
+        with self._lock:
+            importer.users -= 1
+            importer.used_at = time.monotonic()
+
+    def drop(self, importer: Importer) -> None:
+        """Close an importer, unless a turn uses it, or it is closed."""
+        with self._lock:
+            if importer.users or importer not in self._all:
+                return
+            self._all.remove(importer)
+        importer.close()
+
+    def trim(self, idle_s: float | None = None) -> None:
+        """Close unused ones: dead ones, those beyond the number and the memory allowed, the oldest first, and after *idle_s* seconds."""
+        now, known = time.monotonic(), self.all
+        kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[:KEPT]
+        unused = [one for one in known if not one.users]
+        sizes = [one.size if len(known) > 1 else 0 for one in unused]
+        total = sum(sizes)
+        for importer, size in zip(unused, sizes, strict=True):
+            is_too_much = importer.key not in kept_keys or (importer is not known[-1] and total > self._most_bytes)
+            is_idle = idle_s is not None and now - importer.used_at > idle_s
+            if is_too_much or is_idle or importer.is_dead:
+                self.drop(importer)
+                total -= size
+
+    def end(self) -> None:
+        """Make all, and their zygotes, kill whatever they run, and end; doesn't wait for it."""
+        for importer in self.all:
+            importer.end()
+
+    def close(self) -> None:
+        """Close those that no turn uses."""
+        for importer in self.all:
+            self.drop(importer)
+
+
+class _Forked(NamedTuple):
+    """A zygote with its importer, and how often that had imported something before."""
+
+    zygote: ZygoteHandle
+    importer: Importer
+    imports: int
+
+
+class SlotZygotes:
+    """One slot's zygotes: of each trainable that it has run lately one. Any thread may call it.
+
+    Args:
+        environment: variables of the slot's environment, besides the worker's.
+        log: the file for their output.
+        on_empty: called when a process that one of them kept was ended.
+    """
+
+    def __init__(self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None) -> None:
+        self.environment = environment
+        self._log = log
+        self._on_empty = on_empty
+        self._lock = threading.Lock()
+        self._forked: dict[ImportKey, _Forked] = {}
+
+    def of(self, importer: Importer, wait: Callable[[], None]) -> ZygoteHandle:
+        """Return the zygote that was forked from an importer, which must be ready: the one that is there, or a new one.
+
+        A new one takes its place once the importer has imported more, unless it has a process that may go on.
+
+        Args:
+            importer: the importer.
+            wait: returns when the turn before is over; called before a zygote that the turn may use is replaced.
+
+        Raises:
+            ZygoteDied: the importer is dead.
+        """
+        with self._lock:
+            known = self._forked.get(importer.key)
+        if known is not None:
+            is_of_it = known.importer is importer and (known.zygote.may_keep or known.imports == importer.imports)
+            if is_of_it and not known.zygote.is_dead:
+                return known.zygote
+            wait()
+            known.zygote.close()
+        imports = importer.imports
+        zygote = importer.fork(self.environment, self._log, self._on_empty)
+        with self._lock:
+            # Those of importers that were closed are closed too.
+            self._forked = {key: one for key, one in self._forked.items() if not one.zygote.is_closed}
+            self._forked[importer.key] = _Forked(zygote, importer, imports)
+        return zygote
+
+    @property
+    def all(self) -> list[ZygoteHandle]:
+        """All zygotes."""
+        with self._lock:
+            return [one.zygote for one in self._forked.values()]
+
+    def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
+        """Whether any zygote except *but* may have a process that is kept for further trials."""
+        return any(zygote.may_keep for zygote in self.all if zygote is not but)
+
+    def make_way(self, but: ZygoteHandle | None) -> None:
+        """Have only *but* keep a process, so that a trial has the slot's devices to itself. No trial may be running here."""
+        for zygote in self.all:
+            if zygote is not but and zygote.may_keep:
+                # A dead one is replaced when it is used next.
+                with contextlib.suppress(ZygoteDied):
+                    zygote.drop()

@@ -1,0 +1,178 @@
+"""One import for all slots: zygotes that share it and find their own devices, and imports that can't be shared."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+from attempts import gone, start_message
+from test_zygotes import frames
+from waiting import eventually, lives
+
+from mqtune.trainable.process.protocol import FRAME_REPORT
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.importers import Importer, ImportKey
+from mqtune.worker.late_imports import LateImports
+from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
+
+DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+
+CODE: Final = f"""
+import os, time
+import mqtune
+
+PID = os.getpid()
+
+def says(config):
+    mqtune.report({{"devices": os.environ["{DEVICES}"], "imported_by": PID, "parent": os.getppid()}})
+    while config.get("waits"):
+        time.sleep(0.01)
+"""
+#: What a module may find out on import of the devices that it may use.
+LOOKS: Final = {
+    "reads": f"import os; DEVICE = os.environ.get('{DEVICES}')",
+    "does not": "import os; HOME = os.environ.get('HOME')",
+}
+
+
+class Slots:
+    """An importer, and a slot for each device: a zygote, and the trial that it runs."""
+
+    def __init__(self, folder: Path, code: str) -> None:
+        self.folder = folder
+        (folder / "job_code.py").write_text(code + CODE)
+        key = ImportKey(TrainableSpec("says", module="job_code"), folder, "fork")
+        self.importer = Importer(key, {DEVICES: "0"}, folder / "log", varies=[DEVICES])
+        self.importer.get_ready(LateImports(folder))
+
+    def fork(self, device: str) -> ZygoteHandle:
+        return self.importer.fork({DEVICES: device}, self.folder / f"log-{device}")
+
+    def start(self, zygote: ZygoteHandle, **config: Any) -> dict[str, Any]:
+        """Start a trial, and return its report."""
+        read, write = os.pipe()
+        control, told = os.pipe()
+        out = str(self.folder / "out")
+        zygote.send_start(start_message(config=config, stdout=out, stderr=out), [write, control])
+        for fd in (write, control, told):
+            os.close(fd)
+        sent = frames(read)
+        kind, (_, report) = next(sent)
+        assert kind == FRAME_REPORT
+        return {"pid": zygote.wait_started(), **report}
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Iterator[Callable[..., Slots]]:
+    made: list[Slots] = []
+
+    def make(code: str = "") -> Slots:
+        made.append(Slots(tmp_path, code))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.importer.close()
+
+
+def test_slots_share_what_was_imported_once_and_each_trial_finds_its_own_devices(slots: Callable[..., Slots]) -> None:
+    two = slots()
+    reports = []
+    for device in ("0", "1"):
+        zygote = two.fork(device)
+        reports.append(two.start(zygote))
+        assert gone(zygote).status == 0
+        assert reports[-1]["parent"] == zygote.pid
+
+    assert [report["devices"] for report in reports] == ["0", "1"]
+    assert [report["imported_by"] for report in reports] == [two.importer.pid] * 2
+
+
+@pytest.mark.parametrize("looks", LOOKS)
+def test_an_import_that_reads_which_devices_there_are_serves_only_slots_with_the_same(
+    slots: Callable[..., Slots], looks: str
+) -> None:
+    importer = slots(LOOKS[looks] + "\n").importer
+
+    assert importer.serves({DEVICES: "0"})
+    assert importer.serves({DEVICES: "1"}) is (looks == "does not")
+
+
+def test_what_a_trial_has_imported_late_may_look_at_devices_too(slots: Callable[..., Slots], tmp_path: Path) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "looks_late.py").write_text(LOOKS["reads"])
+    two = slots(f"import sys; sys.path.append({str(tmp_path / 'site-packages')!r})\n")
+    late = LateImports(tmp_path)
+    late.learn(two.importer.key.spec, [({}, ["looks_late"])])
+    assert two.importer.serves({DEVICES: "1"})
+
+    two.importer.get_ready(late)
+
+    assert not two.importer.serves({DEVICES: "1"})
+    assert two.importer.imports == 2
+
+
+def test_behind_an_import_that_has_opened_a_device_each_trial_has_an_interpreter_of_its_own(
+    slots: Callable[..., Slots], tmp_path: Path
+) -> None:
+    """No child can use a device that its parent has opened."""
+    device = tmp_path / "nvidia0"
+    device.touch()
+    two = slots(
+        "from mqtune.trainable.process import late_imports\n"
+        f"late_imports.DEVICE_FILES = ({str(device)!r},)\nHELD = open({str(device)!r})\n"
+    )
+    zygote = two.fork("1")
+
+    report = two.start(zygote)
+
+    assert (report["devices"], report["imported_by"]) == ("1", report["pid"])
+    assert zygote.environment["fresh"] == f"its imports have opened {device}"
+    assert two.importer.serves({DEVICES: "1"})
+    assert str(device) not in {file.path for file in psutil.Process(two.importer.pid).open_files()}
+
+
+def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Slots]) -> None:
+    two = slots()
+    zygote = two.fork("0")
+    trial = psutil.Process(two.start(zygote, waits=True)["pid"])
+
+    os.kill(two.importer.pid, signal.SIGKILL)
+    eventually(lambda: two.importer.is_dead)
+
+    assert lives(trial)
+    zygote.kill(trial.pid)
+    assert os.WTERMSIG(gone(zygote).status or 0) == signal.SIGKILL
+    # It forks no more.
+    assert not two.importer.is_current()
+    with pytest.raises(ZygoteDied):
+        two.fork("1")
+    zygote.close()
+
+
+def test_a_zygote_that_is_killed_while_no_trial_uses_it_is_no_zombie(slots: Callable[..., Slots]) -> None:
+    one = slots()
+    zygote = one.fork("0")
+
+    os.kill(zygote.pid, signal.SIGKILL)
+
+    eventually(lambda: zygote.is_dead and not psutil.pid_exists(zygote.pid))
+    assert one.start(one.fork("0"))["devices"] == "0"
+
+
+def test_eight_slots_take_little_more_memory_than_one(slots: Callable[..., Slots]) -> None:
+    slots_ = slots("import random; HELD = [str(random.random()) for _ in range(400_000)]\n")
+    slots_.fork("0")
+    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == 2)
+    with_one = slots_.importer.size
+
+    for device in range(1, 8):
+        slots_.fork(str(device))
+    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == 16)
+
+    assert slots_.importer.size < 1.5 * with_one
