@@ -137,6 +137,35 @@ def test_behind_an_import_that_has_opened_a_device_each_trial_has_an_interpreter
     assert str(device) not in {file.path for file in psutil.Process(two.importer.pid).open_files()}
 
 
+#: Uses OpenMP, as PyTorch does, on import and in its trials.
+PARALLEL: Final = """
+import numpy
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+def fit():
+    x = numpy.random.rand(2000, 4)
+    HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
+
+fit()
+import mqtune
+report, mqtune.report = mqtune.report, lambda metrics: (fit(), report(metrics))
+"""
+
+
+def test_a_trial_computes_in_parallel_behind_an_import_that_has(
+    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    one = slots(PARALLEL)
+    zygote = one.fork("0")
+
+    # What has a pool of threads in its parent would wait for it for ever.
+    report = one.start(zygote)
+
+    assert report["imported_by"] == one.importer.pid
+    assert gone(zygote).status == 0
+
+
 def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Slots]) -> None:
     two = slots()
     zygote = two.fork("0")

@@ -44,7 +44,7 @@ from mqtune.trainable.frozen_code import freeze, frozen, loaded_files, times_of,
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import become_subreaper, die_with_parent, own_children
 from mqtune.trainable.process.environment import describe_environment
-from mqtune.trainable.process.late_imports import Batch, Looks, device_files, preload
+from mqtune.trainable.process.late_imports import Batch, Looks, device_files, end_openmp_threads, preload
 from mqtune.trainable.process.output import flush, shape_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, describe_error
 from mqtune.trainable.process.rehearsal import rehearse
@@ -221,6 +221,7 @@ class Importer:
             if unsafe is not None:
                 self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
                 return False
+        end_openmp_threads()
         # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
         gc.collect()
         gc.freeze()

@@ -7,6 +7,7 @@ imports some 900 modules when a trial makes its first optimizer, which takes lon
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import importlib
 import os
@@ -29,6 +30,10 @@ _FORK_SAFE_POOL: Final = re.compile(r"openblas[^/]*\.so", re.IGNORECASE)
 
 #: Files that a process has open if it uses a GPU: NVIDIA's devices, AMD's compute interface, and render nodes.
 DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+
+#: GNU's OpenMP, which PyTorch, scikit-learn and XGBoost each bring along, and how it is told to end its threads (omp_pause_hard).
+_GNU_OPENMP: Final = re.compile(r"/\S*libgomp[^/\s]*\.so\S*")
+_PAUSE_HARD: Final = 2
 
 #: Modules that were imported one after the other, and what the trial had changed in its surroundings before: for each variable of the
 #: environment a hash of its value, empty if it was removed.
@@ -78,6 +83,25 @@ class Looks:
 def device_files() -> list[str]:
     """Return the files of GPUs that this process has open."""
     return sorted(path for _, path in _open_files() if path.startswith(DEVICE_FILES))
+
+
+def end_openmp_threads() -> None:
+    """End the threads of OpenMP that this thread has used, which start again when they are needed.
+
+    A process that is forked while they are there would wait for them for ever, as it has none of them.
+    """
+    for path in set(_GNU_OPENMP.findall(_mapped_files())):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_NOW).omp_pause_resource_all(_PAUSE_HARD)
+
+
+def _mapped_files() -> str:
+    """Return which files are mapped into this process; empty where the system does not list them."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            return maps.read()
+    except OSError:
+        return ""
 
 
 class Unsafe(NamedTuple):
@@ -188,6 +212,7 @@ class _Footprint(NamedTuple):
 
 
 def _footprint() -> _Footprint:
+    end_openmp_threads()
     return _Footprint(
         threads=threading.active_count(),
         native_threads=_native_threads(),
@@ -215,10 +240,9 @@ def _native_threads() -> int:
     """Return how many threads this process has, without those that end before a fork; 0 where the system does not list them."""
     try:
         threads = len(os.listdir("/proc/self/task"))
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            pools = len(set(_FORK_SAFE_POOL.findall(maps.read())))
     except OSError:
         return 0
+    pools = len(set(_FORK_SAFE_POOL.findall(_mapped_files())))
     # A pool may have fewer.
     return max(1, threads - pools * ((os.cpu_count() or 1) - 1))
 
