@@ -161,7 +161,7 @@ class WorkerRuntime:
             grace_s=grace_s,
             clock=clock,
             uplink=Uplink(clock),
-            logs=Logs(log_root, [slot.log for slot in self._slots.all]),
+            logs=Logs(log_root, [self._slots.importers.log, *(slot.log for slot in self._slots.all)]),
             scratch=scratch,
             slots=self._slots,
             zygotes=ZygoteFinder(name, code_root, self._bundles, CodeManifests(log_root), self._check_store),

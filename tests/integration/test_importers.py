@@ -16,9 +16,10 @@ from waiting import eventually, lives
 
 from mqtune.trainable.process.protocol import FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker import importers
 from mqtune.worker.importers import Importer, ImportKey
 from mqtune.worker.late_imports import LateImports
-from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
+from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
 
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -181,6 +182,25 @@ def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Sl
     assert not two.importer.is_current()
     with pytest.raises(ZygoteDied):
         two.fork("1")
+    zygote.close()
+
+
+def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
+    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importers, "START_S", 0.3)
+    two = slots()
+    zygote = two.fork("0")
+    trial = psutil.Process(two.start(zygote, waits=True)["pid"])
+    os.kill(two.importer.pid, signal.SIGSTOP)
+
+    with pytest.raises(ZygoteSilent, match=r"forked no zygote within 0\.3 s and was killed"):
+        two.fork("1")
+
+    assert two.importer.is_dead
+    assert lives(trial)
+    zygote.kill(trial.pid)
+    gone(zygote)
     zygote.close()
 
 
