@@ -37,7 +37,7 @@ from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_in
+from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.usage import UsageMeter
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
@@ -458,8 +458,7 @@ class AttemptRun:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
             try:
                 self._worker.logs.begin(stdout, stderr)
-                keeps_process = self._reuses or zygote.runs_scripts
-                message = self._start_message(grant, stdout, stderr, folder, reuse=keeps_process)
+                message = self._start_message(grant, stdout, stderr, folder, reuse=self._reuses or zygote.runs_scripts)
                 status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
                 problem = (type(error).__name__, str(error))
@@ -575,9 +574,7 @@ class AttemptRun:
                 if is_fresh or self._intent is not Intent.RUN:
                     raise
                 logger.warning("trial %s attempt %d: %s; a fresh one starts it", *self.claim[:2], error)
-            importer = turn.importer
-            assert importer is not None  # noqa: S101 - the zygote was forked from it
-            zygote, is_fresh = import_in(turn, importer.key), True
+            zygote, is_fresh = import_again(turn), True
 
     def _watch(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; send SIGTERM and then SIGKILL when these are due.

@@ -467,3 +467,10 @@ def import_in(
                 key, again = replace(key, start_method="spawn"), False
             else:
                 raise
+
+
+def import_again(turn: Turn) -> ZygoteHandle:
+    """Return another zygote for a turn whose zygote has died; see ``import_in``."""
+    importer = turn.importer
+    assert importer is not None  # noqa: S101 - the dead one was forked from it
+    return import_in(turn, importer.key)
