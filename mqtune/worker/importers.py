@@ -125,8 +125,8 @@ class Importer:
         self.environment: dict[str, Any] = {}
         #: How often it has imported something; 0 until it is ready for the first time.
         self.imports = 0
-        #: The modules that it was asked to import besides the trainable's.
-        self._preloads: set[str] = set()
+        #: The modules that it had to import besides the trainable's.
+        self._loaded: set[str] = set()
         self._zygotes: list[ZygoteHandle] = []
         #: How many turns use it, and when the last of them began or ended; kept by ``Importers``.
         self.users = 0
@@ -153,10 +153,8 @@ class Importer:
 
     def _ask(self, batches: Sequence[Batch]) -> list[str]:
         """Have it import modules that trials would import late; return their names."""
-        asked = [name for _, names in batches for name in names]
-        self._preloads.update(asked)
         self._channel.send({"do": "preload", "batches": list(batches)})
-        return asked
+        return [name for _, names in batches for name in names]
 
     @property
     def pid(self) -> int:
@@ -213,7 +211,7 @@ class Importer:
             spec = self.key.spec
             try:
                 if self.is_ready:
-                    news = late_imports.of(spec, self._preloads)
+                    news = late_imports.of(spec, self._loaded)
                     if not news or self.key.start_method != "fork":
                         return
                     on_import()
@@ -222,11 +220,12 @@ class Importer:
             except (ImportFailed, ZygoteDied) as error:
                 self._failure = error
                 raise
+            self._loaded.update(loaded)
             late_imports.settle(spec, self._asked, loaded)
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
         """Return which of the modules that it was asked for besides is the reason of an error, empty for any, and why; None if none is."""
-        if not self._preloads or not isinstance(error, ZygoteDied) or self.was_killed:
+        if not (self._asked or self._loaded) or not isinstance(error, ZygoteDied) or self.was_killed:
             return None
         # Perhaps one of them has crashed.
         return (error.module if isinstance(error, UnsafeImport) else ""), str(error)

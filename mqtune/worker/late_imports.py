@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 _REMEMBERED: Final = 200
 #: After so many packages that are not safe to import early, none is imported early for that trainable: each has cost an import.
 _MOST_REFUSED: Final = 3
+#: What nearly every trial imports late that uses the package: with PyTorch's first optimizer come 900 modules. It is imported early
+#: before a trial has said so; what trials say then, if that has changed, is learned as ever.
+USUAL: Final = ("torch._dynamo",)
 #: Stands for every package, in what is refused.
 _ALL: Final = "*"
 
@@ -60,9 +63,11 @@ class LateImports:
 
     Args:
         log_root: the worker's log folder.
+        usual: what trials of a trainable that has not run yet are taken to import late.
     """
 
-    def __init__(self, log_root: Path) -> None:
+    def __init__(self, log_root: Path, usual: Sequence[str] = USUAL) -> None:
+        self._usual = usual
         environment = hashlib.sha256(f"{sys.prefix}\0{sys.version}".encode()).hexdigest()[:16]
         self._path = log_root / ".zygotes" / f"late-imports-{environment}.msgpack"
         self._lock = threading.Lock()
@@ -104,7 +109,7 @@ class LateImports:
         if self._known is None:
             self._known = self._read()
         name = str(spec)
-        known = self._known.pop(name, None) or _Known()
+        known = self._known.pop(name, None) or _Known(untried=dict.fromkeys(self._usual, ()))
         # Those used last come last.
         self._known[name] = known
         return known

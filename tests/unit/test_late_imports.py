@@ -14,7 +14,7 @@ import pytest
 
 from mqtune.trainable.process.late_imports import Looks
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.late_imports import LateImports
+from mqtune.worker.late_imports import USUAL, LateImports
 
 TRAIN, OTHER = TrainableSpec("train", module="jobs"), TrainableSpec("other", module="jobs")
 
@@ -101,6 +101,28 @@ def test_only_the_modules_that_bring_others_have_to_be_named_again(tmp_path: Pat
     assert (loaded, unsafe) == (["outer"], None)
 
 
+def test_a_part_of_a_package_is_imported_early_only_if_the_package_is_there(tmp_path: Path) -> None:
+    named = "[({}, ['email.mime', 'outer', 'xml.sax'])]"
+
+    loaded, _ = imported(tmp_path, {"outer": "import xml\n"}, f"print(json.dumps(preload({named})))")
+
+    assert loaded == ["outer", "xml.sax"]
+
+
+def test_what_nearly_all_trials_import_late_is_imported_early_before_one_has_said_so(tmp_path: Path) -> None:
+    late = LateImports(tmp_path)
+    assert late.of(TRAIN) == [({}, list(USUAL))]
+
+    # The package was not there; a trial imports it late.
+    late.settle(TRAIN, list(USUAL), [])
+    assert late.of(TRAIN) == []
+    late.learn(TRAIN, [({}, ["torch", *USUAL])])
+    assert late.of(TRAIN) == [({}, ["torch", *USUAL])]
+
+    late.refuse(TRAIN, USUAL[0], "it has started a thread")
+    assert late.of(TRAIN) == []
+
+
 @pytest.mark.parametrize("source", UNSAFE)
 def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_path: Path, source: str) -> None:
     modules = {"sound": "", "unsafe": source, "behind": ""}
@@ -115,13 +137,13 @@ def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_pat
 def test_the_threads_of_linear_algebra_are_safe(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
 
-    loaded, unsafe = imported(tmp_path, {}, "print(json.dumps(preload([({}, ['numpy.linalg'])])))")
+    loaded, unsafe = imported(tmp_path, {}, "print(json.dumps(preload([({}, ['numpy'])])))")
 
-    assert (loaded, unsafe) == (["numpy.linalg"], None)
+    assert (loaded, unsafe) == (["numpy"], None)
 
 
 def test_what_a_zygote_had_to_import_is_kept_for_the_next_worker_and_the_rest_is_not(tmp_path: Path) -> None:
-    late = LateImports(tmp_path)
+    late = LateImports(tmp_path, usual=())
     late.learn(TRAIN, [({}, ["a", "a.b"]), ({"X": "hash"}, ["c"])])
     assert late.of(TRAIN) == [({}, ["a", "a.b"]), ({"X": "hash"}, ["c"])]
     assert late.of(TRAIN, {"a"}) == [({}, ["a.b"]), ({"X": "hash"}, ["c"])]
@@ -129,18 +151,18 @@ def test_what_a_zygote_had_to_import_is_kept_for_the_next_worker_and_the_rest_is
     late.settle(TRAIN, ["a", "a.b", "c"], ["a", "c"])
     late.learn(TRAIN, [({}, ["a.b"])])
 
-    for each in (late, LateImports(tmp_path)):
+    for each in (late, LateImports(tmp_path, usual=())):
         assert each.of(TRAIN) == [({}, ["a"]), ({"X": "hash"}, ["c"])]
         assert each.of(OTHER) == []
 
 
 def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_none_is(tmp_path: Path) -> None:
-    late = LateImports(tmp_path)
+    late = LateImports(tmp_path, usual=())
     late.learn(TRAIN, [({}, ["good", "bad.deep", "bad.other"])])
     late.refuse(TRAIN, "bad.deep", "it has started a thread")
     late.settle(TRAIN, ["good"], ["good"])
 
-    again = LateImports(tmp_path)
+    again = LateImports(tmp_path, usual=())
     again.learn(TRAIN, [({}, ["bad.third"])])
     assert again.of(TRAIN) == [({}, ["good"])]
 
@@ -150,7 +172,7 @@ def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_no
 
 
 def test_when_the_process_has_died_nothing_is_imported_early_for_that_trainable(tmp_path: Path) -> None:
-    late = LateImports(tmp_path)
+    late = LateImports(tmp_path, usual=())
     for spec in (TRAIN, OTHER):
         late.learn(spec, [({}, ["crashes"])])
 
@@ -161,15 +183,15 @@ def test_when_the_process_has_died_nothing_is_imported_early_for_that_trainable(
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa1x\x01", b"\x81\xa1x\x92\x81\xa1a\x01\x90"])
 def test_a_file_that_can_not_be_read_is_as_if_there_were_none(tmp_path: Path, content: bytes) -> None:
-    LateImports(tmp_path).refuse(TRAIN, "bad", "it has started a thread")
+    LateImports(tmp_path, usual=()).refuse(TRAIN, "bad", "it has started a thread")
     (file,) = (tmp_path / ".zygotes").iterdir()
     file.write_bytes(content)
 
-    late = LateImports(tmp_path)
+    late = LateImports(tmp_path, usual=())
     late.learn(TRAIN, [({}, ["a"])])
     late.settle(TRAIN, ["a"], ["a"])
 
-    assert LateImports(tmp_path).of(TRAIN) == [({}, ["a"])]
+    assert LateImports(tmp_path, usual=()).of(TRAIN) == [({}, ["a"])]
 
 
 def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

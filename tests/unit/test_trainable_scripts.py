@@ -794,7 +794,7 @@ class NextTrial(ForkedTrial):
         self.importer, self._zygotes = importer, zygotes
 
     def get_zygote(self) -> ZygoteHandle:
-        self.importer.get_ready(LateImports(self.folder))
+        self.importer.get_ready(LateImports(self.folder, usual=()))
         return self._zygotes.of(self.importer, lambda: None)
 
     def close(self) -> None:

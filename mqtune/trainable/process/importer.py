@@ -47,7 +47,6 @@ from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.late_imports import Batch, Looks, device_files, end_openmp_threads, preload
 from mqtune.trainable.process.output import flush, shape_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, describe_error
-from mqtune.trainable.process.rehearsal import rehearse
 from mqtune.trainable.process.zygote import Signals, Zygote, run_spare
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
@@ -157,8 +156,6 @@ class Importer:
             return False
         # What a dead zygote leaves is for the worker to end.
         become_subreaper(on=False)
-        if not isinstance(self._trainable, Path):
-            rehearse()
         # For a trial that saves or loads a dict the import would take longer than all else until its first report.
         from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
 
@@ -216,7 +213,8 @@ class Importer:
     def _preload(self, batches: Iterable[Batch]) -> bool:
         """Import modules that trials have imported late, and say so; return False if no zygote can be forked behind one of them."""
         loaded: list[str] = []
-        if self._fork and self._spec.kind != "script":
+        # A script that has an interpreter of its own finds nothing of what is imported here.
+        if self._fork and not self._fresh:
             loaded, unsafe = preload(batches, self._looks)
             if unsafe is not None:
                 self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})

@@ -177,7 +177,7 @@ def preload(
 ) -> tuple[list[str], Unsafe | None]:
     """Import modules in a process that is forked afterwards; stop at the first that is not safe to fork behind, and return it.
 
-    Beside it, return those that it had to import: the others came with these, or were there.
+    Beside it, return those that it had to import: the others came with these, were there, or are parts of packages that are not.
 
     A module is imported only in the surroundings in which the trial has imported it: where that had set variables of the environment
     or ``sys.path`` before, the imports of other modules must have set these here too. So an import meets what it would meet in the trial;
@@ -189,7 +189,8 @@ def preload(
     before = _footprint()
     for changes, modules in batches:
         for name in modules:
-            if name in sys.modules or not _has(changes):
+            package, is_part, _ = name.partition(".")
+            if name in sys.modules or (is_part and package not in sys.modules) or not _has(changes):
                 continue
             with contextlib.suppress(BaseException), looks or contextlib.nullcontext():
                 importlib.import_module(name)
