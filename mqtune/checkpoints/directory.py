@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -15,10 +16,10 @@ from mqtune.checkpoints.dicts import plain_counters
 from mqtune.checkpoints.files import (
     DISK_FULL,
     Listing,
+    Reader,
     SourceFile,
     copy_hashed,
     creating,
-    in_threads,
     newest_change,
     open_source,
     reading,
@@ -27,9 +28,11 @@ from mqtune.checkpoints.files import (
     sync,
     sync_all,
     token,
+    write_all,
     write_file,
 )
 from mqtune.checkpoints.manifest import MANIFEST, Arrival, Manifest, StoredFile, arriving
+from mqtune.checkpoints.parts import PART_BYTES, Hashed, PartHasher
 from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
@@ -54,10 +57,6 @@ _MARK_FOLDER: Final = ".store"
 _OWNERS: Final = ".owners"
 #: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
-#: How many files are copied at once where there are many bytes. A trial has few cores, and each thread has a buffer.
-_AT_ONCE: Final = 4
-#: From how many bytes on threads are worth their start and the import, which take some milliseconds.
-_LARGE_BYTES: Final = 2**24
 #: The errors of a rename whose target exists already.
 _TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _FULL: Final = "free space there, keep fewer checkpoints, or use another store"
@@ -153,7 +152,7 @@ class DirectoryStore(CheckpointStore):
         with self._storing("save a checkpoint"):
             work = staged or self._new_workspace()
             try:
-                files = _each(_hash, listing.files) if staged else _copy(listing, os.path.join(work, _FILES))
+                files = _take(listing, None if staged else os.path.join(work, _FILES))
                 manifest = Manifest(
                     id=id, content=_FILES, files=files, directories=tuple(listing.directories), counters=plain
                 )
@@ -198,20 +197,32 @@ class DirectoryStore(CheckpointStore):
 
     def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         manifest = self._manifest(id)
-        with arriving(manifest, target) as arrival:
-            for file in manifest.files:
-                self._fetch_file(manifest, file, arrival)
+        with arriving(manifest, target) as arrival, PartHasher(manifest.size) as hasher:
+            fetched = [self._fetch_file(manifest, file, arrival, hasher) for file in manifest.files]
+            for file, hashed in zip(manifest.files, fetched, strict=True):
+                arrival.check(file, *hashed())
         return dict(manifest.counters)
 
-    def _fetch_file(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> None:
+    def _fetch_file(self, manifest: Manifest, file: StoredFile, arrival: Arrival, hasher: PartHasher) -> Hashed:
+        if not file.part_bytes:
+            return hasher.run(lambda: self._fetch_small(manifest, file, arrival))
+        with self._fetching(manifest, file, arrival) as (read, copy):
+            return hasher.copy(read, copy, file.part_bytes, arrival.writing, flush=False)
+
+    def _fetch_small(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> tuple[int, str]:
+        with self._fetching(manifest, file, arrival) as (read, copy):
+            return copy_hashed(file.size, read, partial(write_all, copy))
+
+    @contextmanager
+    def _fetching(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> Iterator[tuple[Reader, int]]:
+        """Open a stored file, and the file that it is copied to."""
         place = os.path.join(self._root, manifest.id, manifest.content, file.path)
         with (
             reading(place, lambda: self._reading(manifest.id, place)) as read,
             arrival.writing(),
-            creating(arrival.place(file), executable=file.executable) as write,
+            creating(arrival.place(file), executable=file.executable) as copy,
         ):
-            size, sha256 = copy_hashed(file.size, read, write)
-        arrival.check(file, size, sha256)
+            yield read, copy
 
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
         check_id(id)
@@ -354,27 +365,34 @@ class DirectoryStore(CheckpointStore):
         return StoreUnavailable(f"{myself()} can't {what} in {self._root}: {error.strerror}; {way_out}")
 
 
-def _copy(listing: Listing, folder: str) -> tuple[StoredFile, ...]:
-    """Copy files into a new folder, and return them with their hashes."""
-    os.mkdir(folder)
-    for path in listing.directories:
-        os.mkdir(os.path.join(folder, path))
-    return _each(lambda file: _copy_file(file, os.path.join(folder, file.path)), listing.files)
+def _take(listing: Listing, folder: str | None) -> tuple[StoredFile, ...]:
+    """Return files with their hashes, copied into a new *folder* if there is one."""
+    if folder is not None:
+        os.mkdir(folder)
+        for path in listing.directories:
+            os.mkdir(os.path.join(folder, path))
+    with PartHasher(sum(file.size for file in listing.files)) as hasher:
+        taken = [_take_file(file, folder, hasher) for file in listing.files]
+        return tuple(each() for each in taken)
 
 
-def _each(function: Callable[[SourceFile], StoredFile], files: list[SourceFile]) -> tuple[StoredFile, ...]:
-    """Copy or hash files; several at once where that is sooner, since hashing takes longer than reading and writing."""
-    if len(files) > 1 and sum(file.size for file in files) >= _LARGE_BYTES:
-        return tuple(in_threads(_AT_ONCE, function, files))
-    return tuple(map(function, files))
-
-
-def _copy_file(file: SourceFile, place: str) -> StoredFile:
-    with creating(place, executable=file.executable) as write:
-        return _hash(file, write)
-
-
-def _hash(file: SourceFile, write: Callable[[memoryview], None] | None = None) -> StoredFile:
+def _take_file(file: SourceFile, folder: str | None, hasher: PartHasher) -> Callable[[], StoredFile]:
+    if file.size <= PART_BYTES:
+        return hasher.run(lambda: _take_small(file, folder))
     with open_source(file) as read:
-        size, sha256 = copy_hashed(file.size, read, write)
+        if folder is None:
+            hashed = hasher.hash(read.descriptor, PART_BYTES, read.translating, flush=True)
+        else:
+            with creating(os.path.join(folder, file.path), executable=file.executable) as copy:
+                hashed = hasher.copy(read, copy, PART_BYTES, nullcontext, flush=True)
+    return lambda: StoredFile(file.path, *hashed(), file.executable, PART_BYTES)
+
+
+def _take_small(file: SourceFile, folder: str | None) -> StoredFile:
+    with open_source(file) as read:
+        if folder is None:
+            size, sha256 = copy_hashed(file.size, read)
+        else:
+            with creating(os.path.join(folder, file.path), executable=file.executable) as copy:
+                size, sha256 = copy_hashed(file.size, read, partial(write_all, copy))
     return StoredFile(file.path, size, sha256, file.executable)

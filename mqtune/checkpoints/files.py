@@ -34,26 +34,27 @@ def token() -> str:
 
 
 @contextmanager
-def creating(path: str, *, executable: bool = False) -> Iterator[Callable[[memoryview], None]]:
-    """Create a file that does not exist yet, and yield the function that writes to it."""
+def creating(path: str, *, executable: bool = False) -> Iterator[int]:
+    """Create a file that does not exist yet, and yield its descriptor, to write and to read."""
     mode = 0o777 if executable else 0o666
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-
-    def write(data: memoryview) -> None:
-        while data:
-            data = data[os.write(descriptor, data) :]
-
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        yield write
+        yield descriptor
     finally:
         # A network file system may report a full disk only now.
         os.close(descriptor)
 
 
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all of *data*, however much the system takes at once."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
 def write_file(path: str, data: bytes) -> None:
     """Create a file that does not exist yet, with *data* as its content."""
-    with creating(path) as write:
-        write(memoryview(data))
+    with creating(path) as descriptor:
+        write_all(descriptor, memoryview(data))
 
 
 def sync(path: str) -> None:
@@ -197,35 +198,47 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "no file")
 
 
-@contextmanager
-def reading(
-    place: str, translating: Callable[[], AbstractContextManager[None]]
-) -> Iterator[Callable[[memoryview], int]]:
-    """Open a file, and yield the function that fills a buffer from it and returns how far; 0 at the end.
+class Reader:
+    """A file that is open: called, it fills a buffer and returns how far; 0 at the end.
 
-    Each call of the operating system is within *translating*, which translates its errors.
+    Each call of the operating system is within ``translating``, which translates its errors.
     """
+
+    def __init__(self, descriptor: int, translating: Callable[[], AbstractContextManager[None]]) -> None:
+        self.descriptor = descriptor
+        self.translating = translating
+
+    def __call__(self, buffer: memoryview) -> int:
+        with self.translating():
+            return os.readv(self.descriptor, [buffer])
+
+
+@contextmanager
+def reading(place: str, translating: Callable[[], AbstractContextManager[None]]) -> Iterator[Reader]:
+    """Open a file to read; each call of the operating system is within *translating*, which translates its errors."""
     with translating():
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
-
-    def read(buffer: memoryview) -> int:
-        with translating():
-            return os.readv(descriptor, [buffer])
-
     try:
-        yield read
+        yield Reader(descriptor, translating)
     finally:
         with translating():
             os.close(descriptor)
 
 
-def open_source(file: SourceFile) -> AbstractContextManager[Callable[[memoryview], int]]:
+def open_source(file: SourceFile) -> AbstractContextManager[Reader]:
     """Open a file that ``scan`` has listed, as ``reading`` does.
 
     Raises:
         ConfigurationError: it can't be read.
     """
     return reading(file.place, lambda: _from_source(file.place))
+
+
+def status_of(file: SourceFile) -> tuple[int, ...]:
+    """Return what changes when a file is written to, or another one takes its place."""
+    with _from_source(file.place):
+        status = os.stat(file.place, follow_symlinks=False)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.files import copy_hashed, reading, remove_tree, token
+from mqtune.checkpoints.parts import Hashed, PartHasher
 from mqtune.checkpoints.store import myself
 from mqtune.core.errors import (
     CheckpointBroken,
@@ -28,16 +29,29 @@ from mqtune.core.version import __version__
 
 #: The name of a checkpoint's manifest in a folder.
 MANIFEST: Final = "manifest.json"
+#: The version of a manifest, and that of one with a file that was hashed in parts, which earlier versions of mqtune can't check.
 _VERSION: Final = 1
+_VERSION_WITH_PARTS: Final = 2
 
 
 class StoredFile(NamedTuple):
-    """A file of a checkpoint: its path below the folder, with slashes, its size in bytes and its SHA-256 in hex."""
+    """A file of a checkpoint: its path below the folder, with slashes, its size in bytes and its SHA-256 in hex.
+
+    With ``part_bytes`` the latter is that of the SHA-256 of each part of so many bytes, one behind the other.
+    """
 
     path: str
     size: int
     sha256: str
     executable: bool
+    part_bytes: int = 0
+
+    def described(self) -> dict[str, object]:
+        """Return what the manifest has of it."""
+        described = self._asdict()
+        if not self.part_bytes:
+            del described["part_bytes"]
+        return described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +93,10 @@ class Manifest:
             "content": self.content,
             "counters": dict(self.counters),
             "directories": self.directories,
-            "files": [file._asdict() for file in self.files],
+            "files": [file.described() for file in self.files],
         }
-        return json.dumps({"version": _VERSION, "sha256": _seal(body), "checkpoint": body}, indent=1).encode()
+        version = _VERSION_WITH_PARTS if any(file.part_bytes for file in self.files) else _VERSION
+        return json.dumps({"version": version, "sha256": _seal(body), "checkpoint": body}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002 - it is what everybody calls it
@@ -94,10 +109,10 @@ class Manifest:
         broken = f"checkpoint {id} is broken: its manifest {where}"
         try:
             stored = json.loads(data)
-            if stored["version"] != _VERSION:
+            if stored["version"] not in {_VERSION, _VERSION_WITH_PARTS}:
                 raise CheckpointVersionError(
                     f"checkpoint {id} has a manifest of version {reprlib.repr(stored['version'])} ({where}); this mqtune, "
-                    f"{__version__}, reads version {_VERSION}: upgrade it"
+                    f"{__version__}, reads versions up to {_VERSION_WITH_PARTS}: upgrade it"
                 )
             body, expected = stored["checkpoint"], stored["sha256"]
             if (found := _seal(body)) != expected:
@@ -129,7 +144,9 @@ def _seal(value: object) -> str:
 
 
 def _is_described(file: StoredFile) -> bool:
-    return type(file.size) is int and file.size >= 0 and type(file.sha256) is str and type(file.executable) is bool
+    numbers = (file.size, file.part_bytes)
+    are_numbers = all(type(number) is int and number >= 0 for number in numbers)
+    return are_numbers and type(file.sha256) is str and type(file.executable) is bool
 
 
 def _leads_inside(path: str) -> bool:
@@ -156,21 +173,21 @@ class Arrival:
                 "room there and let this user write there, or keep the trials' folders elsewhere"
             ) from error
 
-    def check_written(self, file: StoredFile) -> None:
-        """Check a file that was written at its ``place`` by other means, and set its permission to execute.
-
-        Raises:
-            CheckpointBroken: its size or hash is not that of the manifest.
-        """
+    def written(self, file: StoredFile, hasher: PartHasher) -> Hashed:
+        """Have a file hashed that was written at its ``place`` by other means, and set its permission to execute."""
         place = self.place(file)
         with reading(place, self.writing) as read:
-            size, sha256 = copy_hashed(file.size, read)
+            if file.part_bytes:
+                hashed = hasher.hash(read.descriptor, file.part_bytes, self.writing, flush=False)
+            else:
+                size, sha256 = copy_hashed(file.size, read)
+                hashed = lambda: (size, sha256)  # noqa: E731
         if file.executable:
             with self.writing():
                 # Everybody who may read it may execute it.
                 mode = stat.S_IMODE(os.stat(place).st_mode)
                 os.chmod(place, mode | (mode & 0o444) >> 2)
-        self.check(file, size, sha256)
+        return hashed
 
     def check(self, file: StoredFile, size: int, sha256: str) -> None:
         """Check the size and hash of a fetched file.

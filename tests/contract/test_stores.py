@@ -8,12 +8,13 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from mqtune.checkpoints import CheckpointStore, open_store
+from mqtune.checkpoints import CheckpointStore, open_store, remote
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
 from mqtune.checkpoints.store import Owner, split_name
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
-from mqtune.testing.stores import Damage, StoreContract, saved_id, write_files
+from mqtune.testing.stores import Damage, StoreContract, files_in, saved_id, write_files
 
 
 def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> None:
@@ -121,3 +122,24 @@ class TestMemoryFsspecStore(OwnedContract):
     @pytest.mark.skip(reason="memory:// has all readers of a file share one position")
     def test_who_fetches_what_is_deleted_gets_all_or_nothing(self) -> None:
         pass
+
+
+def test_a_large_file_that_changes_while_the_driver_sends_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FsspecStore(f"file://{tmp_path}/store")
+    store.create()
+    source = write_files(tmp_path / "source", {"model": b"m" * 100})
+    monkeypatch.setattr(remote, "PART_BYTES", 7)
+    put = store._files.put_file
+
+    def slow(place: str, *arguments: object) -> None:
+        put(place, *arguments)
+        (source / "model").write_bytes(b"n" * 100)
+
+    monkeypatch.setattr(store._files, "put_file", slow)
+    with pytest.raises(ConfigurationError, match=r"source/model.*changed.*left alone"):
+        store.save(saved_id(), source, {})
+
+    assert store.ids() == []
+    assert files_in(tmp_path / "store" / "content") == {}

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.checkpoints import directory
+from mqtune.checkpoints import directory, parts
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.files import SourceFile, open_source
 from mqtune.core.errors import (
@@ -32,7 +34,7 @@ from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
 #: What changes a folder, or opens or flushes something.
-STEPS = ("open", "write", "readv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
+STEPS = ("open", "write", "readv", "preadv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
 
 
 class Killed(BaseException):
@@ -121,7 +123,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.append(threading.current_thread().name)
         return open_source(file)
 
-    monkeypatch.setattr(directory, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(parts, "_LARGE_BYTES", 1)
     monkeypatch.setattr(directory, "open_source", opening)
     return opened
 
@@ -162,6 +164,166 @@ def test_a_file_that_a_thread_cannot_read_leaves_nothing(
     assert left_in_staging(store) == []
     assert list(store.ids()) == []
     assert files_in(source) == FILES
+
+
+def test_what_is_small_is_saved_and_fetched_without_threads(
+    store: DirectoryStore, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
+
+    store.save(saved_id(1), source, {})
+    store.save(saved_id(2), write_files(store.staging(), FILES), {})
+    store.fetch(saved_id(1), tmp_path / "target")
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Have the largest of the files be one of many parts; the bytes of one."""
+    monkeypatch.setattr(parts, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(directory, "PART_BYTES", 7)
+    return 7
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_the_hash_of_a_large_file_is_that_of_the_hashes_of_its_parts(
+    store: DirectoryStore, source: Path, tmp_path: Path, in_parts: int, *, is_staged: bool
+) -> None:
+    content = (source / "model").read_bytes()
+    begins = range(0, len(content), in_parts)
+    of_parts = b"".join(hashlib.sha256(content[begin : begin + in_parts]).digest() for begin in begins)
+
+    store.save(saved_id(), write_files(store.staging(), FILES) if is_staged else source, {})
+    store.fetch(saved_id(), tmp_path / "target")
+
+    manifest = json.loads(manifest_of(store).read_bytes())
+    model = next(file for file in manifest["checkpoint"]["files"] if file["path"] == "model")
+    assert manifest["version"] == 2
+    assert (model["part_bytes"], model["sha256"]) == (in_parts, hashlib.sha256(of_parts).hexdigest())
+    assert files_in(tmp_path / "target") == FILES
+
+
+def test_what_an_earlier_version_hashed_as_a_whole_can_be_fetched(
+    store: DirectoryStore, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(saved_id(), source, {})
+    assert json.loads(manifest_of(store).read_bytes())["version"] == 1
+
+    monkeypatch.setattr(parts, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(directory, "PART_BYTES", 7)
+    store.fetch(saved_id(), tmp_path / "target")
+
+    assert files_in(tmp_path / "target") == FILES
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_save_in_parts_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
+    store: DirectoryStore, source: Path, tmp_path: Path, in_parts: int, *, is_staged: bool
+) -> None:
+    def given() -> Path:
+        return write_files(store.staging(), FILES) if is_staged else source
+
+    first = given()
+    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
+    shown = 0
+
+    for step in range(1, steps + 1):
+        id_, staged = saved_id(step), given()
+        # How often a file is flushed on the way depends on the moment.
+        with suppress(Killed), failing_at(step, Killed, is_death=True):
+            store.save(id_, staged, {})
+        if store.exists(id_):
+            shown += 1
+            store.fetch(id_, tmp_path / f"target-{step}")
+            assert files_in(tmp_path / f"target-{step}") == FILES
+
+    assert shown < steps / 2
+    store.sweep(0.0)
+    assert left_in_staging(store) == []
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_save_in_parts_that_fails_at_any_step_leaves_nothing_open_and_nothing_behind(
+    store: DirectoryStore, source: Path, in_parts: int, *, is_staged: bool
+) -> None:
+    first = write_files(store.staging(), FILES) if is_staged else source
+    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
+    opened = open_files()
+
+    for step in range(1, steps + 1):
+        given = write_files(store.staging(), FILES) if is_staged else source
+        failure = OSError(errno.EIO, os.strerror(errno.EIO))
+        with suppress(MqtuneError), failing_at(step, lambda failure=failure: failure, is_death=False):  # type: ignore[misc]
+            store.save(saved_id(), given, {})
+        if is_staged:
+            shutil.rmtree(given.parent, ignore_errors=True)
+        store.delete(saved_id())
+        assert left_in_staging(store) == []
+        assert open_files() == opened
+
+
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_an_error_of_the_disk_while_more_is_copied_is_said(
+    store: DirectoryStore, source: Path, in_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = os.fsync, []
+
+    def once(descriptor: int) -> None:
+        # The system says it once.
+        if threading.current_thread() is not threading.main_thread() and not asked:
+            asked.append(descriptor)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", once)
+    with pytest.raises(StoreUnavailable, match="Input/output error"):
+        store.save(saved_id(), source, {})
+
+    assert store.ids() == []
+    assert left_in_staging(store) == []
+
+
+@pytest.mark.parametrize(("is_longer", "at"), [(True, 1), (True, 5), (False, 5)])
+def test_a_large_file_that_changes_while_it_is_saved_gives_what_was_read(
+    store: DirectoryStore,
+    source: Path,
+    tmp_path: Path,
+    in_parts: int,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_longer: bool,
+    at: int,
+) -> None:
+    real, count = os.readv, itertools.count(1)
+
+    def change(descriptor: int, buffers: list[memoryview]) -> int:
+        if next(count) == at + 2:
+            os.truncate(source / "model", 150 if is_longer else 20)
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "readv", change)
+    store.save(saved_id(), source, {})
+    monkeypatch.undo()
+    store.fetch(saved_id(), tmp_path / "target")
+
+    found = files_in(tmp_path / "target")["model"]
+    assert found.rstrip(b"\0") == FILES["model"][: len(found)]
+    assert len(found) != 100
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data[1:]])
+def test_damage_to_a_large_file_is_found(
+    store: DirectoryStore, source: Path, tmp_path: Path, in_parts: int, change: Callable[[bytes], bytes]
+) -> None:
+    store.save(saved_id(), source, {})
+    stored = tmp_path / "store" / saved_id() / "files" / "model"
+    stored.write_bytes(change(stored.read_bytes()))
+
+    with pytest.raises(CheckpointBroken, match=r"'model'.*instead of"):
+        store.fetch(saved_id(), tmp_path / "target")
+    assert not (tmp_path / "target").exists()
 
 
 def test_a_save_that_is_told_to_stop_at_any_step_leaves_nothing(store: DirectoryStore, source: Path) -> None:
@@ -510,9 +672,9 @@ def test_a_checkpoint_under_another_id_is_broken(store: DirectoryStore, source: 
 def test_a_manifest_of_a_later_version_is_said_to_be_that(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
     store.save(saved_id(), source, {})
     manifest = json.loads(manifest_of(store).read_bytes())
-    manifest_of(store).write_text(json.dumps({"version": 2, "new": manifest}))
+    manifest_of(store).write_text(json.dumps({"version": 3, "new": manifest}))
 
-    with pytest.raises(CheckpointVersionError, match=r"version 2.*upgrade"):
+    with pytest.raises(CheckpointVersionError, match=r"version 3.*upgrade"):
         store.fetch(saved_id(), tmp_path / "target")
 
 
