@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from mqtune.checkpoints.files import write_all
@@ -37,7 +37,7 @@ class PartHasher:
     """Hashes files, in parts and in threads if they have many bytes in all, and in the thread that calls it if not.
 
     The hash of a file in parts is the SHA-256 of the SHA-256 of each part, in hex. A block with one ends when its threads
-    have ended. An error in a thread is raised by one of the later calls, or by what the call has returned.
+    have ended. An error in a thread is raised by one of the later calls, by what the call has returned, or at the end.
 
     Args:
         total: how many bytes all files have.
@@ -56,23 +56,27 @@ class PartHasher:
             self._pool = ThreadPoolExecutor(_THREADS, "mqtune-files")
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
             # What waits is little, and closes its files.
             self._pool.shutdown()
+        if kind is None:
+            # Nobody asks for what a flush has come to.
+            self._make_room(0)
 
     def run(self, function: Callable[[], R]) -> Callable[[], R]:
         """Call *function* in a thread, and return the function that waits for its result and returns that."""
         if self._pool is None:
             result = function()
             return lambda: result
-        self._make_room()
+        self._make_room(_MOST_WAITING - 1)
         future = self._pool.submit(function)
         self._waiting.append(future)
         return future.result
 
-    def _make_room(self) -> None:
-        while len(self._waiting) >= _MOST_WAITING:
+    def _make_room(self, most: int) -> None:
+        """Wait until no more than *most* tasks wait, and raise what one of the others has raised."""
+        while len(self._waiting) > most:
             self._waiting.popleft().result()
 
     def copy(
@@ -91,7 +95,7 @@ class PartHasher:
             descriptor: the file to write, which can be read too.
             part_bytes: how many bytes a part has.
             translating: translates the errors of writing and of reading back.
-            flush: have the disk begin to write before the end.
+            flush: have the disk begin to write before the end; its errors are not translated.
         """
         buffer = memoryview(bytearray(min(_CHUNK_BYTES, part_bytes)))
         parts: list[Callable[[], bytes]] = []
@@ -104,7 +108,7 @@ class PartHasher:
                 parts.append(self._hash(descriptor, begin, size, translating))
                 begin = size
                 if flush:
-                    self._flush(descriptor, translating)
+                    self._flush(descriptor)
         if size > begin:
             parts.append(self._hash(descriptor, begin, size, translating))
         return lambda: (size, _joined([part() for part in parts]))
@@ -114,7 +118,7 @@ class PartHasher:
         with translating():
             size = os.fstat(descriptor).st_size
         if flush:
-            self._flush(descriptor, translating)
+            self._flush(descriptor)
         begins = range(0, size, part_bytes)
 
         def every(first: int) -> Callable[[int], list[bytes]]:
@@ -134,17 +138,17 @@ class PartHasher:
 
     def _run_with(self, descriptor: int, function: Callable[[int], R], translating: Translating) -> Callable[[], R]:
         # Before the task has its descriptor, since this may raise an earlier one's error.
-        self._make_room()
+        self._make_room(_MOST_WAITING - 1)
         return self.run(_with_own(descriptor, function, translating))
 
-    def _flush(self, descriptor: int, translating: Translating) -> None:
+    def _flush(self, descriptor: int) -> None:
         """Have a thread flush what a file has by now, unless one is at it."""
         if self._pool is None or (self._flushing is not None and not self._flushing.done()):
             return
         if self._flushing is not None:
             # The system reports an error of the disk once, so that the last flush may not find it.
             self._flushing.result()
-        self._flushing = self._pool.submit(_with_own(descriptor, os.fsync, translating))
+        self._flushing = self._pool.submit(_with_own(descriptor, os.fsync, nullcontext))
         self._waiting.append(self._flushing)
 
 

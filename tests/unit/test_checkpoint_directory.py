@@ -265,9 +265,11 @@ def open_files() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_an_error_of_the_disk_while_more_is_copied_is_said(
-    store: DirectoryStore, source: Path, in_parts: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_an_error_of_the_disk_before_the_last_flush_is_said(
+    store: DirectoryStore, source: Path, in_parts: int, monkeypatch: pytest.MonkeyPatch, *, is_staged: bool
 ) -> None:
+    given = write_files(store.staging(), FILES) if is_staged else source
     real, asked = os.fsync, []
 
     def once(descriptor: int) -> None:
@@ -279,10 +281,10 @@ def test_an_error_of_the_disk_while_more_is_copied_is_said(
 
     monkeypatch.setattr(os, "fsync", once)
     with pytest.raises(StoreUnavailable, match="Input/output error"):
-        store.save(saved_id(), source, {})
+        store.save(saved_id(), given, {})
 
     assert store.ids() == []
-    assert left_in_staging(store) == []
+    assert asked
 
 
 @pytest.mark.parametrize(("is_longer", "at"), [(True, 1), (True, 5), (False, 5)])
