@@ -7,7 +7,7 @@ from typing import Any
 import mqtune
 from benchmarks import saving
 
-__all__ = ["dicts", "directories", "pausing", "stream_dicts"]
+__all__ = ["dicts", "directories", "large", "pausing", "stream_dicts"]
 
 Config = dict[str, Any]
 
@@ -30,3 +30,9 @@ def stream_dicts(config: Config) -> None:
 def directories(config: Config) -> None:
     """Copy a large directory, and report with it, in turns."""
     saving.directories(mqtune.report, config["folder"], megabytes=config["megabytes"], rounds=config["rounds"])
+
+
+def large(config: Config) -> None:
+    """Save a large directory in two ways, and the bytes of both without mqtune, in turns."""
+    sizes = {"files": config["large_files"], "megabytes": config["large_megabytes"], "rounds": config["rounds"]}
+    saving.large(mqtune.report, mqtune.checkpoint_dir, config["folder"], **sizes)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
+import socket
 import statistics
+import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from benchmarks.measurement import Context, Figures
-from benchmarks.saving import CALLS, ROUNDS
+from benchmarks.measurement import Context, Figures, Skip
+from benchmarks.saving import CALLS, ROUNDS, in_turns, write_files
 from benchmarks.systems.mqtune_running import Observed, fifo, observing, run
 from benchmarks.work import stream
 from benchmarks.work.base import percentiles
@@ -18,7 +26,13 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import CheckpointStore
     from mqtune.core.trial import CheckpointId
 
-__all__ = ["measure_dicts", "measure_directory", "measure_stream"]
+__all__ = ["measure_dicts", "measure_directory", "measure_large", "measure_s3", "measure_stream"]
+
+#: What a plain read asks for at once.
+READ_BYTES: Final = 2**22
+BUCKET: Final = "benchmark"
+#: moto imports all of AWS.
+S3_START_S: Final = 60.0
 
 
 def measure_dicts(context: Context) -> Figures:
@@ -82,3 +96,139 @@ def _fetch_s(context: Context, store: CheckpointStore, checkpoint: CheckpointId)
     taken_s = time.monotonic() - begin
     shutil.rmtree(target)
     return taken_s
+
+
+def measure_large(context: Context) -> Figures:
+    """Time, in a trial, both ways to save 1 GB beside plain work; then have it fetched here, as another machine would."""
+    from benchmarks import trainables_saving
+    from mqtune.checkpoints import experiment_url, open_store
+    from mqtune.driver.settings import Checkpoints
+
+    folder = context.folder / "store"
+    name = run(context, trainables_saving.large, 1, fifo(), slots=1, checkpoints=Checkpoints(folder)).experiment
+    taken = json.loads((context.folder / ROUNDS).read_text())
+    store = open_store(experiment_url(folder, name))
+    newest = max(store.ids())
+    stored = [path for path in folder.rglob("part-*") if newest in path.parts]
+    target = context.folder / "fetched"
+    works = {
+        "read": lambda _: [_read(path) for path in stored],
+        "copy_back": lambda _: [_copy_into(target, path) for path in stored],
+        "fetch": lambda _: store.fetch(newest, target),
+    }
+    taken |= in_turns(
+        works,
+        context.sizes["rounds"],
+        before=lambda: [_forget(path) for path in stored],
+        after=lambda: shutil.rmtree(target, ignore_errors=True),
+    )
+    median = {each: statistics.median(times) for each, times in taken.items()}
+    return {
+        **{f"large_{each}_s": found for each, found in median.items()},
+        "large_path_speed": median["copy"] / median["path"],
+        "large_dir_speed": median["write"] / median["dir"],
+        "large_fetch_speed": median["read"] / median["fetch"],
+        "large_fetch_over_copy": median["copy_back"] / median["fetch"],
+    }
+
+
+def _forget(path: Path) -> None:
+    """Have the system forget what it holds of a file in memory: another machine has nothing of it."""
+    if not hasattr(os, "posix_fadvise"):
+        raise Skip("this system does not say how to read a file anew")
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def _read(path: Path) -> None:
+    buffer = bytearray(READ_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def _copy_into(folder: Path, path: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(path, folder / path.name)
+
+
+def measure_s3(context: Context) -> Figures:
+    """Time saves and fetches of one file of 1 GB in an S3 on this machine, beside the same by s3fs alone."""
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("s3fs") is None:
+        raise Skip("moto and s3fs are not installed")
+    with _s3():
+        return _measure_s3(context)
+
+
+def _measure_s3(context: Context) -> Figures:
+    import s3fs
+
+    from mqtune.checkpoints import open_store
+    from mqtune.core.trial import checkpoint_id
+
+    source, back = context.folder / "source", context.folder / "back"
+    write_files(source, 1, context.sizes["large_megabytes"] * 1_000_000)
+    (file,) = source.iterdir()
+    files = s3fs.S3FileSystem()
+    files.mkdir(BUCKET)
+    store = open_store(f"s3://{BUCKET}/store")
+    store.create()
+
+    def id_of(number: int) -> CheckpointId:
+        return checkpoint_id("0001", 1, number + 1, in_memory=False)
+
+    saved = in_turns(
+        {
+            "put": lambda number: files.put_file(str(file), f"{BUCKET}/plain-{number}"),
+            "save": lambda number: store.save(id_of(number), source, {}),
+        },
+        context.sizes["rounds"],
+    )
+    fetched = in_turns(
+        {
+            "get": lambda number: files.get_file(f"{BUCKET}/plain-{number}", str(back)),
+            "got": lambda number: store.fetch(id_of(number), back),
+        },
+        context.sizes["rounds"],
+        after=lambda: shutil.rmtree(back) if back.is_dir() else back.unlink(),
+    )
+    median = {each: statistics.median(times) for each, times in (saved | fetched).items()}
+    return {
+        **{f"large_{each}_s": found for each, found in median.items()},
+        "s3_save_speed": median["put"] / median["save"],
+        "s3_fetch_speed": median["get"] / median["got"],
+    }
+
+
+@contextmanager
+def _s3() -> Iterator[None]:
+    """Run moto's server in a process of its own, and have this one's S3 be there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "benchmark",
+        "AWS_SECRET_ACCESS_KEY": "benchmark",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }
+    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)])
+    try:
+        deadline = time.monotonic() + S3_START_S
+        while not _answers(port):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("moto's server does not start")
+            time.sleep(0.1)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
