@@ -108,9 +108,11 @@ class PartHasher:
                 parts.append(self._hash(descriptor, begin, size, translating))
                 begin = size
                 if flush:
-                    self._flush(descriptor)
+                    self._begin_to_flush(descriptor)
         if size > begin:
             parts.append(self._hash(descriptor, begin, size, translating))
+        if flush:
+            self._run_with(descriptor, os.fsync, nullcontext)
         return lambda: (size, _joined([part() for part in parts]))
 
     def hash(self, descriptor: int, part_bytes: int, translating: Translating, *, flush: bool) -> Hashed:
@@ -118,7 +120,7 @@ class PartHasher:
         with translating():
             size = os.fstat(descriptor).st_size
         if flush:
-            self._flush(descriptor)
+            self._run_with(descriptor, os.fsync, nullcontext)
         begins = range(0, size, part_bytes)
 
         def every(first: int) -> Callable[[int], list[bytes]]:
@@ -141,7 +143,7 @@ class PartHasher:
         self._make_room(_MOST_WAITING - 1)
         return self.run(_with_own(descriptor, function, translating))
 
-    def _flush(self, descriptor: int) -> None:
+    def _begin_to_flush(self, descriptor: int) -> None:
         """Have a thread flush what a file has by now, unless one is at it."""
         if self._pool is None or (self._flushing is not None and not self._flushing.done()):
             return
