@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from benchmarks.quality.tasks import EPOCHS, TASKS, Task
-from benchmarks.systems.ray_quality import Searched, domain
+from benchmarks.systems.ray_quality import Searched, space_of
 from benchmarks.systems.ray_tune import NO_LOGGERS
 
 #: How long a virtual second takes.
@@ -81,11 +82,10 @@ def run_ray(task: Task, trials: int, actors: int) -> Said:
         ray.init(num_cpus=actors, include_dashboard=False, log_to_driver=False, _temp_dir=folder, logging_level="ERROR")
         tune.Tuner(
             tune.with_resources(train, {"cpu": 1}),
-            param_space={name: domain(each) for name, each in task.parameters.items()},
             tune_config=tune.TuneConfig(
                 metric="loss",
                 mode="min",
-                search_alg=Search(seed=SEED),
+                search_alg=Search(partial(space_of, task), metric="loss", mode="min", seed=SEED),
                 scheduler=Scheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3, brackets=1),
                 num_samples=trials,
                 max_concurrent_trials=actors,

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +25,16 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing to choose: a float or an integer between two bounds, or one of *choices*."""
+    """One thing to choose: a float or an integer between two bounds, or one of *choices*.
+
+    Args:
+        where: the parameter that it hangs on, which comes before it, and the one of that's choices with which it counts; None if always.
+    """
 
     low: float = 0.0
     high: float = 1.0
     choices: tuple[str, ...] = ()
+    where: tuple[str, str] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -47,6 +52,14 @@ class Task(ABC):
     def __init__(self, name: str, parameters: Mapping[str, Parameter]) -> None:
         self.name = name
         self.parameters = parameters
+
+    def config(self, choose: Callable[[str, Parameter], Any]) -> dict[str, Any]:
+        """Return a config of what is chosen for each parameter that counts with what was chosen before it."""
+        config: dict[str, Any] = {}
+        for name, each in self.parameters.items():
+            if each.where is None or config[each.where[0]] == each.where[1]:
+                config[name] = choose(name, each)
+        return config
 
     @abstractmethod
     def loss(self, config: Config, epoch: int) -> float:
@@ -67,7 +80,7 @@ class Task(ABC):
 
     def curve(self, config: Config, seed: int) -> Iterator[tuple[float, float]]:
         """Yield an epoch's duration in virtual seconds and the loss that is reported, the same for the same config and seed."""
-        rng = random.Random(f"{seed} {[config[name] for name in self.parameters]}")
+        rng = random.Random(f"{seed} {[config[name] for name in self.parameters if name in config]}")
         epoch_s = EPOCH_S * self.slowness(config) * rng.uniform(1 - JITTER, 1 + JITTER)
         for epoch in range(1, EPOCHS + 1):
             yield epoch_s, self.loss(config, epoch) + rng.gauss(0.0, 1.0) * self.noise()
@@ -256,6 +269,51 @@ class Digits(Table):
         return float((0.5 + 0.15 * (config["log2_width"] - 3)) * (1.5 if config["batch"] == "16" else 0.75))
 
 
+class Models(Task):
+    """A choice of three models with parameters of their own, of which the one that ends best comes down slowest.
+
+    Each has a bowl around a middle that is drawn, and comes down to it exponentially.
+    """
+
+    #: The least loss of each model, and the share of the way there that an epoch takes, as an exponent.
+    CURVES: Final = {"svm": (0.15, 0.5), "trees": (0.1, 0.4), "net": (0.0, 0.3)}
+    START: Final = 1.0
+    NOISE: Final = 0.005
+
+    def __init__(self) -> None:
+        svm, trees, net = (("model", name) for name in self.CURVES)
+        parameters = {
+            "model": Parameter(choices=tuple(self.CURVES)),
+            "log10_C": Parameter(-3.0, 3.0, where=svm),
+            "log10_gamma": Parameter(-5.0, 1.0, where=svm),
+            "depth": Parameter(2, 20, where=trees),
+            "share": Parameter(0.1, 1.0, where=trees),
+            "log10_lr": Parameter(-5.0, -1.0, where=net),
+            "width": Parameter(16, 512, where=net),
+            "dropout": Parameter(0.0, 0.6, where=net),
+        }
+        super().__init__("conditional", parameters)
+        rng = random.Random(5)
+        #: The middle of each parameter, as a share of its range, and how steep the bowl is there.
+        self._bowl = {name: (rng.uniform(0.15, 0.85), rng.uniform(0.3, 2.0)) for name in [*parameters][1:]}
+
+    def noise(self) -> float:
+        return self.NOISE
+
+    def loss(self, config: Config, epoch: int) -> float:
+        least, speed = self.CURVES[config["model"]]
+        for name, (middle, steep) in self._bowl.items():
+            if name in config:
+                each = self.parameters[name]
+                least += steep * ((config[name] - each.low) / (each.high - each.low) - middle) ** 2
+        return least + (self.START - least) * math.exp(-speed * epoch)
+
+    @property
+    def best(self) -> float:
+        """The loss at the bottom of the lowest bowl; a whole parameter may miss its middle by a little."""
+        return min(least + (self.START - least) * math.exp(-speed * EPOCHS) for least, speed in self.CURVES.values())
+
+
 DIGITS_FILE: Final = Path(__file__).with_name("digits.txt")
 DIGITS: Final = {
     "log10_lr": Parameter(-4.0, -0.5),
@@ -272,4 +330,5 @@ TASKS: Final[tuple[Task, ...]] = (
     Curves("crossing", 2, is_crossing=True),
     Curves("noisy", 3, noise=0.05),
     Digits(),
+    Models(),
 )

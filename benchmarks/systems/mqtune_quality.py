@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.measurement import Context, Variant
@@ -22,7 +22,7 @@ def _run(searcher: str, scheduler: str) -> Any:
         from benchmarks import trainables
 
         def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float]]]:
-            for epoch_s, loss in task.curve(config, seed):
+            for epoch_s, loss in task.curve(_flat(config), seed):
                 yield epoch_s, {"loss": loss}
 
         record = Record()
@@ -36,11 +36,11 @@ def _run(searcher: str, scheduler: str) -> Any:
 
             def on_report(self, trial: Any, report: Any) -> None:
                 epoch = report.metrics["training_iteration"]
-                record.add(report.timestamp - self.began_at, trial.config, epoch, report.metrics["loss"])
+                record.add(report.timestamp - self.began_at, _flat(trial.config), epoch, report.metrics["loss"])
 
         mqtune.Tuner(
             trainables.noop,
-            {name: _domain(parameter) for name, parameter in task.parameters.items()},
+            _space(task),
             metric="loss",
             mode="min",
             max_trials=TRIALS,
@@ -57,9 +57,28 @@ def _run(searcher: str, scheduler: str) -> Any:
     return run
 
 
-def _domain(parameter: Parameter) -> object:
+def _space(task: Task, where: tuple[str, str] | None = None) -> dict[str, object]:
+    """Return the part of a task's space that hangs on *where*: what hangs on a choice is in that entry, beside the choice's name."""
+    return {
+        name: _domain(each, [_space(task, (name, choice)) for choice in each.choices], name)
+        for name, each in task.parameters.items()
+        if each.where == where
+    }
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as the task has it."""
+    flat = {}
+    for name, value in config.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _domain(parameter: Parameter, hanging: Sequence[Mapping[str, object]], name: str) -> object:
     import mqtune
 
+    if any(hanging):
+        return mqtune.choice([{name: each, **rest} for each, rest in zip(parameter.choices, hanging, strict=True)])
     if parameter.choices:
         return mqtune.choice(parameter.choices)
     if parameter.is_whole:

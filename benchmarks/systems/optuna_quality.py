@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from benchmarks.measurement import Context, Variant
@@ -12,7 +13,7 @@ from benchmarks.quality.slots import Record, run_on_slots
 from benchmarks.quality.tasks import EPOCHS, Parameter, Task
 from benchmarks.work import quality
 
-__all__ = ["VARIANTS"]
+__all__ = ["VARIANTS", "suggested"]
 
 
 class Study:
@@ -28,7 +29,7 @@ class Study:
 
     def start(self) -> tuple[Any, dict[str, Any]]:
         trial = self._study.ask()
-        return trial, {name: _suggested(trial, name, each) for name, each in self._task.parameters.items()}
+        return trial, self._task.config(partial(suggested, trial))
 
     def report(self, trial: Any, epoch: int, loss: float) -> bool:
         import optuna
@@ -42,7 +43,8 @@ class Study:
         return True
 
 
-def _suggested(trial: Any, name: str, parameter: Parameter) -> Any:
+def suggested(trial: Any, name: str, parameter: Parameter) -> Any:
+    """Return what a trial of Optuna's has for a parameter."""
     if parameter.choices:
         return trial.suggest_categorical(name, parameter.choices)
     if parameter.is_whole:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
 from benchmarks.measurement import Context, Variant
 from benchmarks.quality.slots import Record, run_on_slots
-from benchmarks.quality.tasks import EPOCHS, Parameter, Task
+from benchmarks.quality.tasks import EPOCHS, Task
+from benchmarks.systems.optuna_quality import suggested
 from benchmarks.work import quality
 
 __all__ = ["VARIANTS"]
@@ -25,9 +27,7 @@ class Searched:
         from ray.tune.search.optuna import OptunaSearch
 
         optuna.logging.set_verbosity(logging.ERROR)
-        self._search = OptunaSearch(seed=seed)
-        space = {name: domain(parameter) for name, parameter in task.parameters.items()}
-        self._search.set_search_properties("loss", "min", space)
+        self._search = OptunaSearch(partial(space_of, task), metric="loss", mode="min", seed=seed)
         self._scheduler = ASHAScheduler(
             metric="loss", mode="min", max_t=EPOCHS, grace_period=1, reduction_factor=3, brackets=1
         )
@@ -49,15 +49,9 @@ class Searched:
         return False
 
 
-def domain(parameter: Parameter) -> Any:
-    from ray import tune
-
-    if parameter.choices:
-        return tune.choice(list(parameter.choices))
-    if parameter.is_whole:
-        # The upper bound is not in.
-        return tune.randint(int(parameter.low), int(parameter.high) + 1)
-    return tune.uniform(parameter.low, parameter.high)
+def space_of(task: Task, trial: Any) -> dict[str, Any]:
+    """Return a trial's config, as functions of Ray's users do that have conditions; Ray pickles what it is called by."""
+    return task.config(partial(suggested, trial))
 
 
 def _run(_: Context, task: Task, seed: int, budget_s: float) -> Record:

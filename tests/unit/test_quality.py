@@ -22,14 +22,15 @@ from benchmarks.work import quality
 
 
 def config_of(task: Task, rng: random.Random) -> dict[str, Any]:
-    return {
-        name: rng.choice(each.choices)
-        if each.choices
-        else rng.randint(int(each.low), int(each.high))
-        if each.is_whole
-        else rng.uniform(each.low, each.high)
-        for name, each in task.parameters.items()
-    }
+    return task.config(
+        lambda _, each: (
+            rng.choice(each.choices)
+            if each.choices
+            else rng.randint(int(each.low), int(each.high))
+            if each.is_whole
+            else rng.uniform(each.low, each.high)
+        )
+    )
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -70,6 +71,27 @@ def test_a_config_between_points_of_the_grid_has_the_curve_of_the_next_one() -> 
 
     assert task.cell(config) == (7, 0, 4, 1)
     assert task.loss(config, 1) == task.at((7, 0, 4, 1), 1)
+
+
+def test_a_config_has_what_hangs_on_its_choice_alone() -> None:
+    (task,) = (each for each in TASKS if each.name == "conditional")
+
+    assert [*task.config(lambda name, each: "trees" if name == "model" else each.low)] == ["model", "depth", "share"]
+
+
+def test_of_the_models_the_one_that_ends_best_begins_worst() -> None:
+    (task,) = (each for each in TASKS if each.name == "conditional")
+    rng = random.Random(1)
+    configs = [config_of(task, rng) for _ in range(2000)]
+
+    def best(epoch: int) -> dict[str, float]:
+        return {
+            model: min(task.loss(config, epoch) for config in configs if config["model"] == model)
+            for model in task.parameters["model"].choices
+        }
+
+    first, last = best(1), best(EPOCHS)
+    assert max(first, key=lambda model: first[model]) == min(last, key=lambda model: last[model]) == "net"
 
 
 class Counting:
@@ -161,7 +183,7 @@ def test_a_quick_look_gives_all_figures(variant: Variant, context: Context) -> N
 
     assert set(figures) == set(quality.WORKLOAD.figures)
     assert [len(figures[f"{task.name}_regret"]) for task in TASKS] == [1] * len(TASKS)
-    assert figures["reached_s"] == [sum(figures[f"{task.name}_reached_s"][0] for task in TASKS)]
+    assert figures["reached_s"] == [sum(figures[f"{task}_reached_s"][0] for task in quality.TARGETS)]
     assert figures["reached_s"] < figures["reached_with_thinking_s"]
 
 
