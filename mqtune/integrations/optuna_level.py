@@ -58,11 +58,16 @@ class LevelStorage(InMemoryStorage):
         self._shown: list[FrozenTrial] | None = None
 
     @contextlib.contextmanager
-    def at_one_time(self, study_id: int) -> Iterator[None]:
-        """Show the trials at one time, if enough have come to any."""
-        self._shown = self._level(
-            [each for each in self.get_all_trials(study_id, False) if each.number not in self.outdated]
-        )
+    def at_one_time(self, study_id: int, choices: Mapping[str, object]) -> Iterator[None]:
+        """Show the trials at one time, if enough have come to any: those alone that have the same choices, if these are enough.
+
+        Else what is worse with all of its parameters would never be among the good ones, and nothing were learnt of its parameters.
+        """
+        trials = [each for each in self.get_all_trials(study_id, False) if each.number not in self.outdated]
+        alike = [
+            each for each in trials if all(each.params.get(name, choice) == choice for name, choice in choices.items())
+        ]
+        self._shown = self._level(alike) or self._level(trials)
         try:
             yield
         finally:
