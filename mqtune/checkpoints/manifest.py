@@ -29,9 +29,7 @@ from mqtune.core.version import __version__
 
 #: The name of a checkpoint's manifest in a folder.
 MANIFEST: Final = "manifest.json"
-#: The version of a manifest, and that of one with a file that was hashed in parts, which earlier versions of mqtune can't check.
 _VERSION: Final = 1
-_VERSION_WITH_PARTS: Final = 2
 
 
 class StoredFile(NamedTuple):
@@ -45,13 +43,6 @@ class StoredFile(NamedTuple):
     sha256: str
     executable: bool
     part_bytes: int = 0
-
-    def described(self) -> dict[str, object]:
-        """Return what the manifest has of it."""
-        described = self._asdict()
-        if not self.part_bytes:
-            del described["part_bytes"]
-        return described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +84,9 @@ class Manifest:
             "content": self.content,
             "counters": dict(self.counters),
             "directories": self.directories,
-            "files": [file.described() for file in self.files],
+            "files": [file._asdict() for file in self.files],
         }
-        version = _VERSION_WITH_PARTS if any(file.part_bytes for file in self.files) else _VERSION
-        return json.dumps({"version": version, "sha256": _seal(body), "checkpoint": body}, indent=1).encode()
+        return json.dumps({"version": _VERSION, "sha256": _seal(body), "checkpoint": body}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002 - it is what everybody calls it
@@ -109,10 +99,10 @@ class Manifest:
         broken = f"checkpoint {id} is broken: its manifest {where}"
         try:
             stored = json.loads(data)
-            if stored["version"] not in {_VERSION, _VERSION_WITH_PARTS}:
+            if stored["version"] != _VERSION:
                 raise CheckpointVersionError(
                     f"checkpoint {id} has a manifest of version {reprlib.repr(stored['version'])} ({where}); this mqtune, "
-                    f"{__version__}, reads versions up to {_VERSION_WITH_PARTS}: upgrade it"
+                    f"{__version__}, reads version {_VERSION}: upgrade it"
                 )
             body, expected = stored["checkpoint"], stored["sha256"]
             if (found := _seal(body)) != expected:

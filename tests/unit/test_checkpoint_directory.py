@@ -197,21 +197,7 @@ def test_the_hash_of_a_large_file_is_that_of_the_hashes_of_its_parts(
 
     manifest = json.loads(manifest_of(store).read_bytes())
     model = next(file for file in manifest["checkpoint"]["files"] if file["path"] == "model")
-    assert manifest["version"] == 2
     assert (model["part_bytes"], model["sha256"]) == (in_parts, hashlib.sha256(of_parts).hexdigest())
-    assert files_in(tmp_path / "target") == FILES
-
-
-def test_what_an_earlier_version_hashed_as_a_whole_can_be_fetched(
-    store: DirectoryStore, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.save(saved_id(), source, {})
-    assert json.loads(manifest_of(store).read_bytes())["version"] == 1
-
-    monkeypatch.setattr(parts, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(directory, "PART_BYTES", 7)
-    store.fetch(saved_id(), tmp_path / "target")
-
     assert files_in(tmp_path / "target") == FILES
 
 
