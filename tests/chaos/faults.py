@@ -44,6 +44,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "worker frozen": Fault(process_faults.worker_frozen, may_lose=True, weight=3),
     "machine frozen": Fault(process_faults.machine_frozen, may_lose=True),
     "trial killed": Fault(process_faults.trial_killed, may_lose=True),
+    # Whose trials run on.
+    "importer killed": Fault(process_faults.importer_killed),
+    "importer frozen": Fault(process_faults.importer_frozen),
     "zygote killed": Fault(process_faults.zygote_killed, may_lose=True),
     "zygote frozen": Fault(process_faults.zygote_frozen, may_lose=True),
     "device broken": Fault(process_faults.device_broken, may_lose=True, weight=3),

@@ -186,31 +186,56 @@ def trial_killed(run: Run) -> str:
     return f"process {process.pid}"
 
 
-def _zygote(run: Run) -> psutil.Process | None:
+def _importer(run: Run) -> psutil.Process | None:
     worker = _worker(run)
-    zygotes: list[psutil.Process] = []
-    if worker is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            zygotes = psutil.Process(worker.process.pid).children()
-    return run.random.choice(zygotes) if zygotes else None
+    return None if worker is None else _child(run, worker.process.pid)
+
+
+def _zygote(run: Run) -> psutil.Process | None:
+    importer = _importer(run)
+    return None if importer is None else _child(run, importer.pid)
+
+
+def _child(run: Run, pid: int) -> psutil.Process | None:
+    children: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(pid).children()
+    return run.random.choice(children) if children else None
+
+
+def importer_killed(run: Run) -> str:
+    return _killed(_importer(run))
+
+
+def importer_frozen(run: Run) -> str:
+    """For a moment, or for good: then its worker must end it when it is to fork."""
+    return _frozen(run, _importer(run))
 
 
 def zygote_killed(run: Run) -> str:
-    if (zygote := _zygote(run)) is None:
-        return ""
-    signal_all([zygote], signal.SIGKILL)
-    return f"process {zygote.pid}"
+    return _killed(_zygote(run))
 
 
 def zygote_frozen(run: Run) -> str:
     """For a moment, or for good: then its worker must end it."""
-    if (zygote := _zygote(run)) is None:
+    return _frozen(run, _zygote(run))
+
+
+def _killed(process: psutil.Process | None) -> str:
+    if process is None:
         return ""
-    signal_all([zygote], signal.SIGSTOP)
+    signal_all([process], signal.SIGKILL)
+    return f"process {process.pid}"
+
+
+def _frozen(run: Run, process: psutil.Process | None) -> str:
+    if process is None:
+        return ""
+    signal_all([process], signal.SIGSTOP)
     for_s = run.random.choice([1.0, None])
     if for_s is not None:
-        run.later(for_s, lambda: signal_all([zygote], signal.SIGCONT))
-    return f"process {zygote.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"
+        run.later(for_s, lambda: signal_all([process], signal.SIGCONT))
+    return f"process {process.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"
 
 
 def device_broken(run: Run) -> str:
