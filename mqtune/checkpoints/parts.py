@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from mqtune.checkpoints.files import write_all
 
@@ -46,7 +46,7 @@ class PartHasher:
     def __init__(self, total: int) -> None:
         self._is_large = total >= _LARGE_BYTES
         self._pool: ThreadPoolExecutor | None = None
-        self._waiting: deque[Future[Any]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._flushing: Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -71,13 +71,13 @@ class PartHasher:
             return lambda: result
         self._make_room(_MOST_WAITING - 1)
         future = self._pool.submit(function)
-        self._waiting.append(future)
+        self._waiting.append(future.result)
         return future.result
 
     def _make_room(self, most: int) -> None:
         """Wait until no more than *most* tasks wait, and raise what one of the others has raised."""
         while len(self._waiting) > most:
-            self._waiting.popleft().result()
+            self._waiting.popleft()()
 
     def copy(
         self,
@@ -151,7 +151,7 @@ class PartHasher:
             # The system reports an error of the disk once, so that the last flush may not find it.
             self._flushing.result()
         self._flushing = self._pool.submit(_with_own(descriptor, os.fsync, nullcontext))
-        self._waiting.append(self._flushing)
+        self._waiting.append(self._flushing.result)
 
 
 def _with_own(descriptor: int, function: Callable[[int], R], translating: Translating) -> Callable[[], R]:
