@@ -214,6 +214,24 @@ def test_a_zygote_that_is_killed_while_no_trial_uses_it_is_no_zombie(slots: Call
     assert one.start(one.fork("0"))["devices"] == "0"
 
 
+def large_pages(pid: int) -> int:
+    """How many bytes of a process lie in large pages."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").is_dir()
+    or tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1),
+    reason="the kernel puts no memory that is in use into large pages",
+)
+def test_what_is_imported_lies_in_large_pages_which_a_fork_copies_sooner(slots: Callable[..., Slots]) -> None:
+    one = slots("HELD = bytearray(64 << 20)\n")
+
+    assert large_pages(one.importer.pid) >= 48 << 20
+    assert one.start(one.fork("0"))["devices"] == "0"
+
+
 def test_eight_slots_take_little_more_memory_than_one(slots: Callable[..., Slots]) -> None:
     slots_ = slots("import random; HELD = [str(random.random()) for _ in range(400_000)]\n")
     slots_.fork("0")

@@ -90,13 +90,13 @@ def end_openmp_threads() -> None:
 
     A process that is forked while they are there would wait for them for ever, as it has none of them.
     """
-    for path in set(_GNU_OPENMP.findall(_mapped_files())):
+    for path in set(_GNU_OPENMP.findall(memory_map())):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_NOW).omp_pause_resource_all(_PAUSE_HARD)
 
 
-def _mapped_files() -> str:
-    """Return which files are mapped into this process; empty where the system does not list them."""
+def memory_map() -> str:
+    """Return what lies where in this process's memory, a line for each mapping; empty where the system does not list them."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             return maps.read()
@@ -243,7 +243,7 @@ def _native_threads() -> int:
         threads = len(os.listdir("/proc/self/task"))
     except OSError:
         return 0
-    pools = len(set(_FORK_SAFE_POOL.findall(_mapped_files())))
+    pools = len(set(_FORK_SAFE_POOL.findall(memory_map())))
     # A pool may have fewer.
     return max(1, threads - pools * ((os.cpu_count() or 1) - 1))
 
