@@ -481,7 +481,7 @@ class SlotZygotes:
     def of(self, importer: Importer, wait: Callable[[], None]) -> ZygoteHandle:
         """Return the zygote that was forked from an importer, which must be ready: the one that is there, or a new one.
 
-        A new one takes its place once the importer has imported more, unless it has a process that may go on.
+        A new one takes its place once the importer has imported more.
 
         Args:
             importer: the importer.
@@ -493,8 +493,8 @@ class SlotZygotes:
         with self._lock:
             known = self._forked.get(importer.key)
         if known is not None:
-            is_of_it = known.importer is importer and (known.zygote.may_keep or known.imports == importer.imports)
-            if is_of_it and not known.zygote.is_dead:
+            is_new = known.importer is importer and known.imports == importer.imports
+            if is_new and not known.zygote.is_dead:
                 return known.zygote
             wait()
             known.zygote.close()
@@ -505,6 +505,13 @@ class SlotZygotes:
             self._forked = {key: one for key, one in self._forked.items() if not one.zygote.is_closed}
             self._forked[importer.key] = _Forked(zygote, importer, imports)
         return zygote
+
+    def keeping(self, importer: Importer) -> ZygoteHandle | None:
+        """Return the zygote of an importer that has a process for the next trial, which has imported all that it needs."""
+        with self._lock:
+            known = self._forked.get(importer.key)
+        keeps = known is not None and known.importer is importer and known.zygote.may_keep and not known.zygote.is_dead
+        return known.zygote if known is not None and keeps else None
 
     @property
     def all(self) -> list[ZygoteHandle]:

@@ -452,10 +452,14 @@ def import_in(
         importer = slot.importer(key)
         turn.use(importer)
         try:
-            importer.get_ready(slot.importers.late_imports, on_import)
-            if slot.serves(importer):
-                turn.begin(zygote := slot.zygotes.of(importer, turn.wait))
-                return zygote
+            zygote = slot.zygotes.keeping(importer)
+            if zygote is None:
+                importer.get_ready(slot.importers.late_imports, on_import)
+                if not slot.serves(importer):
+                    continue
+                zygote = slot.zygotes.of(importer, turn.wait)
+            turn.begin(zygote)
+            return zygote
         except (ImportFailed, ZygoteDied) as error:
             if refused := importer.refused(error):
                 slot.importers.late_imports.refuse(key.spec, *refused)

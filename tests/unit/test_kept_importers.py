@@ -219,6 +219,9 @@ class Slot:
     def of(self, importer: Process) -> Any:
         return self.zygotes.of(importer, self._wait)  # type: ignore[arg-type]
 
+    def keeping(self, importer: Process) -> Any:
+        return self.zygotes.keeping(importer)  # type: ignore[arg-type]
+
     def _wait(self) -> None:
         self.waits += 1
 
@@ -252,13 +255,17 @@ def test_a_zygote_is_replaced_once_its_trial_is_over(why: str) -> None:
     assert slot.zygotes.all == [second]
 
 
-def test_a_zygote_with_a_process_that_may_go_on_stays_when_more_is_imported() -> None:
-    slot, one = Slot(), Process(key_of("one"), FIRST)
+def test_a_zygote_with_a_process_for_the_next_trial_is_one_for_its_importer_alone_and_while_it_lives() -> None:
+    slot, one, other = Slot(), Process(key_of("one"), FIRST), Process(key_of("one"), FIRST)
     zygote = slot.of(one)
+    assert slot.keeping(one) is None
+
     zygote.may_keep = True
     one.imports += 1
+    assert (slot.keeping(one), slot.keeping(other)) == (zygote, None)
 
-    assert slot.of(one) is zygote
+    zygote.is_dead = True
+    assert slot.keeping(one) is None
 
 
 def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_device() -> None:

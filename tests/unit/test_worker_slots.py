@@ -108,7 +108,9 @@ class Found:
         bundles: Any = SimpleNamespace(of=lambda *_: None)
         self.finder = ZygoteFinder("w@here", Path("code"), bundles, files, lambda store: None)
         self.importers: Any = SimpleNamespace(late_imports=None)
-        self.zygotes: Any = SimpleNamespace(of=lambda importer, wait: SimpleNamespace(environment={}))
+        self.zygotes: Any = SimpleNamespace(
+            keeping=lambda importer: None, of=lambda importer, wait: SimpleNamespace(environment={})
+        )
 
     def importer(self, key: Any) -> Any:
         self.keys.append(key)
