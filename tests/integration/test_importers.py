@@ -118,6 +118,24 @@ def test_what_a_trial_has_imported_late_may_look_at_devices_too(slots: Callable[
     assert two.importer.imports == 2
 
 
+def test_devices_that_an_import_has_set_itself_are_those_of_its_trials(slots: Callable[..., Slots]) -> None:
+    two = slots("import os; os.environ['CUDA_VISIBLE_DEVICES'] = '7'\n")
+
+    assert [two.start(two.fork(device))["devices"] for device in ("0", "1")] == ["7", "7"]
+
+
+def test_what_an_import_that_is_done_again_had_set_is_not_there(slots: Callable[..., Slots]) -> None:
+    one = slots(
+        "import os, threading\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] += '+'\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+
+    report = one.start(one.fork("0"))
+
+    assert (report["devices"], report["imported_by"]) == ("0+", report["pid"])
+
+
 def test_behind_an_import_that_has_opened_a_device_each_trial_has_an_interpreter_of_its_own(
     slots: Callable[..., Slots], tmp_path: Path
 ) -> None:

@@ -62,6 +62,8 @@ main(sys.argv[1:])
 #: The bytes of a large page, and the advice to put memory that is in use into such pages, which Linux 6.1 and later take.
 _LARGE_PAGE: Final = 2**21
 _MADV_COLLAPSE: Final = 25
+#: How often zygotes that have ended are reaped, where the kernel has no pidfd (macOS).
+_REAP_MS: Final = 1_000
 #: Standard output and error.
 _OUTPUTS: Final = (1, 2)
 #: How many changed files an error names; nobody would read more.
@@ -103,6 +105,7 @@ class Importer:
         self._looks = Looks(varies)
         self._trainable: Loaded | None = None
         self._before = frozenset(sys.modules)
+        self._environment = dict(os.environ)
         #: The modules that the last ``preload`` had to import; the others came with these, or were there.
         self._loaded: list[str] = []
         #: The zygotes that it has forked and not reaped, each with its pidfd.
@@ -147,7 +150,6 @@ class Importer:
         return True
 
     def _import(self) -> bool:
-        environment = dict(os.environ)
         # What an import starts, and leaves to nobody, ends with this process.
         become_subreaper()
         try:
@@ -157,7 +159,7 @@ class Importer:
                     # Cached here, and not looked up by each trial.
                     extras_of(self._trainable)
                 elif isinstance(self._trainable, Path) and self._trainable.suffix == ".py" and not self._fresh:
-                    self._warm_up(self._trainable.absolute(), environment)
+                    self._warm_up(self._trainable.absolute())
         except BaseException as error:  # noqa: BLE001 - user code runs on import
             text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
             if differs := self._differs():
@@ -171,14 +173,14 @@ class Importer:
 
         return True
 
-    def _warm_up(self, script: Path, environment: Mapping[str, str]) -> None:
+    def _warm_up(self, script: Path) -> None:
         """Do a script's first imports, or start this process anew without these."""
         from mqtune.trainable.process.warm_script import NotForkable, warm_up  # noqa: PLC0415
 
         try:
             warm_up(script)
         except NotForkable as refusal:
-            self._start_anew("fork", str(refusal), environment)
+            self._start_anew("fork", str(refusal))
 
     def _why_no_fork(self) -> str:
         """Return why no trial can be forked behind the imports; empty if it can."""
@@ -188,7 +190,8 @@ class Importer:
         devices = device_files()
         return f"its imports have opened {devices[0]}" if devices else ""
 
-    def _start_anew(self, role: str, why: str, environment: Mapping[str, str] | None = None) -> NoReturn:
+    def _start_anew(self, role: str, why: str) -> NoReturn:
+        """Become another importer, which finds the environment as it was before the imports."""
         self._end_own_children()
         fd = self._channel.fileno()
         os.set_inheritable(fd, True)
@@ -202,7 +205,7 @@ class Importer:
             fresh=why.replace("\0", "")[:_MAX_WHY_CHARS],
             varies=self._looks.names,
         )
-        os.execve(sys.executable, command, os.environ if environment is None else environment)  # noqa: S606 - by no shell
+        os.execve(sys.executable, command, self._environment)  # noqa: S606 - by no shell
 
     def _describe(self) -> dict[str, object]:
         """Return the files of the user's code that were imported, and the versions of everything."""
@@ -240,7 +243,7 @@ class Importer:
 
     def _serve(self) -> bool:
         """Wait for one event and handle it; return False when the worker is gone, or nothing can be forked any more."""
-        ready = {fd for fd, _ in self._poll.poll()}
+        ready = {fd for fd, _ in self._poll.poll(_REAP_MS if None in self._zygotes.values() else None)}
         self._reap()
         if self._channel.fileno() not in ready:
             return True
@@ -284,7 +287,9 @@ class Importer:
             for stream in _OUTPUTS:
                 os.dup2(output, stream)
             os.close(output)
-            os.environ.update(environment)
+            # What an import has set stays.
+            begun = self._environment
+            os.environ.update({n: v for n, v in environment.items() if os.environ.get(n) == begun.get(n)})
             become_subreaper()
             die_with_parent(importer, signal.SIGCONT)
             spawn = None if self._fork else partial(_spare, self._spec, self._code_root, self._manifest)
