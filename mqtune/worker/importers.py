@@ -172,6 +172,11 @@ class Importer:
         return self._process.returncode == -signal.SIGKILL and not self._is_ended
 
     @property
+    def was_ended(self) -> bool:
+        """Whether this worker has had it end."""
+        return self._is_ended
+
+    @property
     def is_dead(self) -> bool:
         """Whether its process has ended, or is about to."""
         return self._is_ended or self._failure is not None or self._process.poll() is not None
@@ -225,7 +230,7 @@ class Importer:
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
         """Return which of the modules that it was asked for besides is the reason of an error, empty for any, and why; None if none is."""
-        if not (self._asked or self._loaded) or not isinstance(error, ZygoteDied) or self.was_killed:
+        if not (self._asked or self._loaded) or not isinstance(error, ZygoteDied) or self.was_killed or self.was_ended:
             return None
         # Perhaps one of them has crashed.
         return (error.module if isinstance(error, UnsafeImport) else ""), str(error)

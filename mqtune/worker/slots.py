@@ -461,6 +461,9 @@ def import_in(
             turn.begin(zygote)
             return zygote
         except (ImportFailed, ZygoteDied) as error:
+            if importer.was_ended:
+                # The worker shuts down.
+                raise
             if refused := importer.refused(error):
                 slot.importers.late_imports.refuse(key.spec, *refused)
             elif again and isinstance(error, ZygoteDied) and importer.was_killed:

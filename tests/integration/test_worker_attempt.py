@@ -426,6 +426,24 @@ def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(mac
     assert one.ended().error == "terminated by an operator through Celery"
 
 
+def test_a_worker_that_ends_in_the_middle_of_an_import_begins_no_other_and_blames_no_module(
+    machine: Machine, tmp_path: Path
+) -> None:
+    slow = "import pathlib, time\nfile = pathlib.Path(__file__).with_name('imports')\n"
+    slow += "file.write_text(file.read_text() + 'x' if file.exists() else 'x')\ntime.sleep(600)\n"
+    (machine.code_root / "worker_code.py").write_text(slow + CODE)
+    one = machine.start("steady")
+    eventually((machine.code_root / "imports").exists)
+
+    one.run.requeue("the worker shuts down")
+    machine.services.slots.end()
+
+    assert eventually(lambda: one.outcome).end is None
+    assert (machine.code_root / "imports").read_text() == "x"
+    (importer,) = machine.services.slots.importers.all
+    assert machine.services.slots.late_imports.of(importer.key.spec), "what trials import late may be imported early"
+
+
 def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_since_when(
     machine: Machine, tmp_path: Path
 ) -> None:
