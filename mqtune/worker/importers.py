@@ -230,7 +230,7 @@ class Importer:
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
         """Return which of the modules that it was asked for besides is the reason of an error, empty for any, and why; None if none is."""
-        if not (self._asked or self._loaded) or not isinstance(error, ZygoteDied) or self.was_killed or self.was_ended:
+        if not (self._asked or self._loaded) or not isinstance(error, ZygoteDied) or self.was_killed:
             return None
         # Perhaps one of them has crashed.
         return (error.module if isinstance(error, UnsafeImport) else ""), str(error)
