@@ -20,7 +20,7 @@ from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import Reading
 from mqtune.driver.settings import Limits
-from mqtune.journal.base import Assignment, Entry, Intended, Released
+from mqtune.journal.base import Assignment, Entry, Intended, Order
 from mqtune.journal.copy import JournalFile
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
@@ -90,8 +90,8 @@ class MortalJournal(SimulatedJournal):
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         return self._mortal(super().close_trial(trial, attempt, event))
 
-    def release(self, released: Sequence[Released]) -> None:
-        self._mortal(super().release(released))
+    def order(self, orders: Sequence[Order]) -> list[bool]:
+        return self._mortal(super().order(orders))
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         self._mortal(super().drop_checkpoints(checkpoints, event))

@@ -7,7 +7,7 @@ The fleet, shared by all experiments::
     mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
     mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
-    mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
+    mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
     mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it
     mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, and JSON of what its
@@ -29,9 +29,6 @@ One experiment ``E``::
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it
                                             waits       why the driver starts nothing now, for people
-                                            renewed:<worker>  mark of its last renewal of leases, and relooks at that time; missing
-                                                        when what that was answered has changed
-                                            relooks     how often that has changed for attempts of which the worker isn't known
                                             fared:<how> server time (ms) at which an attempt has last done well, or failed at once, and
                                                         its worker; or an error said that a device is broken, and that (see compare)
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
@@ -63,14 +60,10 @@ One experiment ``E``::
                                                         nobody had claimed it, ":<intent>"; or "restored"
                                             sequence    of the last accepted report of this attempt
                                             timestamp   of the last accepted report of the trial
-                                            intent      what the driver wants, "" for run
+                                            orders      what the driver wants (see the order script): an intent, or words, or ""
                                             decided     "<attempt>:<intent>" of the last journaled decision
                                             closed      mark of the last event that ended, or paused, the trial without an attempt
-                                            saves       how many checkpoints were wished for of this attempt
-                                            wished      mark of the last such wish
                                             saved       id of the last checkpoint that came without a report
-                                            cleared     sequence number up to which a trial in lockstep, or with a question, may go on
-                                            answer      what the driver answers to that question, or ""
                                             held_until  server time (ms) up to which a worker has it that has not claimed it yet
                                             held_by     that worker
                                             importing_since  server time (ms) since when it imports the trainable, or ""

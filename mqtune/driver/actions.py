@@ -6,7 +6,6 @@ import base64
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from mqtune.core.codec import encode_value
@@ -41,11 +40,12 @@ from mqtune.core.trial import (
     Trial,
     TrialId,
     TrialStatus,
+    attempt_and_number,
     is_in_memory,
     trial_of,
 )
 from mqtune.core.version import __version__
-from mqtune.journal.base import Assignment, Journal, Released
+from mqtune.journal.base import Assignment, Journal, Order
 from mqtune.journal.restore import Restorer
 from mqtune.trainable.process.protocol import MAX_ANSWER_CHARS
 
@@ -278,9 +278,16 @@ class Save:
     trial: Trial
     request: str = ""
 
+    @property
+    def order(self) -> Order:
+        """The order to the trial's attempt: another one than before only if it has reported or saved anything since."""
+        attempt = self.trial.attempt
+        saved_by, saved = attempt_and_number(_newest(self.trial))
+        return Order.save(self.trial.id, attempt.number, 1 + attempt.reports + saved * (saved_by == attempt.number))
+
     def write(self, to: Writing) -> list[Written]:
         trial = self.trial
-        if not to.journal.request_save(trial.id, trial.attempt.number):
+        if to.journal.order([self.order]) != [True]:
             raise InvalidTransition(
                 f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
             )
@@ -295,16 +302,20 @@ class Reply:
     answer: object
 
     @property
-    def released(self) -> Released:
-        """The trial that goes on with the answer, encoded."""
-        text = base64.b64encode(encode_value(self.answer)).decode()
-        return Released(self.report.trial, self.report.attempt, self.report.sequence, text)
+    def _text(self) -> str:
+        return base64.b64encode(encode_value(self.answer)).decode()
+
+    @property
+    def order(self) -> Order:
+        """The order that lets the trial go on with the answer."""
+        return Order.go(self.report.trial, self.report.attempt, self.report.sequence, self._text)
 
     def write(self, to: Writing) -> list[Written]:
-        released = self.released
-        if (size := len(released.answer)) > MAX_ANSWER_CHARS:
-            raise ConfigurationError(f"the answer to trial {released.trial} is too long: {size:,} characters, encoded")
-        to.journal.release([released])
+        if (size := len(self._text)) > MAX_ANSWER_CHARS:
+            raise ConfigurationError(
+                f"the answer to trial {self.report.trial} is too long: {size:,} characters, encoded"
+            )
+        to.journal.order([self.order])
         return []
 
 
@@ -417,83 +428,71 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
     return packed if answer == "unclaimed" else packed[:1]
 
 
-#: What so many trials were told takes a few kilobytes each at the most, and is not worth a look.
+#: So many orders take a few kilobytes each at the most, and are not worth a look.
 _FEW: Final = 16
 
 
-class Unjournaled:
-    """Tells trials what no entry of the journal says: that they may go on, answers to questions, and requests to save.
+class Orders:
+    """The orders of attempts under way, which no entry of the journal says: to go on, with an answer or without, and to save.
 
-    A server that was set back may have lost these and nothing else. So they are told again after an outage.
+    A server that was set back may have lost these and nothing else. So they are given again after an outage.
     """
 
     def __init__(self, restorer: Restorer, experiment: Experiment, *, in_lockstep: bool) -> None:
         self.in_lockstep = in_lockstep
         self._restorer = restorer
         self._experiment = experiment
-        self._passed: dict[TrialId, Released] = {}
-        #: Of each trial the last release, with the answer if it had asked; and the attempt that was asked last to save, with the
-        #: checkpoint that its trial had then.
-        self._released: dict[TrialId, Released] = {}
-        self._saves: dict[TrialId, tuple[int, CheckpointId]] = {}
-        #: With more than that, what ended attempts were told is forgotten.
+        #: The last order of each kind to a trial, and those of them that are still to be given.
+        self._orders: dict[tuple[TrialId, str], Order] = {}
+        self._due: dict[tuple[TrialId, str], Order] = {}
+        #: With more than that, the orders of ended attempts are forgotten.
         self._most = _FEW
-        self._told_after = restorer.journal.outages
+        self._given_after = restorer.journal.outages
 
-    def passed(self, report: Report, *, at_once: bool) -> None:
-        """Note that a report's trial may go on; *at_once* it does."""
-        released = Released(report.trial, report.attempt, report.sequence)
-        self._passed[report.trial] = self._released[report.trial] = released
-        if at_once:
-            self.release()
+    def go_on(self, report: Report) -> None:
+        """Have the trial of a report, which waits in lockstep, go on with the next orders that are given."""
+        order = Order.go(report.trial, report.attempt, report.sequence)
+        last = self._orders.get((order.trial, order.kind))
+        # One that is answered has gone on.
+        if last is None or last.attempt != order.attempt or not last.word.startswith(f"{order.word}:"):
+            self._owe(order)
 
-    def told(self, action: Reply | Save) -> None:
-        """Note what a trial was told."""
-        if isinstance(action, Reply):
-            self._released[action.report.trial] = action.released
-        else:
-            self._saves[action.trial.id] = action.trial.attempt.number, action.trial.checkpoint
+    def note(self, order: Order) -> None:
+        """Remember an order that was given."""
+        self._orders[order.trial, order.kind] = order
 
-    def release(self) -> None:
-        """Release the trials that may go on; and tell again what an outage may have lost."""
-        restorer, journal = self._restorer, self._restorer.journal
+    def _owe(self, order: Order) -> None:
+        self.note(order)
+        self._due[order.trial, order.kind] = order
+
+    def give(self) -> None:
+        """Give the orders that are due; after an outage, all of attempts that run."""
+        journal = self._restorer.journal
         # An outage from here on needs another turn.
         outages = journal.outages
-        was_away = outages != self._told_after
-        if was_away or len(self._released) + len(self._saves) > self._most:
+        was_away = outages != self._given_after
+        if was_away or len(self._orders) > self._most:
             self._forget()
-        if was_away:
-            self._passed = dict(self._released)
-            for id_, (attempt, _) in self._saves.items():
-                restorer.surely(partial(journal.request_save, id_, attempt))
-        if self._passed:
-            restorer.surely(lambda: journal.release(list(self._passed.values())))
-            self._passed.clear()
-        self._told_after = outages
+        if due := self._orders if was_away else self._due:
+            self._restorer.surely(lambda: journal.order(list(due.values())))
+        self._due = {}
+        self._given_after = outages
 
     def _forget(self) -> None:
-        """Forget what attempts were told that have ended, or have saved what they were asked for."""
+        """Forget the orders of attempts that have ended."""
         trials = self._experiment.trials
-        self._released = {id_: last for id_, last in self._released.items() if _runs(trials[id_], last.attempt)}
-        self._saves = {
-            id_: (attempt, checkpoint)
-            for id_, (attempt, checkpoint) in self._saves.items()
-            if _runs(trials[id_], attempt) and trials[id_].checkpoint == checkpoint
-        }
-        # So the looks cost, in all, less than what is told.
-        self._most = 2 * (len(self._released) + len(self._saves)) + _FEW
+        self._orders = {key: order for key, order in self._orders.items() if _runs(trials[order.trial], order.attempt)}
+        # So the looks cost, in all, less than the orders.
+        self._most = 2 * len(self._orders) + _FEW
 
-    def release_again(self) -> None:
-        """Release every trial that an earlier driver may have left waiting and that is not told to end."""
-        self._passed.clear()
-        if not self.in_lockstep:
-            return
-        for trial in self._experiment.trials.values():
+    def take_over(self) -> None:
+        """Have every trial go on that an earlier driver may have left waiting, and that is not told to end."""
+        self._due = {}
+        for trial in self._experiment.trials.values() if self.in_lockstep else ():
             attempt = trial.attempts[-1]
             if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
-                released = Released(trial.id, attempt.number, attempt.reports)
-                self._passed[trial.id] = self._released[trial.id] = released
-        self.release()
+                self._owe(Order.go(trial.id, attempt.number, attempt.reports))
+        self.give()
 
 
 def _runs(trial: Trial, attempt: int) -> bool:

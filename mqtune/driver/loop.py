@@ -25,10 +25,10 @@ from mqtune.driver.actions import (
     Finish,
     Label,
     Lose,
+    Orders,
     Reply,
     Save,
     Stage,
-    Unjournaled,
     Writing,
     next_trial_id,
     requeues,
@@ -124,7 +124,7 @@ class Driver:
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
         self._restorer = Restorer(journal, self._reader, copy, clock)
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
-        self._unjournaled = Unjournaled(self._restorer, experiment, in_lockstep=is_lockstep)
+        self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
         self._publisher = Publisher(backend, clock)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
         self._plain = PlainReports(
@@ -196,7 +196,7 @@ class Driver:
         )
         if not self.is_finished:
             self._say_begun()
-        self._unjournaled.release_again()
+        self._orders.take_over()
         self._carry_out_all(self._checkpoints.look_through(self._journal))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
@@ -275,7 +275,7 @@ class Driver:
         self._carry_out_requests()
         self._carry_out_all(self._deciders.late())
         self._carry_out_all(self._checkpoints.settled(self._journal, self._clock.monotonic()))
-        self._unjournaled.release()
+        self._orders.give()
         self._timers.look_at_fleet_if_changed()
         self._carry_out_all(self._timers.run_due())
         self._repair()
@@ -344,9 +344,9 @@ class Driver:
 
     def _take_each(self, entries: Iterable[Entry]) -> Iterator[Report | None]:
         """Take entries of the journal in; the driver's own events were applied when they were written, or are pending."""
-        numbered, past, unjournaled = enumerate(entries), self._past, self._unjournaled
+        numbered, past, orders = enumerate(entries), self._past, self._orders
         while entry := self._plain.take(
-            numbered, past.entries, is_plain=not (self._hands_out or unjournaled.in_lockstep or past.is_open)
+            numbered, past.entries, is_plain=not (self._hands_out or orders.in_lockstep or past.is_open)
         ):
             event = decode_event(entry.data, entry.id)
             if isinstance(event, Reports):
@@ -393,8 +393,10 @@ class Driver:
     def _act_on(self, report: Report, verdict: Verdict | None) -> None:
         """Do what comes of a report, with the verdict if it counts."""
         if verdict is GO_ON:
-            if self._unjournaled.in_lockstep:
-                self._unjournaled.passed(report, at_once=self._hands_out)
+            if self._orders.in_lockstep:
+                self._orders.go_on(report)
+                if self._hands_out:
+                    self._orders.give()
         elif verdict is not None:
             self._obey(report, verdict)
         if report.checkpoint and not self._is_replaying:
@@ -462,7 +464,7 @@ class Driver:
             case Lose(is_forgotten=False) if events:
                 self.backend.lost(action.trial.id, action.trial.attempt)
             case Reply() | Save():
-                self._unjournaled.told(action)
+                self._orders.note(action.order)
             case _:
                 pass
         if isinstance(action, Stage | Decide | Save) and action.request:

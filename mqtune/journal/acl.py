@@ -135,7 +135,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
     return [
         Rule("evalsha eval", (*everything, EXPERIMENTS)),
         Rule(
-            "hget hmget hset hsetnx hincrby hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange "
+            "hget hmget hset hsetnx hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange "
             "xrevrange xtrim exists del rename expire pexpire persist",
             everything,
         ),
@@ -171,9 +171,9 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         *_requests(kept),
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
         # How many attempts may run, and which do.
-        Rule("hgetall hlen zcount", _READS_QUOTAS),
+        Rule("hgetall zcount", _READS_QUOTAS),
         Rule("zadd zrem zcount zremrangebyscore expire", quotas),
-        Rule("hget hmget hset hdel", (kept.meta,)),
+        Rule("hget hmget hset", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("hget hstrlen", (f"%R~{kept.code}",)),
@@ -185,8 +185,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("set", (f"%W~{kept.usage('*')}",)),
         # Its own place in the fleet. It only listens to what drivers say.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
-        Rule("get mget set del pexpire", (worker_key("*"),)),
-        Rule("get getex set del pttl", (name_key("*"),)),
+        Rule("get mget set del", (worker_key("*"),)),
+        Rule("get set del pttl", (name_key("*"),)),
         Rule("evalsha eval", (WORKERS, worker_key("*"), name_key("*"), drain_key("*"))),
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),

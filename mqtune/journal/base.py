@@ -11,7 +11,6 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
-from mqtune.journal.again import Again
 from mqtune.journal.room import JournalRoom, Room
 
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
@@ -20,10 +19,9 @@ GAP: Final = "gap"
 #: Behind an answer to ``report`` or ``saved``: the journal is full, and what else the attempt sends is to wait.
 WAIT: Final = "wait"
 
-#: An intent's value ("" for run), FENCED or GAP. While there is no intent, words separated by a space: "save:<n>" for the n-th
-#: request to save a checkpoint and, from ``renew``, "go:<sequence>" for the report up to which a trial is released, with ":<text>"
-#: behind it where that answers a question; from ``report`` and ``saved``, WAIT; or
-#: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be requeued. Each answer repeats the words.
+#: The orders of an attempt: an intent's value; while there is no intent, the words of its ``Order``s, separated by a space, or nothing.
+#: Behind such words, from ``report`` and ``saved``, WAIT; in place of them, from ``renew``, UNDRIVEN: nobody drives the experiment any
+#: more, and the attempt is to be requeued. Else FENCED or GAP. Each answer repeats all orders.
 Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota"]
 #: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is broken.
@@ -120,13 +118,35 @@ class Reconciled(NamedTuple):
     under_way: list[bool]
 
 
-class Released(NamedTuple):
-    """A trial that may go on: the driver has decided on its report, in lockstep, or answers the question in it, with a text."""
+class Order(NamedTuple):
+    """An order to an attempt that does not end it; a later one of its kind takes its place."""
 
     trial: TrialId
     attempt: int
-    sequence: int
-    answer: str = ""
+    word: str
+
+    @property
+    def kind(self) -> str:
+        """What is ordered, whatever the number: "save" or "go"."""
+        return self.word.partition(":")[0]
+
+    @property
+    def number(self) -> int:
+        """The number of a "save", or the report behind which a trial goes on."""
+        return int(self.word.split(":")[1])
+
+    @classmethod
+    def save(cls, trial: TrialId, attempt: int, number: int) -> Order:
+        """Return the order to save a checkpoint; one whose number is no higher than an earlier one's asks for nothing new."""
+        return cls(trial, attempt, f"save:{number}")
+
+    @classmethod
+    def go(cls, trial: TrialId, attempt: int, sequence: int, answer: str = "") -> Order:
+        """Return the order to go on after a report: the driver has decided on it, in lockstep, or answers the question in it.
+
+        An answer has neither a space nor a colon.
+        """
+        return cls(trial, attempt, f"go:{sequence}:{answer}" if answer else f"go:{sequence}")
 
 
 class Others(NamedTuple):
@@ -257,12 +277,11 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def request_save(self, trial: TrialId, attempt: int) -> bool:
-        """Have an attempt save a checkpoint as soon as it can; return False when it doesn't run. Each call asks for another one."""
+    def order(self, orders: Sequence[Order]) -> list[bool]:
+        """Give attempts orders, which are no news, and notify their workers; return which of them run: the others get none.
 
-    @abstractmethod
-    def release(self, released: Sequence[Released]) -> None:
-        """Release trials that wait after these reports; repeating it does no harm. An answer has neither a space nor a colon."""
+        An intent goes before all orders.
+        """
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
@@ -415,14 +434,6 @@ class Journal(ABC):
         Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``: further ones count as failed. While no server answers, or it is full, it
         raises BrokerUnavailable at once: a note that is lost does no harm.
         """
-
-    def again(self, claims: Sequence[Claim]) -> Again | None:
-        """Return what renews these leases as the last renewal did; None where that takes ``renew``.
-
-        Its commands may be sent along with others. ``renew`` is called afterwards in any case, for the answers, and does what they did
-        not.
-        """
-        return None
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:

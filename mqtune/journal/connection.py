@@ -147,18 +147,6 @@ class RedisClient(redis.Redis):
 
         return self._in_turn(ask)
 
-    def execute_together(self, commands: Sequence[tuple[object, ...]]) -> list[Any]:
-        """Send commands in one message, and return their answers, or errors, as the server gives them.
-
-        Those of other clients may come between. The server wakes up once for all of them.
-        """
-
-        def ask(connection: Any) -> list[object]:
-            connection.send_packed_command(connection.pack_commands(commands))
-            return [_answer_or_error(connection) for _ in commands]
-
-        return self._in_turn(ask)
-
     def _in_turn(self, ask: Callable[..., T]) -> T:
         if self._turns is None:
             return self._execute(ask)

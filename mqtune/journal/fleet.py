@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -23,15 +23,14 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.keys import FLEET, TASK_NAME, WORKERS, control_channel, drain_key, name_key, worker_key
 from mqtune.core.machine import describe_process
 from mqtune.core.resources import QUEUES, lists_of
-from mqtune.journal.again import CLOCK_SLACK_S, Again, all_known
-from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S, RedisClient
+from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
 
-#: For how many holds of a heartbeat the worker's description is kept; it is written when it has changed, and else, where heartbeats
-#: take scripts, once in a hold only, as it is ten times as long as all else in a heartbeat.
+#: For how many holds of a heartbeat the worker's description is kept; it is written when it has changed, and else
+#: once in a hold only, as it is ten times as long as all else in a heartbeat.
 DESCRIBED_HOLDS: Final = 2
 #: Entries of the stream that wakes drivers, who read only the last few.
 FLEET_LENGTH: Final = 1_000
@@ -72,9 +71,6 @@ class Fleet:
         self._closing = closing
         #: What the worker has last said of itself, and when.
         self._described, self._described_at = b"", 0.0
-        #: Whether heartbeats may do without scripts, and by how much the server's clock was ahead of this machine's monotonic one.
-        self._may_repeat = isinstance(client, RedisClient)
-        self._ahead_s = 0.0
         #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks again.
         self._found: dict[bytes, WorkerInfo] = {}
 
@@ -106,23 +102,18 @@ class Fleet:
         self._retrying(self._sweep)
         self.announce(info.name, "joined")
 
-    def keep(self, info: WorkerInfo, hold_s: float, along: Sequence[Again] = ()) -> bool:
+    def keep(self, info: WorkerInfo, hold_s: float) -> bool:
         """Keep a worker in the register for *hold_s* more seconds; return whether it should drain.
 
         Args:
             info: what the worker says of itself.
             hold_s: how long its entry lasts.
-            along: leases that last as long, which are renewed by the same message where that is possible.
 
         Raises:
             NameTaken: another process has its name by now.
         """
         now, description = time.monotonic(), info.encode()
-        is_known = description == self._described
-        if is_known and self._may_repeat and (again := self._keep_again(info.name, hold_s, along)) is not None:
-            self._described_at = now
-            return again == _mark(info)
-        is_said = is_known and now - self._described_at < hold_s
+        is_said = description == self._described and now - self._described_at < hold_s
         drained, is_described = self._keep(info.name, b"" if is_said else description, hold_s)
         if not is_described:
             is_said, (drained, _) = False, self._keep(info.name, description, hold_s)
@@ -140,43 +131,6 @@ class Fleet:
         _check_holder(worker, holder, left_ms)
         drained, is_described = answer
         return drained, is_described
-
-    def _keep_again(self, worker: str, hold_s: float, along: Sequence[Again]) -> bytes | None:
-        """Keep a worker, all of whose keys are there, in the register, without a script.
-
-        Returns:
-            whose start the wish to drain is for, or nothing; None when it takes the script.
-        """
-        sent, hold_ms = time.monotonic(), round(hold_s * 1000)
-        until_ms = round((sent + self._ahead_s) * 1000) + hold_ms
-        commands = [
-            ("TIME",),
-            # Where another process has the name, that may keep it for as long once more.
-            ("GETEX", name_key(worker), "PX", hold_ms),
-            ("PEXPIRE", worker_key(worker), DESCRIBED_HOLDS * hold_ms),
-            ("ZADD", WORKERS, "XX", "GT", "CH", until_ms, worker),
-            ("GET", drain_key(worker)),
-        ]
-        parts = [each.commands(until_ms) for each in along]
-        rest = self._retrying(lambda: self._client.execute_together([*commands, *chain.from_iterable(parts)]))
-        own, rest = rest[: len(commands)], rest[len(commands) :]
-        if not all_known(own):
-            # An account that was made for an earlier version may not.
-            self._may_repeat = not any(isinstance(each, redis.exceptions.NoPermissionError) for each in own)
-            return None
-        (seconds, microseconds), token, *is_there, drained = own
-        now_s = int(seconds) + int(microseconds) / 1e6
-        self._ahead_s = now_s - sent
-        if (
-            abs((until_ms - hold_ms) / 1000 - now_s) > CLOCK_SLACK_S
-            or token != self.token.encode()
-            or is_there != [1, 1]
-        ):
-            return None
-        for each, part in zip(along, parts, strict=True):
-            each.take(rest[: len(part)])
-            rest = rest[len(part) :]
-        return drained or b""
 
     def drain(self, info: WorkerInfo) -> None:
         """Have a worker requeue its trials and end; it learns of it now, or with a heartbeat when it is back."""

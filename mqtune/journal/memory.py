@@ -28,10 +28,10 @@ from mqtune.journal.base import (
     Journal,
     LastAttempt,
     OnLoss,
+    Order,
     Others,
     Reconciled,
     Refusal,
-    Released,
     Segment,
     entry_order,
 )
@@ -49,34 +49,24 @@ class TrialState:
     token: str = ""
     sequence: int = 0
     timestamp: float = 0.0
+    #: What the driver wants: an intent, or words by their kind.
     intent: str = ""
+    orders: dict[str, str] = field(default_factory=dict)
     decided: str = ""
     ended_by: str = ""
     #: Infinite for one that has lost its place among the leases.
     lease_until: float = 0.0
     closed: bytes = b""
-    saves: int = 0
     saved: str = ""
-    cleared: int = 0
-    #: What came with that.
-    answer: str = ""
     held_until: float = 0.0
     held_by: str = ""
     #: Since when its worker has been importing the trainable for it.
     imports_at: float | None = None
 
-    def told(self) -> Answer:
-        """Return the answer to the attempt's worker: its intent, or else the last request to save a checkpoint."""
-        return self.intent or (f"save:{self.saves}" if self.saves else "")
-
-    def told_at_renewal(self, *, undriven: bool) -> Answer:
-        """Return the answer to a renewal, with the report up to which a trial in lockstep is released; or UNDRIVEN."""
-        if undriven and not self.intent:
-            return UNDRIVEN
-        if self.intent or not self.cleared:
-            return self.told()
-        answer = f":{self.answer}" if self.answer else ""
-        return f"{self.told()} go:{self.cleared}{answer}".lstrip()
+    @property
+    def answer(self) -> Answer:
+        """The answer to the attempt's worker."""
+        return self.intent or " ".join(self.orders.values())
 
 
 @dataclass(slots=True)
@@ -262,21 +252,16 @@ class MemoryJournal(Journal):
             self._append(event)
             return True
 
-    def request_save(self, trial: TrialId, attempt: int) -> bool:
+    def order(self, orders: Sequence[Order]) -> list[bool]:
         with self._lock:
             self._check_epoch()
-            state = self._attempt(trial, attempt, "running")
-            if state is not None:
-                state.saves += 1
-            return state is not None
-
-    def release(self, released: Sequence[Released]) -> None:
-        with self._lock:
-            self._check_epoch()
-            for trial, attempt, sequence, answer in released:
-                state = self._attempt(trial, attempt, "running")
-                if state is not None and sequence > state.cleared:
-                    state.cleared, state.answer = sequence, answer
+            running = [self._attempt(each.trial, each.attempt, "running") for each in orders]
+            for order, state in zip(orders, running, strict=True):
+                if state is not None:
+                    # Behind those of other kinds, as on Redis.
+                    state.orders.pop(order.kind, None)
+                    state.orders[order.kind] = order.word
+            return [state is not None for state in running]
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         with self._lock:
@@ -489,18 +474,18 @@ class MemoryJournal(Journal):
                 elif first == state.sequence + 1:
                     state.sequence, state.timestamp = first + size - 1, timestamp
                     accepted.append(data)
-                    answers.append(state.told())
+                    answers.append(state.answer)
                 else:
-                    answers.append(state.told() if first + size - 1 <= state.sequence else GAP)
+                    answers.append(state.answer if first + size - 1 <= state.sequence else GAP)
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
                 self._append(REPORTS_PREFIX + length + b"".join(accepted))
-            return [self._told_if_full(answer) for answer in answers]
+            return [self._or_wait(answer) for answer in answers]
 
-    def _told_if_full(self, answer: Answer) -> Answer:
+    def _or_wait(self, answer: Answer) -> Answer:
         """Return the answer to an attempt that has sent something, with WAIT behind it if it goes on and the journal is full."""
         state = self._state
-        waits = 0 < state.most_bytes <= state.size and (not answer or answer.startswith("save:"))
+        waits = 0 < state.most_bytes <= state.size and (not answer or ":" in answer)
         return f"{answer} {WAIT}".lstrip() if waits else answer
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
@@ -509,7 +494,7 @@ class MemoryJournal(Journal):
             if state is None:
                 return FENCED
             self._state.checkpoints.setdefault(checkpoint, data)
-            return state.told()
+            return state.answer
 
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
         with self._lock:
@@ -521,7 +506,7 @@ class MemoryJournal(Journal):
                 state.saved = newest
                 for event in events.values():
                     self._append(event)
-            return self._told_if_full(state.told())
+            return self._or_wait(state.answer)
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         with self._lock:
@@ -531,7 +516,8 @@ class MemoryJournal(Journal):
                 state = self._held(claim)
                 if state is not None:
                     state.lease_until = self._server.clock() + lease_s
-                answers.append(FENCED if state is None else state.told_at_renewal(undriven=ends))
+                undriven = ends and state is not None and not state.intent
+                answers.append(FENCED if state is None else UNDRIVEN if undriven else state.answer)
             return answers
 
     def compare(self, fared: Fared, worker: str, device: str) -> Others:

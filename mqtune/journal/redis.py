@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import redis
 from redis.exceptions import (
@@ -30,7 +30,6 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, Jo
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
-from mqtune.journal.again import Again, Command, all_known
 from mqtune.journal.base import (
     BROKEN_S,
     Answer,
@@ -44,10 +43,10 @@ from mqtune.journal.base import (
     Journal,
     LastAttempt,
     OnLoss,
+    Order,
     Others,
     Reconciled,
     Refusal,
-    Released,
     Segment,
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
@@ -188,15 +187,6 @@ def _number(value: bytes | None) -> int:
     return int(value) if value is not None and value.isdigit() else 0
 
 
-class _Renewed(NamedTuple):
-    """The last renewal of a worker's leases: what it was answered, and the mark that stands for that on the server."""
-
-    claims: tuple[Claim, ...]
-    worker: str
-    mark: str
-    answers: list[Answer]
-
-
 #: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
 XRANGE: Final = b"XRANGE"
 XREVRANGE: Final = b"XREVRANGE"
@@ -265,11 +255,6 @@ class RedisJournal(Journal):
         #: How the lock was taken: the owner, who that is, and for how many milliseconds.
         self._lock = ("", "", 0)
         self._fleet_seen = "$"
-        #: The worker that claimed last, and the last renewal.
-        self._worker = ""
-        self._renewed: _Renewed | None = None
-        #: The last renewal, where its leases were renewed again and ``renew`` does not know yet.
-        self._renewed_again: _Renewed | None = None
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
@@ -378,15 +363,10 @@ class RedisJournal(Journal):
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
 
-    def request_save(self, trial: TrialId, attempt: int) -> bool:
-        keys = [self._keys.driver, self._keys.meta, self._keys.trial(trial)]
-        args = [self._epoch, trial, attempt, uuid.uuid4().hex, control_channel(""), self.experiment]
-        return bool(self._unless_stale(lambda: self._run("request_save", keys, args)))
-
-    def release(self, released: Sequence[Released]) -> None:
-        keys = [self._keys.driver, self._keys.meta, *(self._keys.trial(each.trial) for each in released)]
-        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(released)]
-        self._unless_stale(lambda: self._run("release", keys, args))
+    def order(self, orders: Sequence[Order]) -> list[bool]:
+        keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in orders)]
+        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(orders)]
+        return [run == 1 for run in self._unless_stale(lambda: self._run("order", keys, args))]
 
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
         self._retrying(lambda: self._client.hsetnx(self._keys.checkpoints, checkpoint, data))
@@ -591,7 +571,6 @@ class RedisJournal(Journal):
         args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment]
         answer, assignment, timestamp = self._write("claim", keys, args)
         if answer == b"granted":
-            self._worker = worker
             return Grant(Assignment.decode(assignment), _time(timestamp))
         return cast("Refusal", answer.decode())
 
@@ -613,47 +592,9 @@ class RedisJournal(Journal):
         return answer.decode()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        keys, args = [self._keys.meta, self._keys.leases, QUOTAS], [round(lease_s * 1000), self.experiment]
-        last, again = self._renewed, self._renewed_again
-        self._renewed_again = None
-        if last is not None and last.claims == tuple(claims):
-            if again is last:
-                # Those commands were others' to send.
-                self._count_connects()
-                return list(last.answers)
-            same = [last.worker, last.mark, *(claim.trial for claim in claims)]
-            if self._run("renew_again", keys, [*args, *same]):
-                return list(last.answers)
-        worker, mark = self._worker, uuid.uuid4().hex
-        args += [worker, mark, *itertools.chain.from_iterable(claims)]
-        found = self._run("renew", [*keys, *(self._keys.trial(claim.trial) for claim in claims)], args)
-        self._renewed = _Renewed(tuple(claims), worker, mark, [answer.decode() for answer in found])
-        return list(self._renewed.answers)
-
-    def again(self, claims: Sequence[Claim]) -> Again | None:
-        last, self._renewed_again = self._renewed, None
-        if last is None or last.claims != tuple(claims) or not last.worker:
-            return None
-
-        def commands(until_ms: int) -> list[Command]:
-            # What was removed meanwhile must not come back, and what another worker has claimed must not end sooner.
-            leases = itertools.chain.from_iterable((until_ms, claim.trial) for claim in last.claims)
-            return [
-                ("HMGET", self._keys.meta, f"renewed:{last.worker}", "relooks", "on_loss"),
-                ("HLEN", QUOTAS),
-                ("ZADD", self._keys.leases, "XX", "GT", "CH", *leases),
-            ]
-
-        def take(answers: list[Any]) -> None:
-            if not all_known(answers):
-                return
-            (mark, relooks, on_loss), quotas, renewed = answers
-            is_same = mark == last.mark.encode() + b" " + (relooks or b"0")
-            # Whether attempts end because nobody drives them, and which quotas they are under, is the script's to say.
-            if is_same and on_loss != b"stop" and not quotas and renewed == len(last.claims):
-                self._renewed_again = last
-
-        return Again(commands, take)
+        keys = [self._keys.meta, self._keys.leases, QUOTAS, *(self._keys.trial(claim.trial) for claim in claims)]
+        args = [round(lease_s * 1000), self.experiment, *itertools.chain.from_iterable(claims)]
+        return [answer.decode() for answer in self._run("renew", keys, args)]
 
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         keys, args = [self._keys.meta, self._keys.leases], [fared, worker, device, round(BROKEN_S * 1000)]

@@ -24,7 +24,6 @@ from mqtune.core.keys import is_name
 from mqtune.core.resources import EVERY, queue_name
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
 from mqtune.core.version import __version__
-from mqtune.journal.again import Again
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
@@ -512,7 +511,7 @@ class WorkerRuntime:
         has_changed = (info.note, info.slots) != self._told
         self._told = (info.note, info.slots)
         try:
-            if self._fleet.keep(info, LEASE_S, list(self._again())):
+            if self._fleet.keep(info, LEASE_S):
                 self._shut_down("told to drain", "its worker was drained")
             self._heartbeat_at = time.time()
         except NameTaken as error:
@@ -520,13 +519,6 @@ class WorkerRuntime:
             self._shut_down(str(error), "another worker has its worker's name")
         if has_changed:
             self._fleet.announce(self.name, "changed")
-
-    def _again(self) -> Iterator[Again]:
-        """Yield what renews the leases as the last heartbeat did."""
-        for journal, runs in _by_journal(self.running).items():
-            again = journal.again([run.claim for run in runs])
-            if again is not None:
-                yield again
 
     def _shut_down(self, why: str, reason: str) -> None:
         if not self.draining:

@@ -47,7 +47,7 @@ from mqtune.core.errors import BrokerUnavailable, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Released
+from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Order
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
@@ -173,14 +173,13 @@ class TestRedisJournal(JournalContract):
         self, redis_client: Any, driver: Journal, worker: Journal, held: Claim, nonsense: str
     ) -> None:
         key, other = ExperimentKeys("x").trial(ONE), self.start(driver, worker, TWO)
-        for field in ("sequence", "cleared", "saves"):
-            redis_client.hset(key, field, nonsense)
+        redis_client.hset(key, "sequence", nonsense)
 
         assert worker.report([segment(held, 2), segment(other, 1)]) == [GAP, ""]
         assert worker.report([segment(held, 1)]) == [GAP], "it may be there already"
-        assert driver.request_save(ONE, 1) is True
-        driver.release([Released(ONE, 1, 1)])
-        assert worker.renew([held], LONG_S) == ["save:1 go:1"]
+        redis_client.hset(key, "orders", nonsense)
+        assert driver.order([Order.save(ONE, 1, 1)]) == [True]
+        assert worker.renew([held, other], LONG_S) == [nonsense or "save:1", ""]
         assert worker.end(held, ended(), reports=2) is False
         redis_client.hset(ExperimentKeys("x").trial(TWO), "sequence", nonsense)
         assert worker.end(other, ended(TWO)) is True
@@ -257,20 +256,7 @@ class TestRedisJournal(JournalContract):
 
         assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "hand_back"]
 
-    def test_a_worker_gets_a_hint_of_each_wish_for_a_checkpoint(
-        self, redis_client: redis.Redis, driver: Journal, worker: Journal
-    ) -> None:
-        hints = ControlChannel(redis_client, "w")
-        assert hints.next(0.001) is None
-        self.start(driver, worker)
-
-        driver.request_save(ONE, 1)
-        driver.request_save(ONE, 1)
-
-        assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "save:1"]
-        assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "save:2"]
-
-    def test_each_worker_gets_one_message_of_hints_for_all_its_trials_that_are_cleared(
+    def test_each_worker_gets_one_message_of_hints_for_all_orders_to_its_trials(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal
     ) -> None:
         claims = [Claim(TrialId(f"{number:04d}"), 1, "t") for number in range(1, 7)]
@@ -283,9 +269,9 @@ class TestRedisJournal(JournalContract):
             channel.subscribe(control_channel("w0"))
             assert channel.get_message(timeout=DEADLINE_S) is None
 
-            driver.release([Released(claim.trial, 1, 7) for claim in claims])
+            driver.order([Order.go(claim.trial, 1, 7) for claim in claims])
             # A hint that was lost comes again when the driver repeats itself.
-            driver.release([Released(claims[0].trial, 1, 7)])
+            driver.order([Order.go(claims[0].trial, 1, 7)])
 
             messages = [eventually(lambda: channel.get_message(timeout=0.1)) for _ in range(2)]
 
@@ -294,11 +280,10 @@ class TestRedisJournal(JournalContract):
             found = [eventually(lambda each=each: each.next(0.1)) for _ in range(3)]
             assert found == [["x", claim.trial, 1, "go:7"] for claim in claims[number::2]]
 
-    def test_a_renewal_of_unchanged_attempts_reads_none_of_them_and_sets_all_leases_by_one_command(
+    def test_a_renewal_reads_each_attempt_once_and_sets_all_leases_by_one_command(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal
     ) -> None:
         claims = [self.start(driver, worker, TrialId(f"{number:04d}")) for number in range(20)]
-        worker.renew(claims, LONG_S)
         commands: Any = redis_client
         commands.config_resetstat()
 
@@ -306,7 +291,7 @@ class TestRedisJournal(JournalContract):
 
         calls = {name: found["calls"] for name, found in commands.info("commandstats").items()}
         assert calls["cmdstat_zadd"] == 1
-        assert calls["cmdstat_hmget"] <= 2
+        assert calls["cmdstat_hmget"] == 1 + 20
 
     # Failures of the connection.
 
@@ -323,8 +308,7 @@ class TestRedisJournal(JournalContract):
             lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
             lambda: worker.put_checkpoint(Claim(ONE, 1, "t"), HELD, b"data"),
             lambda: worker.saved(Claim(ONE, 1, "t"), {HELD: saved(HELD)}),
-            lambda: driver.request_save(ONE, 1),
-            lambda: driver.release([Released(ONE, 1, 1)]),
+            lambda: driver.order([Order.save(ONE, 1, 1)]),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
             lambda: eventually(lambda: driver.reap(ONE, 1, ended())),
             lambda: worker.end(Claim(ONE, 1, "t"), ended()),
@@ -359,8 +343,7 @@ class TestRedisJournal(JournalContract):
         ("end", 1),
         ("reap", 1),
         ("close trial", 1),
-        ("request save", 0),
-        ("release", 0),
+        ("order", 0),
         ("put checkpoint", 0),
         ("saved", 1),
         ("checkpoint", 0),
@@ -396,8 +379,7 @@ class TestRedisJournal(JournalContract):
             "end": (lambda: worker.end(over, ended()), True),
             "reap": (lambda: driver.reap(reap.trial, 1, ended()), True),
             "close trial": (lambda: driver.close_trial(done.trial, 1, trial_closed(done.trial)), True),
-            "request save": (lambda: driver.request_save(report.trial, 1), True),
-            "release": (lambda: driver.release([Released(report.trial, 1, 3)]), None),
+            "order": (lambda: driver.order([Order.go(report.trial, 1, 3)]), [True]),
             "put checkpoint": (lambda: worker.put_checkpoint(report, HELD, b"data"), ""),
             "saved": (lambda: worker.saved(report, {HELD: saved(HELD)}), ""),
             "checkpoint": (lambda: worker.checkpoint(HELD_TOO), b"data"),
@@ -411,8 +393,6 @@ class TestRedisJournal(JournalContract):
         # A staging that is repeated says that it was staged already, and so with a trial's end; the driver doesn't ask.
         assert what in {"stage", "close trial"} or found == answer
         assert len(entries(driver)) == len(before) + new
-        if what == "request save":
-            assert worker.renew([report], LONG_S) == ["save:1"]
 
     def test_reading_goes_on_after_the_connection_was_lost(self, redis_client: redis.Redis, driver: Journal) -> None:
         driver.record(closed())

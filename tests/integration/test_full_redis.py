@@ -37,7 +37,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.shares import Demand
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Held, Released
+from mqtune.journal.base import FENCED, Claim, Grant, Held, Order
 from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
@@ -107,8 +107,7 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     driver.lock("driver-1", "process 1 on head", LONG_S)
     driver.record(closed())
     assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "running"
-    assert driver.request_save(TWO, 1)
-    driver.release([Released(TWO, 1, 1)])
+    assert driver.order([Order.save(TWO, 1, 1)]) == [True]
     driver.drop_checkpoints([HELD], dropped(HELD))
     assert driver.reconcile([(TWO, 1)], LONG_S).under_way == [True]
     driver.forfeit_leases()

@@ -29,7 +29,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, decode_event
 from mqtune.core.trial import FORGOTTEN, TrialId
-from mqtune.journal.base import FENCED, GAP, Claim
+from mqtune.journal.base import FENCED, GAP, Claim, Order
 from mqtune.journal.connection import open_client
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import ControlChannel
@@ -158,7 +158,7 @@ def test_a_control_channel_that_leads_nowhere_is_made_anew(
     with contextlib.suppress(BrokerUnavailable):
         hints.next(0.01)
     assert hints.next(0.01) is None
-    journal.request_save(ONE, 1)
+    journal.order([Order.save(ONE, 1, 1)])
 
     assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "save:1"]
 

@@ -36,7 +36,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
-from mqtune.journal.base import Answer, Assignment, Claim, Released, Segment
+from mqtune.journal.base import Answer, Assignment, Claim, Order, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
@@ -662,14 +662,14 @@ def test_an_error_on_the_way_to_a_pause_is_told_and_the_trial_is_paused(machine:
     assert (ended.end, ended.error_type) == (AttemptEnd.PAUSED, "ValueError")
 
 
-def test_each_wish_for_a_checkpoint_is_fulfilled_once(machine: Machine) -> None:
+def test_each_order_to_save_is_carried_out_once(machine: Machine) -> None:
     one = machine.start("saves_on_demand").has_reported(1)
-    assert machine.driver.request_save(*one.claim[:2])
+    assert machine.driver.order([Order.save(*one.claim[:2], 7)]) == [True]
     eventually(lambda: one.of(CheckpointSaved))
     one.has_reported(len(one.reports) + 20)
     assert len(one.of(CheckpointSaved)) == 1
 
-    assert machine.driver.request_save(*one.claim[:2])
+    assert machine.driver.order([Order.save(*one.claim[:2], 30)]) == [True]
     eventually(lambda: len(one.of(CheckpointSaved)) == 2)
     one.intend(Intent.STOP).ended()
 
@@ -680,7 +680,7 @@ def test_in_lockstep_a_trial_goes_no_further_than_it_is_cleared(machine: Machine
     assert not mark.exists()
 
     for sequence in range(1, 4):
-        machine.driver.release([Released(*one.claim[:2], sequence)])
+        machine.driver.order([Order.go(*one.claim[:2], sequence)])
         one.run.on_answer(f"save:1 go:{sequence}")
         one.has_reported(sequence + 1)
         assert len(one.reports) == sequence + 1

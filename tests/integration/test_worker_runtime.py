@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from mqtune.journal.again import Again
 from waiting import eventually
 
 from mqtune.core.codec import encode_value
@@ -17,7 +18,6 @@ from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
-from mqtune.journal.again import Again
 from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet

@@ -23,7 +23,7 @@ from mqtune.journal.base import (
     Held,
     LastAttempt,
     OnLoss,
-    Released,
+    Order,
     Segment,
 )
 
@@ -32,10 +32,6 @@ __all__ = ["DRIVER_FENCED", "JOURNAL_GONE", "Driver", "Model", "Run", "Taken"]
 #: The outcome of a driver's call after a later driver took over, and after the server lost that the driver had the lock.
 DRIVER_FENCED = "the driver is fenced"
 JOURNAL_GONE = "the journal is gone"
-
-
-def _go(sequence: int, answer: str) -> str:
-    return f"go:{sequence}:{answer}" if answer else f"go:{sequence}"
 
 
 @dataclass(frozen=True)
@@ -75,9 +71,7 @@ class Run:
     reports: int = 0
     intent: Intent | None = None
     decided: Intent | None = None
-    wishes: int = 0
-    cleared: int = 0
-    answer: str = ""
+    orders: dict[str, str] = field(default_factory=dict)
     saved: str = ""
     held_until: float = 0.0
     #: The epoch of the driver that ended it because it was lost.
@@ -91,13 +85,9 @@ class Run:
     def is_waiting(self) -> bool:
         return self.claim is None and not self.is_over
 
-    def told(self, *, at_renewal: bool = False) -> Answer:
-        if self.intent is not None:
-            return self.intent.value
-        words = [f"save:{self.wishes}"] if self.wishes else []
-        if at_renewal and self.cleared:
-            words.append(_go(self.cleared, self.answer))
-        return " ".join(words)
+    @property
+    def answer(self) -> Answer:
+        return " ".join(self.orders.values()) if self.intent is None else self.intent.value
 
 
 @dataclass
@@ -274,26 +264,18 @@ class Model:
             run.lease_until = self.now
         return None
 
-    def request_save(self, driver: Driver, trial: TrialId, attempt: int) -> Any:
+    def order(self, driver: Driver, orders: Sequence[Order]) -> Any:
         if refusal := self._refusal(driver):
             return refusal
-        run = self.current(trial, attempt)
-        if run is None or not run.is_running:
-            return False
-        run.wishes += 1
-        self._hint(trial, run, f"save:{run.wishes}")
-        return True
-
-    def release(self, driver: Driver, released: Sequence[Released]) -> Any:
-        if refusal := self._refusal(driver):
-            return refusal
-        for trial, attempt, sequence, answer in released:
-            run = self.current(trial, attempt)
-            if run is not None and run.is_running:
-                if sequence > run.cleared:
-                    run.cleared, run.answer = sequence, answer
-                self._hint(trial, run, _go(sequence, answer))
-        return None
+        running = []
+        for order in orders:
+            run = self.current(order.trial, order.attempt)
+            running.append(run is not None and run.is_running)
+            if run is not None and run.is_running and run.intent is None:
+                rest = {kind: word for kind, word in run.orders.items() if kind != order.kind}
+                run.orders = {**rest, order.kind: order.word}
+                self._hint(order.trial, run, order.word)
+        return running
 
     def drop_checkpoints(self, driver: Driver, checkpoints: Sequence[CheckpointId], event: bytes) -> Any:
         if refusal := self._refusal(driver):
@@ -402,7 +384,7 @@ class Model:
                 run.reports = last
                 self.timestamps[segment.claim.trial] = segment.timestamp
                 accepted.append(decode_value(segment.data))
-            answers.append(run.told() if last <= run.reports else GAP)
+            answers.append(run.answer if last <= run.reports else GAP)
         if accepted:
             self.events.append(accepted)
         return answers
@@ -412,7 +394,7 @@ class Model:
         if run is None:
             return FENCED
         self.data.setdefault(checkpoint, data)
-        return run.told()
+        return run.answer
 
     def saved(self, driver: Driver, claim: Claim, events: dict[CheckpointId, bytes]) -> Any:
         run = self.held(claim)
@@ -422,7 +404,7 @@ class Model:
         if run.saved != newest:
             run.saved = newest
             self.events += events.values()
-        return run.told()
+        return run.answer
 
     def renew(self, driver: Driver, claims: Sequence[Claim], lease_s: float) -> Any:
         answers = []
@@ -433,7 +415,7 @@ class Model:
                 continue
             run.lease_until = self.now + lease_s
             ends = self._undriven() == "stop" and run.intent is None
-            answers.append(UNDRIVEN if ends else run.told(at_renewal=True))
+            answers.append(UNDRIVEN if ends and run.intent is None else run.answer)
         return answers
 
     def end(self, driver: Driver, claim: Claim, event: bytes, reports: int = 0) -> Any:

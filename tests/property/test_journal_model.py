@@ -30,8 +30,8 @@ from mqtune.journal.base import (
     Journal,
     LastAttempt,
     OnLoss,
+    Order,
     Reconciled,
-    Released,
     Segment,
 )
 from mqtune.journal.memory import MemoryJournal, MemoryServer
@@ -44,7 +44,7 @@ TRIALS: Final = [TrialId("0001"), TrialId("0002"), TrialId("0003")]
 WORKERS: Final = ["w0", "w1", "w2"]
 #: Calls that are known again by a mark which each call makes anew: when the journal asks again, that is nothing new, and
 #: when its caller does, it is.
-MARKED: Final = frozenset({"record", "request_save"})
+MARKED: Final = frozenset({"record"})
 
 
 class World(Protocol):
@@ -436,23 +436,17 @@ class JournalMachine(RuleBasedStateMachine):
         journal, who = self.seat(driver)
         self.by(journal, "forfeit_leases", driver=who)
 
-    @rule(driver=driver, trial=trial, off=off)
-    def request_save(self, driver: str, trial: TrialId, off: int) -> None:
-        journal, who = self.seat(driver)
-        self.by(journal, "request_save", trial, self.attempt(trial, off), driver=who)
-
     @rule(
         driver=driver,
-        trials=st.lists(
-            st.tuples(trial, off, st.integers(1, 5), st.sampled_from(["", "eWVz"])),
-            max_size=3,
-            unique_by=lambda each: each[0],
+        orders=st.lists(
+            st.tuples(trial, off, st.sampled_from(["save:1", "save:2", "go:1", "go:2", "go:2:eWVz"])), max_size=3
         ),
     )
-    def release(self, driver: str, trials: list[tuple[TrialId, int, int, str]]) -> None:
+    def order(self, driver: str, orders: list[tuple[TrialId, int, str]]) -> None:
         journal, who = self.seat(driver)
-        cleared = [Released(trial, self.attempt(trial, off), *released) for trial, off, *released in trials]
-        self.by(journal, "release", cleared, driver=who)
+        self.by(
+            journal, "order", [Order(trial, self.attempt(trial, off), word) for trial, off, word in orders], driver=who
+        )
 
     @rule(driver=driver, names=st.lists(st.tuples(trial, number), max_size=3, unique=True))
     def drop_checkpoints(self, driver: str, names: list[tuple[TrialId, int]]) -> None:

@@ -344,12 +344,12 @@ def test_in_lockstep_a_trial_whose_report_ends_it_is_told_so_and_never_to_go_on(
     bench.report(ONE, 3.0)
 
     assert bench.told(ONE) == "stop"
-    assert bench.server.experiments[NAME].trials[ONE].cleared == 0
+    assert not bench.server.experiments[NAME].trials[ONE].orders
 
 
 def test_a_later_driver_lets_those_go_on_that_the_earlier_one_left_waiting(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lockstep=True).step().start(ONE)
-    bench.driver._journal.release = lambda reports: None  # type: ignore[method-assign]
+    bench.driver._journal.order = lambda orders: [True]  # type: ignore[method-assign]
     bench.report(ONE, 3.0)
     assert bench.told(ONE) == ""
 
@@ -370,7 +370,7 @@ def test_a_later_driver_lets_none_go_on_that_is_told_to_end(tmp_path: Path) -> N
     bench.begin()
 
     assert bench.told(ONE) == "stop"
-    assert bench.server.experiments[NAME].trials[ONE].cleared == 0
+    assert not bench.server.experiments[NAME].trials[ONE].orders
 
 
 def test_when_trials_stream_nobody_is_cleared(bench: Bench) -> None:

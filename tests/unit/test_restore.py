@@ -761,7 +761,7 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
     if has_ended:
         bench.end(TWO)
     # As one that was set back to the moment after the report.
-    bench.server.experiments[NAME].trials[TrialId(ONE)].cleared = 0
+    bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
     assert bench.told(ONE) == ""
 
     bench.step()
@@ -770,9 +770,8 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
     bench.step()
 
     assert bench.told(ONE) == "go:1"
-    assert set(bench.driver._unjournaled._released) == ({ONE} if has_ended else {ONE, TWO})
     # It is said once for an outage.
-    bench.server.experiments[NAME].trials[TrialId(ONE)].cleared = 0
+    bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
     assert bench.step().told(ONE) == ""
 
 
@@ -783,8 +782,7 @@ def test_an_answer_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_pat
     bench.driver.carry_out(Reply(report, "go on"))
     answer = bench.told(ONE)
     assert answer.startswith("go:1:")
-    state = bench.server.experiments[NAME].trials[TrialId(ONE)]
-    state.cleared, state.answer = 0, ""
+    bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
 
     assert notice(bench).told(ONE) == ""
     bench.driver._journal.outages += 1
@@ -793,21 +791,21 @@ def test_an_answer_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_pat
     assert bench.told(ONE) == answer
 
 
-def test_a_trial_is_asked_again_to_save_when_a_server_has_lost_that_unless_it_has_saved(tmp_path: Path) -> None:
+def test_an_order_to_save_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=2).step().start(ONE).start(TWO)
     states = [bench.server.experiments[NAME].trials[TrialId(id_)] for id_ in (ONE, TWO)]
     bench.hand.trial(ONE).save()
     bench.hand.trial(TWO).save()
     bench.save(TWO)
     for state in states:
-        state.saves = 0
+        state.orders.clear()
 
     assert [notice(bench).told(ONE), bench.told(TWO)] == ["", ""]
     bench.driver._journal.outages += 1
     notice(bench)
 
-    # By the same number, so that a worker that had heard of it saves once.
-    assert [bench.told(ONE), bench.told(TWO)] == ["save:1", ""]
+    # By the same number, so that a trial that has saved since does not save again.
+    assert [bench.told(ONE), bench.told(TWO)] == ["save:1", "save:1"]
 
 
 def test_what_only_an_earlier_attempt_was_told_is_not_told_again(tmp_path: Path) -> None:
@@ -821,8 +819,6 @@ def test_what_only_an_earlier_attempt_was_told_is_not_told_again(tmp_path: Path)
     bench.step()
 
     assert bench.told(ONE) == ""
-    assert not bench.driver._unjournaled._released
-    assert not bench.driver._unjournaled._saves
 
 
 def test_what_ended_trials_were_told_is_forgotten_without_an_outage(tmp_path: Path) -> None:
@@ -834,5 +830,4 @@ def test_what_ended_trials_were_told_is_forgotten_without_an_outage(tmp_path: Pa
         bench.report(id_, 1.0)
         bench.end(id_).step()
 
-    unjournaled = bench.driver._unjournaled
-    assert len(unjournaled._released) + len(unjournaled._saves) < 30
+    assert len(bench.driver._orders._orders) < 30

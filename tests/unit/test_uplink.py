@@ -18,7 +18,7 @@ from mqtune.core.codec import encode_value, pack_metrics
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
-from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Segment
+from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Order, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
@@ -306,7 +306,7 @@ def test_answers_to_checkpoints_reach_the_attempt_too(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one = sender("0001")
-    book.request_save(one.claim.trial, 1)
+    book.order([Order.save(one.claim.trial, 1, 1)])
     one.frames(without_report("p-0001-1-1.t"))
     uplink.attach(one.stream)
     eventually(lambda: one.answers)

@@ -12,7 +12,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, Intent, TrialId
-from mqtune.journal.base import Assignment, Entry, Intended, Reconciled, Released
+from mqtune.journal.base import Assignment, Entry, Intended, Order, Reconciled
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
@@ -242,16 +242,14 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.tell(trial, attempt, intent)
         return answer
 
-    def request_save(self, trial: TrialId, attempt: int) -> bool:
-        runs = super().request_save(trial, attempt)
-        if runs:
-            self._fleet.ask_to_save(trial, attempt)
-        return runs
-
-    def release(self, released: Sequence[Released]) -> None:
-        super().release(released)
-        for each in released:
-            self._fleet.let_go_on(each.trial, each.attempt, each.sequence)
+    def order(self, orders: Sequence[Order]) -> list[bool]:
+        running = super().order(orders)
+        for order, runs in zip(orders, running, strict=True):
+            if runs and order.kind == "save":
+                self._fleet.ask_to_save(order.trial, order.attempt)
+            elif runs:
+                self._fleet.let_go_on(order.trial, order.attempt, order.number)
+        return running
 
     def expired(self) -> list[TrialId]:
         return self._fleet.expired()

@@ -6,14 +6,13 @@
 -- Returns 'ended'; 'fenced' when the attempt is not the one that holds the lease; or 'gap' when that report is not here, and then does
 -- nothing. Repeating a call does no harm.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'worker', 'sequence')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
-if number(have[6], 0) < tonumber(ARGV[7]) then return 'gap' end
+if number(have[5], 0) < tonumber(ARGV[7]) then return 'gap' end
 also_when_full('ZREM', KEYS[4])
-redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
+redis.call('HSET', KEYS[3], 'state', 'ended', 'orders', '', 'ended_by', ARGV[4])
 retire(KEYS[3])
-look_again(KEYS[1], have[5])
 redis.call('ZREM', KEYS[4], ARGV[2])
 for _, key in ipairs(quotas_of(KEYS[5], ARGV[6])) do
   redis.call('ZREM', key, ARGV[6] .. '/' .. ARGV[2])

@@ -1,5 +1,5 @@
--- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets an intent, and its worker a
--- hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
+-- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets the intent as its orders, and its worker
+-- a hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
@@ -8,8 +8,7 @@
 -- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself, or its hash was
 -- deleted or evicted; the decision is journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when
 -- a later driver exists.
--- Idempotent by attempt and intent, as long as no other was intended in between. The intent is durable, the hint is not:
--- the answers to report and renew repeat it.
+-- Idempotent by attempt and intent, as long as no other was intended in between. Orders are durable, hints are not (see order).
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
@@ -27,8 +26,7 @@ if have[4] ~= decided then
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
 end
 if have[2] == 'running' then
-  redis.call('HSET', KEYS[4], 'intent', ARGV[5])
-  look_again(KEYS[2], have[3])
+  redis.call('HSET', KEYS[4], 'orders', ARGV[5])
   hint(ARGV[8] .. have[3], { { ARGV[9], ARGV[3], tonumber(ARGV[4]), ARGV[5] } })
   return 'running'
 end

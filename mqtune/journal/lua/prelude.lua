@@ -33,26 +33,26 @@ local function is_full(meta)
   return most > 0 and number(have[1], 0) >= most
 end
 
--- Return the answer to a worker that has sent something, with 'wait' behind it if the attempt goes on and the journal is full.
-local function told_if_full(answer, full)
-  if not full or (answer ~= '' and string.sub(answer, 1, 5) ~= 'save:') then return answer end
-  return answer == '' and 'wait' or answer .. ' wait'
+-- Whether orders leave an attempt running: they are no intent.
+local function go_on(orders)
+  return not orders or orders == '' or string.find(orders, ':', 1, true) ~= nil
 end
 
--- Send a worker hints: a list of {experiment, trial, attempt, answer}.
+-- Return the orders as the answer to a worker that has sent something, with 'wait' behind them if its attempt goes on and the journal is
+-- full.
+local function or_wait(orders, full)
+  if not full or not go_on(orders) then return orders end
+  return (not orders or orders == '') and 'wait' or orders .. ' wait'
+end
+
+-- Send a worker hints: a list of {experiment, trial, attempt, orders}.
 local function hint(channel, hints)
   redis.call('PUBLISH', channel, cmsgpack.pack(hints))
 end
 
--- Return the answer to the worker of an attempt: its intent, or else the last request to save a checkpoint.
-local function told(intent, saves)
-  if intent ~= '' or saves == '0' then return intent end
-  return 'save:' .. saves
-end
-
--- Return the answer to a worker whose trial waits after a report.
-local function go(sequence, answer)
-  return 'go:' .. sequence .. (answer and answer ~= '' and ':' .. answer or '')
+-- The fields of a trial's hash whose attempt has only begun, or is over.
+local function blank(trial, ...)
+  redis.call('HSET', trial, 'sequence', 0, 'orders', '', 'worker', '', 'token', '', 'ended_by', '', 'saved', '', 'held_until', 0, ...)
 end
 
 -- Return the policy of workers if nobody has driven the experiment for longer than the grace: finish, stop; else ''.
@@ -102,16 +102,6 @@ local function lease(leases, quotas, experiment, trials, runs_out)
     set_scores(key, runs_out, experiment .. '/', trials)
     redis.call('EXPIRE', key, KEEP_QUOTA_S)
   end
-end
-
--- What a renewal says to a worker has changed for one of its attempts: the next one looks at each of them (see renew_again).
-local function look_again(meta, worker)
-  if worker and worker ~= '' then redis.call('HDEL', meta, 'renewed:' .. worker) end
-end
-
--- The same for all workers, where it is not known whose attempt it was.
-local function all_look_again(meta)
-  redis.call('HINCRBY', meta, 'relooks', 1)
 end
 
 -- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a repeated call or late message is

@@ -3,10 +3,10 @@
 -- KEYS  1 trial  2 checkpoints
 -- ARGV  1 attempt  2 token  3 checkpoint  4 data
 --
--- Returns the intent ('' for run) or 'save:<n>'; 'fenced' when the attempt is not the one that holds the lease: then
+-- Returns the attempt's orders; 'fenced' when the attempt is not the one that holds the lease: then
 -- nothing is kept. What a checkpoint holds never changes. Repeating a call does no harm.
 
-local have = redis.call('HMGET', KEYS[1], 'attempt', 'token', 'state', 'intent', 'saves')
+local have = redis.call('HMGET', KEYS[1], 'attempt', 'token', 'state', 'orders')
 if have[1] ~= ARGV[1] or have[2] ~= ARGV[2] or have[3] ~= 'running' then return 'fenced' end
 redis.call('HSETNX', KEYS[2], ARGV[3], ARGV[4])
-return told(have[4], have[5])
+return have[4]

@@ -9,14 +9,13 @@
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'ended_by', 'worker')
+local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'ended_by')
 if have[1] ~= ARGV[4] then return 0 end
 if have[2] == 'ended' then return have[3] == ARGV[2] and 1 or 0 end
 local runs_out = redis.call('ZSCORE', KEYS[5], ARGV[3])
 if have[2] ~= 'running' or (runs_out and tonumber(runs_out) > now_ms()) then return 0 end
-redis.call('HSET', KEYS[4], 'state', 'ended', 'intent', '', 'ended_by', ARGV[2])
+redis.call('HSET', KEYS[4], 'state', 'ended', 'orders', '', 'ended_by', ARGV[2])
 retire(KEYS[4])
-look_again(KEYS[2], have[4])
 redis.call('ZREM', KEYS[5], ARGV[3])
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[5])
 return 1

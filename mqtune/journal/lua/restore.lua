@@ -23,7 +23,6 @@ local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1][1]
 redis.call('HSET', KEYS[2], 'definition', ARGV[8], 'last', last, 'bytes', ARGV[9], 'driver_until', now + ARGV[5])
 redis.call('ZADD', KEYS[7], 'NX', now, ARGV[6])
 redis.call('DEL', KEYS[5], KEYS[6], KEYS[8])
-all_look_again(KEYS[2])
 local events = tonumber(ARGV[10])
 local requests = 11 + events
 local trials = requests + 1 + 2 * ARGV[requests]
@@ -33,8 +32,7 @@ end
 for i = 9, #KEYS do
   local at = trials + (i - 9) * 2
   redis.call('DEL', KEYS[i])
-  redis.call('HSET', KEYS[i], 'attempt', ARGV[at], 'state', 'ended', 'timestamp', ARGV[at + 1], 'sequence', 0,
-    'intent', '', 'worker', '', 'token', '', 'ended_by', 'restored', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '')
+  blank(KEYS[i], 'attempt', ARGV[at], 'state', 'ended', 'timestamp', ARGV[at + 1], 'ended_by', 'restored')
   retire(KEYS[i])
 end
 for i = 11, 10 + events do

@@ -3,13 +3,14 @@
 -- KEYS  1 meta  2 journal  3 trial
 -- ARGV  1 channel  2 attempt  3 token  then for each checkpoint: its id, the event
 --
--- Returns the intent ('' for run) or 'save:<n>', and that the attempt is to 'wait' as after a report; 'fenced' when the attempt is not the one that holds the lease.
+-- Returns the attempt's orders, and that it is to 'wait' as after a report; 'fenced' when the attempt is not the one that holds the
+-- lease.
 -- Idempotent by the last of the checkpoints, as long as the attempt has saved no other in between.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'intent', 'saves', 'saved')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'orders', 'saved')
 if have[1] ~= ARGV[2] or have[2] ~= ARGV[3] or have[3] ~= 'running' then return 'fenced' end
-if have[6] ~= ARGV[#ARGV - 1] then
+if have[5] ~= ARGV[#ARGV - 1] then
   redis.call('HSET', KEYS[3], 'saved', ARGV[#ARGV - 1])
   for i = 5, #ARGV, 2 do append(KEYS[1], KEYS[2], ARGV[1], ARGV[i]) end
 end
-return told_if_full(told(have[4], have[5]), is_full(KEYS[1]))
+return or_wait(have[4], is_full(KEYS[1]))

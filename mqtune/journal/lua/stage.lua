@@ -10,11 +10,8 @@
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-local have = redis.call('HMGET', KEYS[4], 'attempt', 'worker')
-if number(have[1], 0) >= tonumber(ARGV[4]) then return 0 end
-look_again(KEYS[2], have[2])
-redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'sequence', 0, 'intent', '',
-  'worker', '', 'token', '', 'ended_by', '', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '', 'held_until', 0)
+if number(redis.call('HGET', KEYS[4], 'attempt'), 0) >= tonumber(ARGV[4]) then return 0 end
+blank(KEYS[4], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5])
 redis.call('PERSIST', KEYS[4])
 redis.call('ZADD', KEYS[5], now_ms(), ARGV[3])
 redis.call('ZREM', KEYS[6], ARGV[3])

@@ -23,10 +23,8 @@ if have[1] == ARGV[4] then
   if have[3] == ended_by then return 1 end
 end
 redis.call('DEL', KEYS[4])
-redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'ended', 'timestamp', ARGV[5], 'sequence', 0, 'intent', '',
-  'worker', '', 'token', '', 'ended_by', ended_by, 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '')
+blank(KEYS[4], 'attempt', ARGV[4], 'state', 'ended', 'timestamp', ARGV[5], 'ended_by', ended_by)
 retire(KEYS[4])
-all_look_again(KEYS[2])
 redis.call('ZREM', KEYS[5], ARGV[3])
 redis.call('ZREM', KEYS[6], ARGV[3])
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])

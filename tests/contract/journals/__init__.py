@@ -7,12 +7,12 @@ from contract.journals.intents import IntentContract
 from contract.journals.leases import LeaseContract
 from contract.journals.lock import LockContract
 from contract.journals.loss import LossContract
+from contract.journals.orders import OrderContract
 from contract.journals.reading import ReadContract
 from contract.journals.reports import ReportContract
 from contract.journals.requests import RequestContract
 from contract.journals.restoring import RestoreContract
 from contract.journals.staging import StagingContract
-from contract.journals.wishes import WishContract
 from contract.journals.world import World
 
 __all__ = ["JournalContract", "World"]
@@ -23,7 +23,7 @@ class JournalContract(
     StagingContract,
     ReportContract,
     IntentContract,
-    WishContract,
+    OrderContract,
     CheckpointContract,
     LeaseContract,
     LossContract,

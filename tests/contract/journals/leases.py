@@ -32,7 +32,7 @@ from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal, LastAttempt, Released
+from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal, LastAttempt, Order
 
 
 class LeaseContract(InWorld):
@@ -177,7 +177,7 @@ class LeaseContract(InWorld):
         assert worker.renew([*claims, stranger], LONG_S) == [FENCED, "", "hand_back", FENCED]
         assert worker.renew([], LONG_S) == []
 
-    @pytest.mark.parametrize("what", ["stop", "save", "go", "reap", "void", "end", "restore", "stage"])
+    @pytest.mark.parametrize("what", ["stop", "order", "reap", "void", "end", "restore", "stage"])
     def test_a_renewal_that_is_repeated_says_what_has_changed_since(
         self, driver: Journal, worker: Journal, world: World, what: str
     ) -> None:
@@ -196,8 +196,7 @@ class LeaseContract(InWorld):
 
         changes: dict[str, tuple[Callable[[], object], list[str]]] = {
             "stop": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), ["stop", ""]),
-            "save": (lambda: driver.request_save(ONE, 1), ["save:1", ""]),
-            "go": (lambda: driver.release([Released(ONE, 1, 7)]), ["go:7", ""]),
+            "order": (lambda: driver.order([Order.go(ONE, 1, 7)]), ["go:7", ""]),
             "reap": (lambda: eventually(lambda: driver.reap(ONE, 1, ended())), [FENCED, ""]),
             "void": (void, [FENCED, ""]),
             "end": (lambda: worker.end(one, ended()), [FENCED, ""]),

@@ -32,7 +32,7 @@ from contract.journals.world import (
 from mqtune.core.errors import DriverFenced, NameTaken
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Assignment, Claim, Grant, Journal, Released
+from mqtune.journal.base import Assignment, Claim, Grant, Journal, Order
 
 
 class LockContract(InWorld):
@@ -47,9 +47,8 @@ class LockContract(InWorld):
         "reap": lambda journal: journal.reap(ONE, 1, ended()),
         "forfeit": lambda journal: journal.forfeit_leases(),
         "close trial": lambda journal: journal.close_trial(ONE, 1, trial_closed()),
-        "request save": lambda journal: journal.request_save(ONE, 1),
-        "release": lambda journal: journal.release([Released(ONE, 1, 1)]),
-        "release nothing": lambda journal: journal.release([]),
+        "order": lambda journal: journal.order([Order.go(ONE, 1, 1)]),
+        "order nothing": lambda journal: journal.order([]),
         "drop": lambda journal: journal.drop_checkpoints([HELD], dropped(HELD)),
         "erase": lambda journal: journal.erase([ONE]),
     }

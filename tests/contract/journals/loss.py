@@ -20,7 +20,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import UNDRIVEN, Intent
-from mqtune.journal.base import Claim, Journal, LossPolicy, OnLoss, Released
+from mqtune.journal.base import Claim, Journal, LossPolicy, OnLoss, Order
 
 _WAITS = Claim(TWO, 1, "token-0002-1")
 
@@ -120,7 +120,7 @@ class LossContract(InWorld):
         driver.lock("driver-1", "process 1 on head", LONG_S)
         held, other = self.start(driver, worker), self.start(driver, worker, TWO)
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
-        driver.release([Released(TWO, 1, 3)])
+        driver.order([Order.go(TWO, 1, 3)])
         driver.unlock("driver-1")
         world.let_pass(SHORT_S)
 

@@ -30,7 +30,7 @@ from waiting import eventually
 
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, GAP, WAIT, Claim, Journal, Segment
+from mqtune.journal.base import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
 
 
 class ReportContract(InWorld):
@@ -207,7 +207,7 @@ class ReportContract(InWorld):
         assert worker.report([first]) == [WAIT]
         assert worker.report([first, second._replace(claim=held._replace(token="another"))]) == [WAIT, FENCED]
         assert worker.saved(held, {HELD: saved(HELD)}) == WAIT
-        assert driver.request_save(ONE, 1)
+        assert driver.order([Order.save(ONE, 1, 1)])
         assert worker.report([second]) == [f"save:1 {WAIT}"]
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
         assert worker.report([segment(held, 4)]) == ["stop"]

@@ -27,7 +27,7 @@ from contract.journals.world import (
 
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.journal.base import FENCED, Claim, Entry, Grant, Journal, LastAttempt
+from mqtune.journal.base import FENCED, Claim, Entry, Grant, Journal, LastAttempt, Order
 
 
 class RestoreContract(InWorld):
@@ -64,8 +64,8 @@ class RestoreContract(InWorld):
             lambda: driver.stage(ONE, 1, ASSIGNMENT, staged()),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
             lambda: driver.close_trial(ONE, 1, trial_closed()),
-            lambda: driver.request_save(ONE, 1),
-            lambda: driver.release([]),
+            lambda: driver.order([Order.save(ONE, 1, 1)]),
+            lambda: driver.order([]),
             lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
             lambda: driver.reap(ONE, 1, ended()),
             driver.forfeit_leases,

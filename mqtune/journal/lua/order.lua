@@ -1,0 +1,34 @@
+-- Give running attempts orders that do not end them; each worker gets one message of hints.
+--
+-- KEYS  1 driver  2… the trial of each attempt
+-- ARGV  1 epoch  2 what control channels start with  3 experiment  then for each attempt: trial, attempt, order
+--
+-- An order is 'save:<number>', to save a checkpoint, or 'go:<sequence>' or 'go:<sequence>:<answer>', to go on after that report. It takes
+-- the place of the attempt's earlier one of its kind; an intent stays as it is, and goes before all others. The orders are durable, the
+-- hints are not: the answers to report, saved and renew repeat the orders.
+--
+-- Returns 1 for each attempt that runs, 0 for each that doesn't, which is passed over; an error STALEDRIVER when a later driver exists.
+-- Repeating a call does no harm.
+
+local refused = stale(KEYS[1], ARGV[1])
+if refused then return refused end
+also_when_full('HDEL', KEYS[1])
+local run, hints = {}, {}
+for i = 2, #KEYS do
+  local at = 4 + (i - 2) * 3
+  local have = redis.call('HMGET', KEYS[i], 'attempt', 'state', 'worker', 'orders')
+  run[i - 1] = have[1] == ARGV[at + 1] and have[2] == 'running' and 1 or 0
+  if run[i - 1] == 1 and go_on(have[4]) then
+    local order = ARGV[at + 2]
+    local kind, orders = string.match(order, '^%l+:'), {}
+    for other in string.gmatch(have[4] or '', '%S+') do
+      if string.sub(other, 1, #kind) ~= kind then orders[#orders + 1] = other end
+    end
+    orders[#orders + 1] = order
+    redis.call('HSET', KEYS[i], 'orders', table.concat(orders, ' '))
+    hints[have[3]] = hints[have[3]] or {}
+    table.insert(hints[have[3]], { ARGV[3], ARGV[at], tonumber(ARGV[at + 1]), order })
+  end
+end
+for worker, found in pairs(hints) do hint(ARGV[2] .. worker, found) end
+return run
