@@ -96,8 +96,8 @@ class MortalJournal(SimulatedJournal):
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         self._mortal(super().drop_checkpoints(checkpoints, event))
 
-    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        return self._mortal(super().reap(trial, attempt, event))
+    def lose(self, *args: Any) -> bool:
+        return self._mortal(super().lose(*args))
 
 
 @dataclass

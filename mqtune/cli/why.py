@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mqtune.core.codec import Body
     from mqtune.core.events import WorkerInfo
     from mqtune.core.experiment import Experiment
-    from mqtune.journal.base import Held
+    from mqtune.journal.base import Unclaimed
     from mqtune.journal.quotas import Quota
 
 #: The most attempts that are named as those that have the slots, and workers with what they say.
@@ -311,7 +311,7 @@ class Inquiry:
             return Reason("starting", f"{text}: {unseen}", since, "make the account again: mqtune acl")
         return Reason("starting", f"{text}: a slot is free, and is about to take it", since)
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[Unclaimed]:
         """Return the attempts that workers have not started yet, where this account may read that."""
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
@@ -320,7 +320,8 @@ class Inquiry:
         if self._url is None or not self._workers:
             return []
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
-            return RedisJournal(client, self._place.name, patience_s=CONNECT_TIMEOUT_S).held()
+            journal = RedisJournal(client, self._place.name, patience_s=CONNECT_TIMEOUT_S)
+            return [each for each in journal.unclaimed() if each.worker]
         return []
 
     # Slots.

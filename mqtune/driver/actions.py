@@ -45,7 +45,7 @@ from mqtune.core.trial import (
     trial_of,
 )
 from mqtune.core.version import __version__
-from mqtune.journal.base import Assignment, Journal, Order
+from mqtune.journal.base import Assignment, Guard, Journal, Order
 from mqtune.journal.restore import Restorer
 from mqtune.trainable.process.protocol import MAX_ANSWER_CHARS
 
@@ -238,15 +238,12 @@ class Close:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lose:
-    """End an attempt as lost, unless it has ended, or its lease was renewed, in between.
-
-    Its lease has run out or, with ``is_forgotten``, Redis no longer has it.
-    """
+    """End an attempt as lost, unless it has ended, or what the guard says is not so any more."""
 
     trial: Trial
     error: str
+    guard: Guard = "expired"
     error_type: str = ""
-    is_forgotten: bool = False
 
     def write(self, to: Writing) -> list[Written]:
         trial = self.trial
@@ -260,12 +257,8 @@ class Lose:
             cursor=to.cursor,
         )
         packed = event.encode()
-        is_ended = (
-            to.journal.void(trial.id, event.attempt, trial.last_timestamp, packed, to.cursor.entry)
-            if self.is_forgotten
-            else to.journal.reap(trial.id, event.attempt, packed)
-        )
-        if not is_ended:
+        at, read = trial.last_timestamp, to.cursor.entry
+        if not to.journal.lose(trial.id, event.attempt, self.guard, packed, at, read):
             return []
         logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error)
         return [Written(event, packed)]

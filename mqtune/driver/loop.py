@@ -461,7 +461,7 @@ class Driver:
             case Stage():
                 self._publisher.publish(self.experiment.trials[action.trial])
                 self._let_go(action)
-            case Lose(is_forgotten=False) if events:
+            case Lose(guard="expired" | "any") if events:
                 self.backend.lost(action.trial.id, action.trial.attempt)
             case Reply() | Save():
                 self._orders.note(action.order)
@@ -592,9 +592,9 @@ class Driver:
         self._pace.stir()
         self._carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
-    def forfeit_leases(self, *, error_type: str = "") -> None:
-        """End all running attempts as lost, behind what they have reported: no worker can be left. UNDRIVEN: it was none's fault."""
-        losses = self._carry_out_each(self._timers.forfeit_leases(error_type))
+    def lose_all(self, *, error_type: str = "") -> None:
+        """End all running attempts as lost, behind their reports: no worker can be left. UNDRIVEN: it was nobody's fault."""
+        losses = self._carry_out_each(self._timers.lose_all(error_type))
         if self._held is None:
             next(losses, None)
         else:

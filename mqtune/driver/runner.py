@@ -140,7 +140,7 @@ class Runner:
             raise driver.failure
         problem = self._worker.problem() if self._worker is not None else None
         if problem is not None:
-            driver.forfeit_leases()
+            driver.lose_all()
             raise WorkerStartError(problem)
 
     @property
@@ -292,7 +292,7 @@ class Runner:
         driver.label(None, self.experiment.labels.changed(plan.settings.run.tags, plan.settings.run.notes))
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
-            driver.forfeit_leases(error_type=UNDRIVEN)
+            driver.lose_all(error_type=UNDRIVEN)
         self._start_worker = place.start_worker
         self._have_worker(driver)
         return driver

@@ -16,7 +16,7 @@ from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
 from mqtune.driver.sharing import LOOK_S, SharedFleet
-from mqtune.journal.base import Held, entry_order
+from mqtune.journal.base import Guard, Unclaimed, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.restore import Restorer
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 _Key = tuple[TrialId, int]
 
 #: How often expired leases are looked for; a lost trial waits at most this long on top of its lease.
-REAP_S: Final = 0.5
-#: For how long no lease is reaped after the driver begins, or after Redis was away, frozen, or its clock was set forward:
+LOOK_AT_LEASES_S: Final = 0.5
+#: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set forward:
 #: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
-REAP_GRACE_S: Final = 8.0
+LEASE_GRACE_S: Final = 8.0
 #: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
 #: shorter stall makes it expire.
 STALL_S: Final = 8.0
@@ -41,15 +41,17 @@ REFRESH_S: Final = 5.0
 _FLEET_PAUSE: Final = 10
 #: How often it is looked up what workers are doing while nothing runs: a user watches that.
 LOOK_AT_HELD_S: Final = 1.0
+#: How many staged attempts that looks at: people see a few.
+_HELD_COUNT: Final = 100
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
 UNCLAIMED_S: Final = 10.0
 #: How often it is checked whether Redis still has each attempt that is under way. Between two checks a driver may lag behind
 #: its journal.
-RECONCILE_S: Final = 15.0
+LOOK_AT_ATTEMPTS_S: Final = 15.0
 #: How often it goes on with that, and how many trials it takes at once, if there aren't very many: all of 8,000 took 60 ms, in which
 #: no report was decided.
-_RECONCILE_PART_S: Final = 0.5
-_RECONCILE_TRIALS: Final = 250
+_LOOK_PART_S: Final = 0.5
+_LOOK_TRIALS: Final = 250
 #: For how long a deleted lease is put back: a living worker renews it long before.
 _LEASE_S: Final = 15.0
 _LOST: Final = (
@@ -72,13 +74,11 @@ class DriverTimers:
         reader: JournalReader,
     ) -> None:
         self._reader = reader
-        #: Attempts that seem to be under way no more, each with the newest entry when that was seen first: by the check before, and by
-        #: this one as far as it has come.
-        self._suspects: dict[_Key, str] = {}
-        self._missing: dict[_Key, str] = {}
+        #: Attempts that are not under way any more on the server, each with the newest entry when that was seen.
+        self._gone: dict[_Key, str] = {}
         #: What is left of this check, and when the next one begins.
         self._unchecked: deque[Sequence[Trial]] = deque()
-        self._check_from = clock.monotonic() + RECONCILE_S
+        self._check_from = clock.monotonic() + LOOK_AT_ATTEMPTS_S
         self._restorer = restorer
         self._journal = restorer.journal
         self._owner = owner
@@ -91,17 +91,17 @@ class DriverTimers:
         now = clock.monotonic()
         #: When leases were looked at last.
         self._looked_at = now
-        self._reap_from = now + REAP_GRACE_S
+        self._lose_from = now + LEASE_GRACE_S
         keep_lock, refresh = _Timer(KEEP_LOCK_S, self._keep_lock, now), _Timer(REFRESH_S, backend.refresh, now)
         self._timers = [keep_lock, refresh]
         if self._journal.loses_attempts:
             self._timers = [
                 keep_lock,
-                _Timer(REAP_S, self._reap, now),
+                _Timer(LOOK_AT_LEASES_S, self._look_at_leases, now),
                 refresh,
                 _Timer(UNCLAIMED_S, self.publish_lost, now),
                 _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
-                _Timer(_RECONCILE_PART_S, self._reconcile, now),
+                _Timer(_LOOK_PART_S, self._look_at_attempts, now),
             ]
         self._room = RoomWatch()
         #: Whether the server has been full since attempts were looked for that nobody has.
@@ -156,12 +156,12 @@ class DriverTimers:
         self._most_bytes = self._journal.most_bytes
         self._journal_room.look(self._journal.budget)
 
-    def forfeit_leases(self, error_type: str) -> list[Lose]:
-        """Have all leases run out, and return the losses: for when no worker can be left."""
-        self._restorer.surely(self._journal.forfeit_leases)
-        return list(self._losses(self._journal.expired(), error_type))
+    def lose_all(self, error_type: str) -> list[Lose]:
+        """Return the losses of all attempts that run: for when no worker can be left."""
+        running = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.RUNNING]
+        return list(self._losses(running, "any", error_type))
 
-    def _reap(self) -> Iterable[Lose]:
+    def _look_at_leases(self) -> Iterable[Lose]:
         """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
         expired = self._journal.expired()
         if expired:
@@ -171,42 +171,41 @@ class DriverTimers:
         # The look itself may have waited for a server that was away, or frozen.
         if self._journal.outages != self._outages or now - self._looked_at > STALL_S:
             self._outages = self._journal.outages
-            self._reap_from = now + REAP_GRACE_S
+            self._lose_from = now + LEASE_GRACE_S
         self._looked_at = now
-        return self._losses(expired) if now >= self._reap_from else ()
+        return self._losses(expired, "expired") if now >= self._lose_from else ()
 
-    def _losses(self, expired: Sequence[TrialId], error_type: str = "") -> Iterator[Lose]:
-        for id_ in expired:
+    def _losses(self, trials: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
+        for id_ in trials:
             trial = self._experiment.trials.get(id_)
             # Whoever may write there can list anything.
             if trial is not None and trial.attempt.end is None:
                 worker = trial.attempt.worker or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
-                yield Lose(trial=trial, error=error, error_type=error_type)
+                yield Lose(trial=trial, error=error, guard=guard, error_type=error_type)
 
-    def _reconcile(self) -> Iterator[Lose]:
+    def _look_at_attempts(self) -> Iterator[Lose]:
         """Find attempts that Redis no longer has: nobody else would ever hear of them again. Of many trials it takes a part at a time."""
         now = self._clock.monotonic()
         if not self._unchecked and now >= self._check_from:
-            self._check_from = now + RECONCILE_S
-            self._suspects, self._missing = self._missing, {}
+            self._check_from = now + LOOK_AT_ATTEMPTS_S
             trials = list(self._experiment.trials.values()) if self._experiment.live else []
-            size = max(_RECONCILE_TRIALS, math.ceil(len(trials) * _RECONCILE_PART_S / RECONCILE_S))
+            size = max(_LOOK_TRIALS, math.ceil(len(trials) * _LOOK_PART_S / LOOK_AT_ATTEMPTS_S))
             self._unchecked.extend(trials[begin : begin + size] for begin in range(0, len(trials), size))
         if self._unchecked:
-            yield from self._check(self._unchecked.popleft())
+            self._check(self._unchecked.popleft())
+        # One that has ended by itself has an entry that says so, which may not be read yet.
+        for id_, number in [key for key, newest in self._gone.items() if self._has_read(newest)]:
+            del self._gone[id_, number]
+            trial = self._experiment.trials[id_]
+            if trial.attempt.number == number and trial.attempt.end is None:
+                yield Lose(trial=trial, error=_LOST, guard="gone", error_type=FORGOTTEN)
 
-    def _check(self, trials: Iterable[Trial]) -> Iterator[Lose]:
+    def _check(self, trials: Iterable[Trial]) -> None:
         live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]
-        if not live:
-            return
-        newest, under_way = self._restorer.surely(lambda: self._journal.reconcile(live, _LEASE_S))
-        for key in (key for key, is_there in zip(live, under_way, strict=True) if not is_there):
-            # One that has ended by itself has an entry that says so, which may not be read yet.
-            if key in self._suspects and self._has_read(self._suspects[key]):
-                yield Lose(trial=self._experiment.trials[key[0]], error=_LOST, error_type=FORGOTTEN, is_forgotten=True)
-            else:
-                self._missing[key] = self._suspects.get(key, newest)
+        if live:
+            newest, under_way = self._restorer.surely(lambda: self._journal.look(live, _LEASE_S))
+            self._gone.update((key, newest) for key, is_there in zip(live, under_way, strict=True) if not is_there)
 
     def _has_read(self, entry: str) -> bool:
         return not entry or entry_order(self._reader.last) >= entry_order(entry)
@@ -214,7 +213,7 @@ class DriverTimers:
     def _look_at_held(self) -> None:
         counts = self._experiment.counts
         is_waiting = counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
-        self._importing = _in_words(self._journal.held()) if is_waiting else ""
+        self._importing = _in_words(self._journal.unclaimed(count=_HELD_COUNT)) if is_waiting else ""
 
     def look_at_fleet_if_changed(self) -> None:
         """Look at the slots again if a worker has come or gone."""
@@ -239,7 +238,7 @@ class DriverTimers:
         if self._room.why or self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
             return
         was_full, self._was_full = self._was_full, False
-        unclaimed = self._journal.unclaimed(older_than_s)
+        unclaimed = [each.trial for each in self._journal.unclaimed(older_than_s=older_than_s) if not each.worker]
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
@@ -252,9 +251,9 @@ class DriverTimers:
         publish_all(self._backend, lost)
 
 
-def _in_words(held: Sequence[Held]) -> str:
+def _in_words(unclaimed: Sequence[Unclaimed]) -> str:
     """Return that code is imported, where, and for how long; empty when none is."""
-    importing = {each.worker: each.importing_s for each in held if each.importing_s is not None}
+    importing = {each.worker: each.importing_s for each in unclaimed if each.importing_s is not None}
     if not importing:
         return ""
     where = f" on {len(importing)} workers" if len(importing) > 1 else ""

@@ -28,6 +28,8 @@ Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota"
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
+#: What must be so of an attempt that is ended as lost: it runs and its lease has run out; it runs; or it is not under way any more.
+Guard = Literal["expired", "any", "gone"]
 
 
 class OnLoss(NamedTuple):
@@ -99,20 +101,20 @@ class Grant(NamedTuple):
     timestamp: float
 
 
-class Held(NamedTuple):
-    """An attempt that a worker has taken from its queue and not claimed yet.
+class Unclaimed(NamedTuple):
+    """An attempt that is staged and not claimed yet, and the worker that has taken it from its queue, if one has.
 
-    ``importing_s`` is for how many seconds the worker has been importing the trainable; None while it waits for something else.
+    ``importing_s`` is for how many seconds that worker has been importing the trainable; None while it waits for something else.
     """
 
     trial: TrialId
     attempt: int
-    worker: str
+    worker: str = ""
     importing_s: float | None = None
 
 
-class Reconciled(NamedTuple):
-    """Whether each of some attempts is under way, and the id of the newest entry at that moment, or empty."""
+class Look(NamedTuple):
+    """Which of some attempts are under way, in their order, and the id of the newest entry at that moment, or empty."""
 
     newest: str
     under_way: list[bool]
@@ -265,7 +267,7 @@ class Journal(ABC):
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         """Append the decision to end an attempt and notify its worker; end an unclaimed attempt at once, by *ended*.
 
-        An attempt that the server has forgotten counts as ended; ``void`` journals its end.
+        An attempt that the server has forgotten counts as ended; ``lose`` journals its end.
         """
 
     @abstractmethod
@@ -296,11 +298,7 @@ class Journal(ABC):
         """Return the trials whose attempt's lease has expired."""
 
     @abstractmethod
-    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        """End an attempt whose lease has expired; return False when it was renewed or ended in between."""
-
-    @abstractmethod
-    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
         """Return which of the attempts that the driver considers under way are, and repair their bookkeeping.
 
         An attempt that is only missing from the leases, or from the unclaimed attempts, is put back there, with a lease of
@@ -308,31 +306,26 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> bool:
-        """End an attempt that is no longer under way, of which the journal lacks the end.
+    def lose(
+        self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
+    ) -> bool:
+        """End an attempt as lost; return False when what *guard* says is not so.
 
-        Return False when it is under way, or a later one was staged. A later attempt does not count if the driver has read the whole
-        journal and found none: somebody has written nonsense.
+        A later attempt of the trial is no guard against "gone" if the driver has read the whole journal and found none: somebody has
+        written nonsense.
 
         Args:
             trial: the trial.
             attempt: the attempt's number.
-            timestamp: the time of the trial's last report.
+            guard: what must be so.
             event: the entry that ends it.
+            timestamp: the time of the trial's last report, which may be gone, too.
             read: the id of the last entry that the driver has read.
         """
 
     @abstractmethod
-    def forfeit_leases(self) -> None:
-        """Expire all leases now; for a driver that knows that no worker is left, such as that of a private server."""
-
-    @abstractmethod
-    def unclaimed(self, older_than_s: float) -> list[TrialId]:
-        """Return the trials whose attempt was staged more than *older_than_s* seconds ago, and is neither claimed nor held."""
-
-    @abstractmethod
-    def held(self) -> list[Held]:
-        """Return attempts that workers hold; of very many, only some of those that were staged first."""
+    def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
+        """Return the attempts that were staged more than *older_than_s* seconds ago; of more than *count* those that were staged first."""
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
@@ -394,7 +387,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def hold(self, held: Sequence[Held], hold_s: float) -> None:
+    def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
         """Note that workers hold these attempts and will claim them, for *hold_s* more seconds; ignore those that are not staged.
 
         The driver doesn't publish held attempts again. Any worker may still claim one first.

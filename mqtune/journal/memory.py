@@ -23,16 +23,17 @@ from mqtune.journal.base import (
     Entry,
     Fared,
     Grant,
-    Held,
+    Guard,
     Intended,
     Journal,
     LastAttempt,
+    Look,
     OnLoss,
     Order,
     Others,
-    Reconciled,
     Refusal,
     Segment,
+    Unclaimed,
     entry_order,
 )
 
@@ -282,22 +283,7 @@ class MemoryJournal(Journal):
             trials = self._state.trials.items()
             return [trial for trial, state in trials if state.state == "running" and state.lease_until <= now]
 
-    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        with self._lock:
-            self._check_epoch()
-            state = self._state.trials.get(trial)
-            if state is None or state.attempt != attempt:
-                return False
-            if state.state == "ended":
-                return state.ended_by == str(self._epoch)
-            has_lease = self._server.clock() < state.lease_until < math.inf
-            if state.state != "running" or has_lease:
-                return False
-            state.state, state.intent, state.ended_by = "ended", "", str(self._epoch)
-            self._append(event)
-            return True
-
-    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
         with self._lock:
             self._check_epoch()
             now, found = self._server.clock(), []
@@ -311,30 +297,35 @@ class MemoryJournal(Journal):
                     if state.staged_at == math.inf:
                         state.staged_at = now
             entries = self._state.entries
-            return Reconciled(entries[-1].id if entries else "", found)
+            return Look(entries[-1].id if entries else "", found)
 
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> bool:
+    def lose(
+        self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
+    ) -> bool:
         with self._lock:
             self._check_epoch()
-            state, ended_by = self._state.trials.get(trial), f"{self._epoch}:void"
-            entries = self._state.entries
-            has_read_all = bool(entries) and entries[-1].id == read
-            if state is not None:
-                if state.attempt > attempt and not has_read_all:
+            state, ended_by = self._state.trials.get(trial), f"{self._epoch}:lost"
+            is_it = state is not None and state.attempt == attempt
+            if state is not None and is_it and state.ended_by == ended_by:
+                return True
+            if guard == "gone":
+                entries = self._state.entries
+                has_read_all = bool(entries) and entries[-1].id == read
+                if state is not None and state.attempt > attempt and not has_read_all:
                     return False
-                if state.attempt == attempt and state.state != "ended":
+                if state is not None and is_it and state.state != "ended":
                     return False
-                if state.attempt == attempt and state.ended_by == ended_by:
-                    return True
-            self._state.trials[trial] = TrialState(attempt, b"", state="ended", ended_by=ended_by, timestamp=timestamp)
+                state = self._state.trials[trial] = TrialState(attempt, b"", timestamp=timestamp)
+            elif (
+                state is None
+                or not is_it
+                or state.state != "running"
+                or (guard == "expired" and self._server.clock() < state.lease_until < math.inf)
+            ):
+                return False
+            state.state, state.intent, state.ended_by = "ended", "", ended_by
             self._append(event)
             return True
-
-    def forfeit_leases(self) -> None:
-        with self._lock:
-            self._check_epoch()
-            for state in self._state.trials.values():
-                state.lease_until = -math.inf
 
     def erase(self, trials: Sequence[TrialId]) -> None:
         with self._lock:
@@ -350,23 +341,15 @@ class MemoryJournal(Journal):
             for trial in trials:
                 state.trials.pop(trial, None)
 
-    def unclaimed(self, older_than_s: float) -> list[TrialId]:
+    def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         with self._lock:
-            now = self._server.clock()
-            return [
-                trial
-                for trial, state in self._state.trials.items()
-                if state.state == "staged" and state.staged_at <= now - older_than_s and state.held_until <= now
-            ]
-
-    def held(self) -> list[Held]:
-        with self._lock:
-            now = self._server.clock()
-            return [
-                Held(trial, state.attempt, state.held_by, None if state.imports_at is None else now - state.imports_at)
-                for trial, state in self._state.trials.items()
-                if state.state == "staged" and state.held_until > now
-            ]
+            now, found = self._server.clock(), []
+            for trial, state in self._state.trials.items():
+                if state.state == "staged" and state.staged_at <= now - older_than_s:
+                    importing_s = None if state.imports_at is None else now - state.imports_at
+                    held = (state.held_by, importing_s) if state.held_until > now else ()
+                    found.append((state.staged_at, Unclaimed(trial, state.attempt, *held)))
+            return [each for _, each in sorted(found, key=lambda each: each[0])][:count]
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         with self._lock:
@@ -429,7 +412,7 @@ class MemoryJournal(Journal):
                 requests[event.id] = self._state.entries[-1].id
             return requests[event.id]
 
-    def hold(self, held: Sequence[Held], hold_s: float) -> None:
+    def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
         with self._lock:
             now = self._server.clock()
             for trial, attempt, worker, importing_s in held:

@@ -38,16 +38,17 @@ from mqtune.journal.base import (
     Entry,
     Fared,
     Grant,
-    Held,
+    Guard,
     Intended,
     Journal,
     LastAttempt,
+    Look,
     OnLoss,
     Order,
     Others,
-    Reconciled,
     Refusal,
     Segment,
+    Unclaimed,
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
@@ -65,10 +66,8 @@ _spread: Final = random.Random()
 CLOCK_STEP_S: Final = 3.0
 #: The longest text on why nothing starts that is kept beside the lock: a few lines.
 _MOST_WAITS_CHARS: Final = 1_000
-#: How many staged attempts ``held`` looks at: it says what is waited for, and need not be complete.
-HELD_MOST: Final = 100
-#: How many attempts one script reconciles, in a millisecond in which nobody else is served.
-RECONCILED_COUNT: Final = 500
+#: How many attempts one script looks at, in a millisecond in which nobody else is served.
+LOOK_COUNT: Final = 500
 #: Entries that are put back at once: some megabytes of reports.
 UPLOAD_COUNT: Final = 500
 #: How long entries on their way back stay when their driver dies: longer than what any number of them takes.
@@ -388,14 +387,16 @@ class RedisJournal(Journal):
         self._ahead_s = ahead_s
         return int(seconds * 1000 + microseconds // 1000)
 
-    def _up_to(self, key: str, ms: float) -> list[TrialId]:
+    def _up_to(self, key: str, ms: float, count: int | None = None) -> list[TrialId]:
+        limit = {} if count is None else {"start": 0, "num": count}
+
         def look() -> list[bytes]:
             try:
-                return list(self._client.zrangebyscore(key, "-inf", ms))
+                return list(self._client.zrangebyscore(key, "-inf", ms, **limit))
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise
-                # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``reconcile``.
+                # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``look``.
                 logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
                 self._client.delete(key)
                 return []
@@ -405,47 +406,38 @@ class RedisJournal(Journal):
     def expired(self) -> list[TrialId]:
         return self._up_to(self._keys.leases, self._now_ms())
 
-    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
-
-    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
         keys, newest = self._keys, ""
         found: list[bool] = []
-        for begin in range(0, max(1, len(attempts)), RECONCILED_COUNT):
-            some = attempts[begin : begin + RECONCILED_COUNT]
+        for begin in range(0, max(1, len(attempts)), LOOK_COUNT):
+            some = attempts[begin : begin + LOOK_COUNT]
             names = [keys.driver, keys.journal, keys.leases, keys.staged, *(keys.trial(trial) for trial, _ in some)]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
-            last, *under_way = self._unless_stale(lambda: self._run("reconcile", names, args))  # noqa: B023
+            last, *under_way = self._unless_stale(lambda: self._run("look", names, args))  # noqa: B023
             # The last look's entry is after the end of every attempt that an earlier look missed.
             newest = last.decode()
             found += map(bool, under_way)
-        return Reconciled(newest, found)
+        return Look(newest, found)
 
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> bool:
+    def lose(
+        self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
+    ) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
-        return bool(self._drive("void", keys, [trial, attempt, repr(timestamp), event, read]))
+        return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read]))
 
-    def forfeit_leases(self) -> None:
-        keys = [self._keys.driver, self._keys.leases]
-        self._unless_stale(lambda: self._run("forfeit", keys, [self._epoch]))
-
-    def unclaimed(self, older_than_s: float) -> list[TrialId]:
+    def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         now_ms = self._now_ms()
-        staged = self._up_to(self._keys.staged, now_ms - older_than_s * 1000)
-        held = self._hashes(staged, "held_until")
-        return [trial for trial, (until_ms,) in zip(staged, held, strict=True) if _number(until_ms) <= now_ms]
-
-    def held(self) -> list[Held]:
-        now_ms = self._now_ms()
-        found = self._retrying(lambda: self._client.zrange(self._keys.staged, 0, HELD_MOST - 1))
-        trials = [TrialId(trial.decode()) for trial in found]
-        held = []
+        trials = self._up_to(self._keys.staged, now_ms - older_than_s * 1000, count)
         fields = ("attempt", "held_until", "held_by", "importing_since")
+        found = []
         for trial, (attempt, until_ms, worker, since_ms) in zip(trials, self._hashes(trials, *fields), strict=True):
-            if _number(until_ms) > now_ms:
-                importing_s = max(0.0, (now_ms - _number(since_ms)) / 1000) if since_ms else None
-                held.append(Held(trial, _number(attempt), (worker or b"?").decode(errors="replace"), importing_s))
-        return held
+            if _number(until_ms) <= now_ms:
+                found.append(Unclaimed(trial, _number(attempt)))
+                continue
+            importing_s = max(0.0, (now_ms - _number(since_ms)) / 1000) if since_ms else None
+            held_by = (worker or b"?").decode(errors="replace")
+            found.append(Unclaimed(trial, _number(attempt), held_by, importing_s))
+        return found
 
     def _hashes(self, trials: Sequence[TrialId], *fields: str) -> list[list[bytes | None]]:
         """Return these fields of each trial's hash."""
@@ -560,7 +552,7 @@ class RedisJournal(Journal):
             raise JournalGone(f"Redis has no experiment {self.experiment!r}")
         return entry.decode()
 
-    def hold(self, held: Sequence[Held], hold_s: float) -> None:
+    def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
         args: list[Any] = [round(hold_s * 1000)]
         for _, attempt, worker, importing_s in held:
             args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))

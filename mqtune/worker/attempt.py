@@ -21,7 +21,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal, Unclaimed
 from mqtune.trainable.process.protocol import (
     ANSWER,
     CLEARED,
@@ -218,11 +218,11 @@ class AttemptRun:
         self._lock = threading.Lock()
 
     @property
-    def held(self) -> Held:
+    def held(self) -> Unclaimed:
         """The message that tells the driver that this worker has the attempt, before it is claimed."""
         since = self._imports_since
         importing_s = None if since is None else time.monotonic() - since
-        return Held(self.claim.trial, self.claim.attempt, self._worker.name, importing_s)
+        return Unclaimed(self.claim.trial, self.claim.attempt, self._worker.name, importing_s)
 
     @property
     def is_importing(self) -> bool:

@@ -438,7 +438,7 @@ def test_the_scripts_of_drivers_are_refused_to_a_worker_also_by_their_hash(team:
             "record": lambda: worker.record(event),
             "stage": lambda: worker.stage(trial, 2, Assignment({}), event),
             "intend": lambda: worker.intend(trial, 1, Intent.STOP, event, event),
-            "reap": lambda: worker.reap(trial, 1, event),
+            "reap": lambda: worker.lose(trial, 1, "expired", event),
             "close": lambda: worker.close_trial(trial, 1, event),
             "drop": lambda: worker.drop_checkpoints([], event),
         }

@@ -319,7 +319,7 @@ def test_hints_and_workers_that_are_none_disturb_nobody(worker: tuple[str, Any, 
 def test_a_trial_whose_key_is_deleted_runs_again_with_the_reason(
     worker: tuple[str, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mqtune.driver.timers.RECONCILE_S", 0.3)
+    monkeypatch.setattr("mqtune.driver.timers.LOOK_AT_ATTEMPTS_S", 0.3)
     url, _, _ = worker
     with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
         tuner = tune(saving.Counts, counting(), name="robbed")

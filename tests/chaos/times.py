@@ -16,7 +16,13 @@ TIMES: Final = "MQTUNE_CHAOS_TIMES"
 SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
     "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
-    "mqtune.driver.timers": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
+    "mqtune.driver.timers": {
+        "LOOK_AT_LEASES_S": 0.2,
+        "LEASE_GRACE_S": 2.7,
+        "STALL_S": 2.7,
+        "REFRESH_S": 1.5,
+        "UNCLAIMED_S": 2.5,
+    },
     "mqtune.worker.quarantine": {"LOOK_S": 1.0},
     "mqtune.worker.quick_failures": {"FIRST_PAUSE_S": 5.0},
     "mqtune.journal.demands": {"DEMAND_S": 6.0},

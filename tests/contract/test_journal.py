@@ -149,7 +149,7 @@ class TestRedisJournal(JournalContract):
 
         self.start(driver, worker, attempt=3, lease_s=0.0)
         assert redis_client.ttl(key) == -1
-        eventually(lambda: driver.reap(ONE, 3, ended(ONE, 3)))
+        eventually(lambda: driver.lose(ONE, 3, "expired", ended(ONE, 3)))
         assert redis_client.ttl(key) > 0
 
     def test_a_key_of_another_type_in_the_place_of_leases_is_cleared_away(
@@ -164,8 +164,8 @@ class TestRedisJournal(JournalContract):
 
         redis_client.delete(keys.trial(ONE))
         redis_client.set(keys.trial(ONE), "no trial")
-        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended(), "") is True
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(ONE, 1, "gone", ended(), timestamp=1.0) is True
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
     @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0"])
@@ -185,8 +185,8 @@ class TestRedisJournal(JournalContract):
         assert worker.end(other, ended(TWO)) is True
 
         redis_client.hset(key, "attempt", nonsense)
-        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended(), "") is True
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(ONE, 1, "gone", ended(), timestamp=1.0) is True
         redis_client.hset(key, mapping={"attempt": nonsense, "timestamp": nonsense})
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
         assert worker.claim(Claim(ONE, 2, "t"), "w", LONG_S, started(Claim(ONE, 2, "t"))) == Grant(ASSIGNMENT, 0.0)
@@ -198,9 +198,11 @@ class TestRedisJournal(JournalContract):
         worker.report([segment(held, 1)])
         redis_client.hset(ExperimentKeys("x").trial(ONE), "attempt", "99")
 
-        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended(), before) is False, "what has not been read may have staged it"
-        assert driver.void(ONE, 1, 1.0, ended(), entries(driver)[-1].id) is True
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(ONE, 1, "gone", ended(), timestamp=1.0, read=before) is False, (
+            "what has not been read may have staged it"
+        )
+        assert driver.lose(ONE, 1, "gone", ended(), timestamp=1.0, read=entries(driver)[-1].id) is True
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
     # Observers.
@@ -219,7 +221,7 @@ class TestRedisJournal(JournalContract):
             worker.report([segment(claim, 1, 2, raw=b"a b\n")])
             driver.intend(ONE, 1, Intent.STOP, decided(), ended())
             eventually(driver.expired)
-            driver.reap(ONE, 1, ended())
+            driver.lose(ONE, 1, "expired", ended())
             driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
             driver.intend(TWO, 1, Intent.STOP, decided(TWO), ended(TWO))
             self.start(driver, worker, TWO, attempt=2)
@@ -310,7 +312,7 @@ class TestRedisJournal(JournalContract):
             lambda: worker.saved(Claim(ONE, 1, "t"), {HELD: saved(HELD)}),
             lambda: driver.order([Order.save(ONE, 1, 1)]),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
-            lambda: eventually(lambda: driver.reap(ONE, 1, ended())),
+            lambda: eventually(lambda: driver.lose(ONE, 1, "expired", ended())),
             lambda: worker.end(Claim(ONE, 1, "t"), ended()),
             lambda: driver.close_trial(ONE, 1, trial_closed()),
             lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
@@ -377,7 +379,7 @@ class TestRedisJournal(JournalContract):
             "intend": (lambda: driver.intend(report.trial, 1, Intent.STOP, decided(), ended()), "running"),
             "intend unclaimed": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), "unclaimed"),
             "end": (lambda: worker.end(over, ended()), True),
-            "reap": (lambda: driver.reap(reap.trial, 1, ended()), True),
+            "reap": (lambda: driver.lose(reap.trial, 1, "expired", ended()), True),
             "close trial": (lambda: driver.close_trial(done.trial, 1, trial_closed(done.trial)), True),
             "order": (lambda: driver.order([Order.go(report.trial, 1, 3)]), [True]),
             "put checkpoint": (lambda: worker.put_checkpoint(report, HELD, b"data"), ""),
@@ -771,6 +773,8 @@ class TestFleet:
         with pytest.raises(BrokerUnavailable):
             eventually(lambda: hints.next(0.1))
         assert hints.next(0.001) is None
+        commands: Any = redis_client
+        eventually(lambda: commands.pubsub_numsub(control_channel("w"))[0][1])
         redis_client.publish(control_channel("w"), encode_value([["x", "0001", 1, "stop"]]))
 
         assert hints.next(DEADLINE_S) == ["x", "0001", 1, "stop"]

@@ -37,7 +37,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.shares import Demand
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Held, Order
+from mqtune.journal.base import FENCED, Claim, Grant, Order, Unclaimed
 from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
@@ -109,12 +109,11 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "running"
     assert driver.order([Order.save(TWO, 1, 1)]) == [True]
     driver.drop_checkpoints([HELD], dropped(HELD))
-    assert driver.reconcile([(TWO, 1)], LONG_S).under_way == [True]
-    driver.forfeit_leases()
-    assert driver.reap(TWO, 1, ended(TWO))
+    assert driver.look([(TWO, 1)], LONG_S).under_way == [True]
+    assert driver.lose(TWO, 1, "any", ended(TWO))
     assert driver.stage(TWO, 2, ASSIGNMENT, staged(TWO, 2))
     full.client.delete(driver._keys.trial(THREE))
-    assert driver.void(THREE, 1, 0.0, ended(THREE), "")
+    assert driver.lose(THREE, 1, "gone", ended(THREE))
     assert driver.close_trial(THREE, 1, trial_closed(THREE))
     demand = Demand(experiment="token", queues=("q",), wanted=1)
     table = Demands(full.client, patience_s=PATIENCE_S).exchange(demand)
@@ -123,11 +122,10 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
 
 
 def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: Filled) -> None:
-    fourth = Held(TrialId("0004"), 1, INFO.name)
+    fourth = Unclaimed(TrialId("0004"), 1, INFO.name)
 
     for _ in range(3):
-        again = full.worker.again(full.claims)
-        full.fleet.keep(INFO, LONG_S, [again] if again else [])
+        full.fleet.keep(INFO, LONG_S)
         full.worker.hold([fourth], LONG_S)
         assert full.worker.renew(full.claims, LONG_S) == [""] * 3
 
@@ -136,7 +134,7 @@ def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: 
     assert full.fleet.workers() == []
     assert full.worker.end(full.claims[0], ended())
     assert isinstance(decode_event(entries(full.driver)[-1].data), AttemptEnded)
-    assert [held.trial for held in full.driver.held()] == [fourth.trial]
+    assert [each.trial for each in full.driver.unclaimed() if each.worker] == [fourth.trial]
 
 
 @pytest.mark.parametrize("action", ["stop", "end", "set"])

@@ -10,7 +10,7 @@ from waiting import eventually
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Claim
+from mqtune.journal.base import Claim, Unclaimed
 from mqtune.journal.quotas import Quota, Quotas
 from mqtune.journal.redis import RedisJournal
 
@@ -54,14 +54,14 @@ def test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it(redis_client:
     assert [first.claim(one), first.claim(one), second.claim(two)] == ["granted"] * 3
     entries = redis_client.xlen("mqtune:x:{team-a.1}:journal")
     redis_client.zincrby("mqtune:x:{team-a.1}:staged", -60_000, three.trial)
-    assert first.journal.unclaimed(50) == [three.trial]
+    assert first.journal.unclaimed(older_than_s=50) == [Unclaimed(three.trial, 1)]
     assert [first.claim(three), second.start()] == ["quota"] * 2
     assert other.start() == "granted"
     assert quotas.all() == [Quota("*.1", 5, 1), Quota("team-a.*", 2, 2)]
     # What was not claimed waits on, and its driver publishes it again after a while.
     assert redis_client.xlen("mqtune:x:{team-a.1}:journal") == entries
-    assert first.journal.unclaimed(0) == [three.trial]
-    assert first.journal.unclaimed(5) == []
+    assert first.journal.unclaimed() == [Unclaimed(three.trial, 1)]
+    assert first.journal.unclaimed(older_than_s=5) == []
     assert second.journal.end(two, ended(two.trial))
     assert first.claim(three) == "granted"
 

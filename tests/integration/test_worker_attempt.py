@@ -452,10 +452,9 @@ def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_si
     (machine.code_root / "worker_code.py").write_text(slow + CODE)
 
     one = machine.start("steady")
-    eventually(machine.driver.held)
+    eventually(lambda: [each.worker for each in machine.driver.unclaimed()] == ["w1@here"])
 
-    assert machine.driver.unclaimed(0) == []
-    (held,) = machine.driver.held()
+    (held,) = machine.driver.unclaimed()
     assert held[:3] == ("0001", 1, "w1@here")
     assert held.importing_s is not None
     gate.touch()

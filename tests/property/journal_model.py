@@ -20,11 +20,12 @@ from mqtune.journal.base import (
     Claim,
     Entry,
     Grant,
-    Held,
+    Guard,
     LastAttempt,
     OnLoss,
     Order,
     Segment,
+    Unclaimed,
 )
 
 __all__ = ["DRIVER_FENCED", "JOURNAL_GONE", "Driver", "Model", "Run", "Taken"]
@@ -75,7 +76,7 @@ class Run:
     saved: str = ""
     held_until: float = 0.0
     #: The epoch of the driver that ended it because it was lost.
-    voided_by: int = 0
+    lost_by: int = 0
 
     @property
     def is_running(self) -> bool:
@@ -217,37 +218,37 @@ class Model:
         self.events.append(event)
         return True
 
-    def reap(self, driver: Driver, trial: TrialId, attempt: int, event: bytes) -> Any:
-        if refusal := self._refusal(driver):
-            return refusal
-        run = self.current(trial, attempt)
-        if run is None:
-            return False
-        if run.is_over:
-            return run.ended_by_driver == driver.epoch and run.ended_by_intent is None
-        if not run.is_running or run.lease_until > self.now:
-            return False
-        run.is_over, run.intent, run.ended_by_driver = True, None, driver.epoch
-        self.events.append(event)
-        return True
-
-    def reconcile(self, driver: Driver, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Any:
+    def look(self, driver: Driver, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Any:
         if refusal := self._refusal(driver):
             return refusal
         runs = [self.current(*each) for each in attempts]
         return [run is not None and not run.is_over for run in runs]
 
-    def void(self, driver: Driver, trial: TrialId, attempt: int, timestamp: float, event: bytes, read: str) -> Any:
+    def lose(
+        self,
+        driver: Driver,
+        trial: TrialId,
+        attempt: int,
+        guard: Guard,
+        event: bytes,
+        timestamp: float = 0.0,
+        read: str = "",
+    ) -> Any:
         if refusal := self._refusal(driver):
             return refusal
         run = self.runs.get(trial)
-        if run is not None and (run.number > attempt or (run.number == attempt and not run.is_over)):
-            return False
-        if run is not None and (run.number, run.voided_by) == (attempt, driver.epoch):
+        is_it = run is not None and run.number == attempt
+        if run is not None and is_it and run.lost_by == driver.epoch:
             return True
-        self.runs[trial] = Run(attempt, Assignment({}), 0.0, is_over=True, voided_by=driver.epoch)
-        self.timestamps[trial] = timestamp
-        self.closed.pop(trial, None)
+        if guard == "gone":
+            if run is not None and (run.number > attempt or (is_it and not run.is_over)):
+                return False
+            self.runs[trial] = run = Run(attempt, Assignment({}), 0.0)
+            self.timestamps[trial] = timestamp
+            self.closed.pop(trial, None)
+        elif run is None or not is_it or not run.is_running or (guard == "expired" and run.lease_until > self.now):
+            return False
+        run.is_over, run.intent, run.lost_by = True, None, driver.epoch
         self.events.append(event)
         return True
 
@@ -256,13 +257,6 @@ class Model:
         self.runs.pop(trial, None)
         self.timestamps.pop(trial, None)
         self.closed.pop(trial, None)
-
-    def forfeit_leases(self, driver: Driver) -> Any:
-        if refusal := self._refusal(driver):
-            return refusal
-        for run in self.runs.values():
-            run.lease_until = self.now
-        return None
 
     def order(self, driver: Driver, orders: Sequence[Order]) -> Any:
         if refusal := self._refusal(driver):
@@ -329,9 +323,9 @@ class Model:
     def unclaimed(self, driver: Driver, older_than_s: float) -> Any:
         before = self.now - older_than_s
         return {
-            trial
+            (trial, run.number, run.held_until > self.now)
             for trial, run in self.runs.items()
-            if run.is_waiting and run.staged_at <= before and run.held_until <= self.now
+            if run.is_waiting and run.staged_at <= before
         }
 
     # What anybody writes.
@@ -346,7 +340,7 @@ class Model:
 
     # What a worker writes.
 
-    def hold(self, driver: Driver, held: Sequence[Held], hold_s: float) -> Any:
+    def hold(self, driver: Driver, held: Sequence[Unclaimed], hold_s: float) -> Any:
         for trial, attempt, _, _ in held:
             run = self.current(trial, attempt)
             if run is not None and run.is_waiting:

@@ -26,13 +26,14 @@ from mqtune.journal.base import (
     Assignment,
     Claim,
     Entry,
-    Held,
+    Guard,
     Journal,
     LastAttempt,
+    Look,
     OnLoss,
     Order,
-    Reconciled,
     Segment,
+    Unclaimed,
 )
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import RedisJournal
@@ -402,21 +403,16 @@ class JournalMachine(RuleBasedStateMachine):
         event = self.model.closed.get(trial, b"closed") if again else self.event("closed")
         self.by(journal, "close_trial", trial, self.attempt(trial, off), event, driver=who)
 
-    @rule(driver=driver, trial=trial, off=off)
-    def reap(self, driver: str, trial: TrialId, off: int) -> None:
-        journal, who = self.seat(driver)
-        self.by(journal, "reap", trial, self.attempt(trial, off), self.event("lost"), driver=who)
-
     @rule(driver=driver, trials=st.lists(st.tuples(trial, off), max_size=3, unique_by=lambda t: t[0]))
-    def reconcile(self, driver: str, trials: list[tuple[TrialId, int]]) -> None:
+    def look(self, driver: str, trials: list[tuple[TrialId, int]]) -> None:
         journal, who = self.seat(driver)
         attempts = [(trial, self.attempt(trial, off)) for trial, off in trials]
-        self.by(journal, "reconcile", attempts, TICK_S, driver=who)
+        self.by(journal, "look", attempts, TICK_S, driver=who)
 
-    @rule(driver=driver, trial=trial, off=off)
-    def void(self, driver: str, trial: TrialId, off: int) -> None:
+    @rule(driver=driver, trial=trial, off=off, guard=st.sampled_from(["expired", "any", "gone"]))
+    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard) -> None:
         journal, who = self.seat(driver)
-        self.by(journal, "void", trial, self.attempt(trial, off), 7.5, self.event("void"), "", driver=who)
+        self.by(journal, "lose", trial, self.attempt(trial, off), guard, self.event("lost"), 7.5, "", driver=who)
 
     @precondition(lambda self: self.model.runs and any(s[1].epoch == self.model.epoch for s in self.seats.values()))
     @rule(trial=trial)
@@ -428,13 +424,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.world.forget(trial)
         self.model.forget(trial)
         journal, who = self.seat("holder")
-        self.make((journal, who, "reconcile", ([(trial, number)], TICK_S)))
-        self.make((journal, who, "void", (trial, number, 3.5, self.event("lost key"), "")))
-
-    @rule(driver=driver)
-    def forfeit_leases(self, driver: str) -> None:
-        journal, who = self.seat(driver)
-        self.by(journal, "forfeit_leases", driver=who)
+        self.make((journal, who, "look", ([(trial, number)], TICK_S)))
+        self.make((journal, who, "lose", (trial, number, "gone", self.event("lost key"), 3.5)))
 
     @rule(
         driver=driver,
@@ -493,7 +484,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(worker=worker, trial=trial, off=off, ticks=ticks)
     def hold(self, worker: str, trial: TrialId, off: int, ticks: int) -> None:
-        held = [Held(trial, self.attempt(trial, off), worker)]
+        held = [Unclaimed(trial, self.attempt(trial, off), worker)]
         self.by(self.workers[worker], "hold", held, ticks * TICK_S)
 
     @rule(worker=worker, which=st.lists(st.tuples(trial, whose), max_size=3), ticks=ticks)
@@ -674,6 +665,8 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
     elif name == "unlock":
         journal.on_loss = args[1]
         args = args[:1]
+    elif name == "unclaimed":
+        args, keywords = (), {"older_than_s": args[0]}
     elif name == "restore":
         entries, attempts, events, *rest = args
         args = (lambda: entries, attempts, events)
@@ -686,9 +679,11 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
         return JOURNAL_GONE
     except NameTaken as error:
         return Taken(error.holder, error.left_s)
-    if isinstance(answer, Reconciled):
+    if isinstance(answer, Look):
         return answer.under_way
-    return set(answer) if name in {"expired", "unclaimed"} else answer
+    if name == "unclaimed":
+        return {(each.trial, each.attempt, bool(each.worker)) for each in answer}
+    return set(answer) if name == "expired" else answer
 
 
 def _order(id_: str) -> tuple[int, ...]:

@@ -54,8 +54,8 @@ from mqtune.driver.publishing import GATHER_S
 from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Limits
 from mqtune.driver.slots import Addition
-from mqtune.driver.timers import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
-from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
+from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_HELD_S, LOOK_AT_LEASES_S, REFRESH_S, STALL_S, UNCLAIMED_S
+from mqtune.journal.base import FENCED, Claim, Entry, Grant, Segment, Unclaimed
 from mqtune.journal.copy import JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.memory import MemoryJournal, MemoryServer
@@ -137,8 +137,8 @@ class DriversJournal(MemoryJournal):
     def intend(self, *args: Any) -> Any:
         return self._mortal(lambda: MemoryJournal.intend(self, *args))
 
-    def reap(self, *args: Any) -> bool:
-        return self._mortal(lambda: MemoryJournal.reap(self, *args))
+    def lose(self, *args: Any) -> bool:
+        return self._mortal(lambda: MemoryJournal.lose(self, *args))
 
 
 @dataclass
@@ -216,6 +216,10 @@ class Fleet:
 
     # The worker's side.
 
+    def unclaimed(self) -> list[TrialId]:
+        """Return the trials whose attempts no worker has."""
+        return [each.trial for each in self.journal.unclaimed() if not each.worker]
+
     def act(self) -> None:
         """Do the next thing that a worker in lockstep with its driver would do."""
         self.listen()
@@ -223,9 +227,9 @@ class Fleet:
         if told:
             self.end(told[0])
         elif self.journal.expired():
-            self.clock.now += REAP_S
-        elif len(self.running) < self.slots and self.journal.unclaimed(0):
-            trial = min(self.journal.unclaimed(0))
+            self.clock.now += LOOK_AT_LEASES_S
+        elif len(self.running) < self.slots and (unclaimed := self.unclaimed()):
+            trial = min(unclaimed)
             waiting = [item for item in self.queue if item[0] == trial]
             if waiting and waiting[-1][1] == self.attempt_of(trial):
                 self.claim(waiting[-1])
@@ -1177,7 +1181,7 @@ def test_an_attempt_that_a_worker_holds_is_not_published_again_until_that_runs_o
     world.fleet.published.clear()
     for _ in range(3):
         # As with each heartbeat of a worker whose slot imports for a while.
-        world.fleet.journal.hold([Held(*taken, "w", 1.0)], 2 * UNCLAIMED_S)
+        world.fleet.journal.hold([Unclaimed(*taken, "w", 1.0)], 2 * UNCLAIMED_S)
         clock.now += UNCLAIMED_S
         driver.step(0)
     assert world.fleet.published == []
@@ -1192,12 +1196,12 @@ def test_while_workers_import_it_is_told_that_they_do_and_for_how_long(world: Wo
     driver = world.driver()
     driver.step(0)
     one, two = world.fleet.queue[:2]
-    world.fleet.journal.hold([Held(*one, "w1", 12.0)], 100)
+    world.fleet.journal.hold([Unclaimed(*one, "w1", 12.0)], 100)
     clock.now += LOOK_AT_HELD_S
     driver.step(0)
     assert driver.waiting_for == "importing your code (13 s)"
 
-    world.fleet.journal.hold([Held(*two, "w2", 20.0)], 100)
+    world.fleet.journal.hold([Unclaimed(*two, "w2", 20.0)], 100)
     clock.now += LOOK_AT_HELD_S
     driver.step(0)
     assert driver.waiting_for == "importing your code on 2 workers (21 s)"
@@ -1210,7 +1214,7 @@ def test_while_workers_import_it_is_told_that_they_do_and_for_how_long(world: Wo
 def test_what_a_worker_holds_without_importing_is_no_reason_to_tell(world: World, clock: Clock) -> None:
     driver = world.driver()
     driver.step(0)
-    world.fleet.journal.hold([Held(*world.fleet.queue[0], "w1")], 100)
+    world.fleet.journal.hold([Unclaimed(*world.fleet.queue[0], "w1")], 100)
 
     clock.now += LOOK_AT_HELD_S
     driver.step(0)
@@ -1226,7 +1230,7 @@ def test_a_lost_worker_is_noticed_and_its_trial_goes_on_elsewhere(world: World, 
     (run,) = world.fleet.running.values()
     world.fleet.journal.renew([run.claim], 0.0)
 
-    clock.now += REAP_GRACE_S
+    clock.now += LEASE_GRACE_S
     driver.step(0)
 
     trial = driver.experiment.trials[TrialId("0001")]
@@ -1241,19 +1245,19 @@ def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_ar
     driver = world.driver()
     driver.step(0)
     world.fleet.act()
-    clock.now += REAP_GRACE_S
+    clock.now += LEASE_GRACE_S
     driver.step(0)
     (run,) = world.fleet.running.values()
     trial = driver.experiment.trials[TrialId("0001")]
 
     world.fleet.journal.renew([run.claim], 0.0)
     driver._journal.outages += 1
-    clock.now += REAP_S
+    clock.now += LOOK_AT_LEASES_S
     driver.step(0)
     assert [attempt.end for attempt in trial.attempts] == [None]
 
     world.fleet.journal.renew([run.claim], 100.0)
-    clock.now += REAP_GRACE_S + REAP_S
+    clock.now += LEASE_GRACE_S + LOOK_AT_LEASES_S
     driver.step(0)
     assert [attempt.end for attempt in trial.attempts] == [None]
 
@@ -1265,7 +1269,7 @@ def test_no_lease_is_reaped_that_ran_out_while_redis_was_full_and_took_no_renewa
     driver.step(0)
     world.fleet.act()
     for _ in range(2):
-        clock.now += STALL_S - REAP_S
+        clock.now += STALL_S - LOOK_AT_LEASES_S
         driver.step(0)
     (run,) = world.fleet.running.values()
     journal = driver._journal
@@ -1277,7 +1281,7 @@ def test_no_lease_is_reaped_that_ran_out_while_redis_was_full_and_took_no_renewa
 
     monkeypatch.setattr(journal, "lock", lock_when_there_is_room)
     world.fleet.journal.renew([run.claim], 0.0)
-    clock.now += REAP_S
+    clock.now += LOOK_AT_LEASES_S
     driver.step(0)
 
     assert [attempt.end for attempt in driver.experiment.trials[TrialId("0001")].attempts] == [None]

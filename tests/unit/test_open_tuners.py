@@ -531,7 +531,7 @@ def test_attempts_whose_worker_ended_with_the_driver_are_lost_behind_all_that_th
     bench.report(ONE, 3.0, 2.0, checkpoint=saved)
 
     bench.begin()
-    bench.driver.forfeit_leases(error_type=UNDRIVEN)
+    bench.driver.lose_all(error_type=UNDRIVEN)
 
     assert [bench.driver.next_report(0).sequence for _ in range(2)] == [1, 2]
     assert bench.driver.next_report(0) is None

@@ -10,8 +10,8 @@ import pytest
 from bench import NAME, Bench
 
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
-from mqtune.driver.timers import REAP_GRACE_S, REAP_S, RECONCILE_S, STALL_S, UNCLAIMED_S
-from mqtune.journal.base import Reconciled
+from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
+from mqtune.journal.base import Look
 from mqtune.journal.memory import TrialState
 
 #: A worker's, so that leases run out here.
@@ -23,14 +23,14 @@ def bench(tmp_path: Path) -> Bench:
     """One running trial, whose lease is new, when the driver has looked at leases for a while."""
     bench = Bench(tmp_path, max_trials=1).step().start()
     bench.worker.renew(list(bench.claims.values()), LEASE_S)
-    return wait(bench, REAP_GRACE_S)
+    return wait(bench, LEASE_GRACE_S)
 
 
 def wait(bench: Bench, seconds: float) -> Bench:
     """Let time pass, and have the driver look as often as it does."""
     until = bench.clock.now + seconds
     while bench.clock.now < until:
-        bench.clock.now += REAP_S
+        bench.clock.now += LOOK_AT_LEASES_S
         bench.step()
     return bench
 
@@ -40,7 +40,7 @@ def ends(bench: Bench) -> list[AttemptEnd | None]:
 
 
 def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Bench) -> None:
-    wait(bench, LEASE_S - REAP_GRACE_S + 2 * REAP_S)
+    wait(bench, LEASE_S - LEASE_GRACE_S + 2 * LOOK_AT_LEASES_S)
 
     assert ends(bench)[0] is AttemptEnd.LOST
 
@@ -49,10 +49,10 @@ def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(b
     """Neither the driver nor anybody else has seen an error: the server, or the machine, did nothing for a while."""
     bench.clock.now += 2 * LEASE_S
     bench.step()
-    wait(bench, REAP_GRACE_S / 2)
+    wait(bench, LEASE_GRACE_S / 2)
     bench.worker.renew(list(bench.claims.values()), LEASE_S)
 
-    wait(bench, REAP_GRACE_S)
+    wait(bench, LEASE_GRACE_S)
 
     assert ends(bench) == [None]
 
@@ -62,7 +62,7 @@ def test_after_a_freeze_a_lease_that_nobody_renews_is_reaped_after_the_grace(ben
     bench.step()
     assert ends(bench) == [None]
 
-    wait(bench, REAP_GRACE_S + REAP_S)
+    wait(bench, LEASE_GRACE_S + LOOK_AT_LEASES_S)
 
     assert ends(bench)[0] is AttemptEnd.LOST
 
@@ -78,20 +78,20 @@ def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench) ->
         return found  # type: ignore[return-value]
 
     journal.expired = slow_to_answer  # type: ignore[assignment, method-assign]
-    bench.clock.now += REAP_S
+    bench.clock.now += LOOK_AT_LEASES_S
     bench.step()
     assert ends(bench) == [None]
 
     journal.expired = expired  # type: ignore[method-assign]
     bench.worker.renew(list(bench.claims.values()), LEASE_S)
-    wait(bench, REAP_GRACE_S)
+    wait(bench, LEASE_GRACE_S)
     assert ends(bench) == [None]
 
 
 def test_a_driver_that_is_a_little_late_does_not_put_off_what_is_lost(bench: Bench) -> None:
     bench.clock.now += STALL_S
     bench.step()
-    wait(bench, REAP_S)
+    wait(bench, LOOK_AT_LEASES_S)
 
     assert ends(bench)[0] is AttemptEnd.LOST
 
@@ -106,7 +106,7 @@ def state(bench: Bench) -> TrialState:
 def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs_again(bench: Bench) -> None:
     del bench.server.experiments[NAME].trials[bench.trial().id]
 
-    wait(bench, 2 * RECONCILE_S + REAP_S)
+    wait(bench, 2 * LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
 
     first, second = bench.trial().attempts
     assert (first.end, first.error_type) == (AttemptEnd.LOST, FORGOTTEN)
@@ -121,16 +121,16 @@ def test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while(
     """While the driver asks it decides nothing: no report is to wait for a check of thousands."""
     bench = Bench(tmp_path, max_trials=1_000, slots=1_000).step()
     checked: list[int] = []
-    reconcile = bench.driver._journal.reconcile
+    look = bench.driver._journal.look
 
-    def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+    def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
         checked.append(len(attempts))
-        return reconcile(attempts, lease_s)
+        return look(attempts, lease_s)
 
-    monkeypatch.setattr(bench.driver._journal, "reconcile", counted)
+    monkeypatch.setattr(bench.driver._journal, "look", counted)
     assert len(bench.experiment.trials) >= 1_000
 
-    wait(bench, 2 * RECONCILE_S - REAP_S)
+    wait(bench, 2 * LOOK_AT_ATTEMPTS_S - LOOK_AT_LEASES_S)
 
     assert sum(checked) == len(bench.experiment.trials)
     assert max(checked) <= 300
@@ -140,7 +140,7 @@ def test_one_that_waits_and_whose_key_is_gone_is_staged_again(tmp_path: Path) ->
     bench = Bench(tmp_path, max_trials=1).step()
     del bench.server.experiments[NAME].trials[bench.trial().id]
 
-    wait(bench, 2 * RECONCILE_S + REAP_S)
+    wait(bench, 2 * LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
 
     assert ends(bench) == [AttemptEnd.LOST, None]
     assert bench.backend.published[-1] == ("0001", 2)
@@ -148,12 +148,12 @@ def test_one_that_waits_and_whose_key_is_gone_is_staged_again(tmp_path: Path) ->
 
 def test_an_attempt_whose_lease_is_gone_is_lost_unless_its_worker_renews_it(bench: Bench) -> None:
     state(bench).lease_until = math.inf
-    wait(bench, RECONCILE_S + REAP_S)
+    wait(bench, LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
     bench.worker.renew(list(bench.claims.values()), LEASE_S)
     assert ends(bench) == [None]
 
     state(bench).lease_until = math.inf
-    wait(bench, RECONCILE_S + LEASE_S + 2 * REAP_S)
+    wait(bench, LOOK_AT_ATTEMPTS_S + LEASE_S + 2 * LOOK_AT_LEASES_S)
 
     assert ends(bench)[0] is AttemptEnd.LOST
 
@@ -165,7 +165,7 @@ def test_an_end_that_the_driver_has_not_read_yet_is_no_loss(bench: Bench) -> Non
     journal.read = lambda *_, **__: []  # type: ignore[method-assign]
     bench.report("0001", 0.5)
     bench.end()
-    wait(bench, 4 * RECONCILE_S)
+    wait(bench, 4 * LOOK_AT_ATTEMPTS_S)
     assert ends(bench) == [None]
 
     journal.read = read  # type: ignore[method-assign]
@@ -180,7 +180,7 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
     trials[TrialId("more")] = TrialState(1, b"", state="staged")
     bench.worker.renew(list(bench.claims.values()), LEASE_S)
 
-    wait(bench, UNCLAIMED_S + REAP_S)
+    wait(bench, UNCLAIMED_S + LOOK_AT_LEASES_S)
 
     assert ends(bench) == [None]
 

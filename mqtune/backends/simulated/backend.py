@@ -12,7 +12,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, Intent, TrialId
-from mqtune.journal.base import Assignment, Entry, Intended, Order, Reconciled
+from mqtune.journal.base import Assignment, Entry, Guard, Intended, Look, Order, Unclaimed
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
@@ -254,20 +254,18 @@ class SimulatedJournal(MemoryJournal):
     def expired(self) -> list[TrialId]:
         return self._fleet.expired()
 
-    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        is_reaped = super().reap(trial, attempt, event)
-        if is_reaped:
-            self._fleet.reaped(trial)
-        return is_reaped
-
-    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
         """Return that all attempts are under way: a simulation loses nothing."""
-        return Reconciled("", [True] * len(attempts))
+        return Look("", [True] * len(attempts))
 
-    def forfeit_leases(self) -> None:
-        super().forfeit_leases()
-        self._fleet.lose_all()
+    def lose(
+        self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
+    ) -> bool:
+        is_lost = super().lose(trial, attempt, guard, event, timestamp, read)
+        if is_lost:
+            self._fleet.lose(trial, attempt)
+        return is_lost
 
-    def unclaimed(self, older_than_s: float) -> list[TrialId]:
+    def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         """Return nothing: no published attempt is ever lost."""
         return []

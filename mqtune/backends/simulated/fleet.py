@@ -370,15 +370,12 @@ class SimulatedFleet:
         """Return the trials whose lease has expired, as their worker is dead."""
         return [trial for trial, at in self._lost.items() if at <= self.clock.now]
 
-    def reaped(self, trial: TrialId) -> None:
-        """Forget an attempt that the driver ended as lost."""
-        self._lost.pop(trial, None)
-
-    def lose_all(self) -> None:
-        """Let the leases of all running attempts expire now."""
-        for run in list(self._runs.values()):
+    def lose(self, trial: TrialId, attempt: int) -> None:
+        """Forget an attempt that the driver has ended as lost."""
+        run = self._running(trial, attempt)
+        if run is not None:
             self._release(run)
-            self._lost[run.trial] = self.clock.now
+        self._lost.pop(trial, None)
 
     def _running(self, trial: TrialId, attempt: int) -> Run | None:
         run = self._runs.get(trial)

@@ -65,7 +65,7 @@ class IntentContract(InWorld):
         assert [entry.data for entry in entries(driver)] == [staged(), decided(intent=intent), ended(ONE, 1, end)]
         claim = Claim(ONE, 1, "t")
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
-        assert driver.unclaimed(0) == []
+        assert driver.unclaimed() == []
 
     def test_a_decision_about_an_attempt_that_has_ended_is_journaled_all_the_same(
         self, driver: Journal, worker: Journal, held: Claim
@@ -94,8 +94,8 @@ class IntentContract(InWorld):
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
 
         assert kinds(driver) == ["DecisionTaken"]
-        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 0.0, ended(), "")
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(ONE, 1, "gone", ended())
         claim = Claim(ONE, 1, "t")
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
 
@@ -121,7 +121,7 @@ class IntentContract(InWorld):
         self, driver: Journal, worker: Journal
     ) -> None:
         self.start(driver, worker, lease_s=0.0)
-        eventually(lambda: driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)))
+        eventually(lambda: driver.lose(ONE, 1, "expired", ended(ONE, 1, AttemptEnd.LOST)))
 
         answers = [driver.intend(ONE, 1, Intent.STOP, decided(), ended()) for _ in range(2)]
 
@@ -186,7 +186,7 @@ class IntentContract(InWorld):
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended(ONE, 1, AttemptEnd.PAUSED))
         self.start(driver, worker, TWO, lease_s=0.0)
-        eventually(lambda: driver.reap(TWO, 1, ended(TWO, 1, AttemptEnd.LOST)))
+        eventually(lambda: driver.lose(TWO, 1, "expired", ended(TWO, 1, AttemptEnd.LOST)))
 
         assert driver.close_trial(ONE, 1, trial_closed()) is True
         assert driver.close_trial(TWO, 1, trial_closed(TWO)) is True

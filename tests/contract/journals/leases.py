@@ -32,11 +32,11 @@ from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal, LastAttempt, Order
+from mqtune.journal.base import FENCED, Claim, Grant, Journal, LastAttempt, Order, Unclaimed
 
 
 class LeaseContract(InWorld):
-    """A lease is renewed, runs out, is forfeited or given up; each end is journaled once."""
+    """A lease is renewed, runs out, or ends with its attempt; each end is journaled once."""
 
     # How attempts fare.
 
@@ -81,13 +81,13 @@ class LeaseContract(InWorld):
         for trial in (ONE, TWO):
             world.forget(trial, "trial")
 
-        found = driver.reconcile([(ONE, 1), (TWO, 1), (THREE, 1), (THREE, 2)], LONG_S)
+        found = driver.look([(ONE, 1), (TWO, 1), (THREE, 1), (THREE, 2)], LONG_S)
 
         assert found == (entries(driver)[-1].id, [False, False, True, False])
         for _ in range(2):
-            assert driver.void(ONE, 1, 7.5, ended(ONE, 1, AttemptEnd.LOST), found.newest) is True
-            assert driver.void(TWO, 1, 0.0, ended(TWO, 1, AttemptEnd.LOST), found.newest) is True
-        assert driver.void(THREE, 1, 0.0, ended(THREE), found.newest) is False
+            assert driver.lose(ONE, 1, "gone", ended(ONE, 1, AttemptEnd.LOST), timestamp=7.5, read=found.newest) is True
+            assert driver.lose(TWO, 1, "gone", ended(TWO, 1, AttemptEnd.LOST), read=found.newest) is True
+        assert driver.lose(THREE, 1, "gone", ended(THREE), read=found.newest) is False
         assert [entry.data for entry in entries(driver)[-2:]] == [
             ended(ONE, 1, AttemptEnd.LOST),
             ended(TWO, 1, AttemptEnd.LOST),
@@ -101,15 +101,17 @@ class LeaseContract(InWorld):
         driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
         again = Claim(ONE, 2, "token-2")
         assert worker.claim(again, "w", LONG_S, started(again)) == Grant(ASSIGNMENT, 7.5)
-        assert driver.void(ONE, 1, 7.5, ended(), found.newest) is False, "an attempt was staged since"
+        assert driver.lose(ONE, 1, "gone", ended(), timestamp=7.5, read=found.newest) is False, (
+            "an attempt was staged since"
+        )
 
     def test_an_attempt_that_has_ended_and_whose_end_is_gone_is_ended_again(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         worker.end(held, ended())
 
-        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.void(ONE, 1, 1.0, ended(ONE, 1, AttemptEnd.LOST), "") is True
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(ONE, 1, "gone", ended(ONE, 1, AttemptEnd.LOST), timestamp=1.0) is True
 
     def test_a_lease_that_was_deleted_is_put_back_and_runs_out_unless_it_is_renewed(
         self, driver: Journal, worker: Journal, world: World
@@ -119,32 +121,34 @@ class LeaseContract(InWorld):
         for trial in (ONE, TWO):
             world.forget(trial, "lease")
 
-        assert driver.reconcile([(ONE, 1), (TWO, 1)], SHORT_S).under_way == [True, True]
+        assert driver.look([(ONE, 1), (TWO, 1)], SHORT_S).under_way == [True, True]
         worker.renew([renewed], LONG_S)
         world.let_pass(SHORT_S)
 
         assert driver.expired() == [ONE]
-        assert driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)) is True
+        assert driver.lose(ONE, 1, "expired", ended(ONE, 1, AttemptEnd.LOST)) is True
 
     def test_an_attempt_that_waits_and_is_not_listed_is_listed_again(self, driver: Journal, world: World) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         world.forget(ONE, "staged")
-        assert driver.unclaimed(-LONG_S) == []
+        assert driver.unclaimed(older_than_s=-LONG_S) == []
 
-        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [True]
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [True]
 
-        assert driver.unclaimed(-LONG_S) == [ONE]
+        assert driver.unclaimed(older_than_s=-LONG_S) == [Unclaimed(ONE, 1)]
 
-    def test_a_driver_that_was_replaced_reconciles_nothing(self, driver: Journal, held: Claim, world: World) -> None:
+    def test_a_driver_that_was_replaced_looks_at_nothing_and_ends_nothing(
+        self, driver: Journal, held: Claim, world: World
+    ) -> None:
         world.forget(ONE, "trial")
         later = world.journal()
         driver.unlock("driver-1")
         later.lock("driver-2", "process 2 on head", LONG_S)
 
         with pytest.raises(DriverFenced):
-            driver.reconcile([(ONE, 1)], LONG_S)
+            driver.look([(ONE, 1)], LONG_S)
         with pytest.raises(DriverFenced):
-            driver.void(ONE, 1, 0.0, ended(), "")
+            driver.lose(ONE, 1, "gone", ended())
 
     # Leases.
 
@@ -158,14 +162,16 @@ class LeaseContract(InWorld):
 
         assert driver.expired() == [ONE]
 
-    def test_a_lease_that_ran_out_can_be_renewed_until_it_is_reaped(self, driver: Journal, worker: Journal) -> None:
+    def test_a_lease_that_ran_out_can_be_renewed_until_it_is_ended_as_lost(
+        self, driver: Journal, worker: Journal
+    ) -> None:
         claim = self.start(driver, worker, lease_s=0.0)
         eventually(driver.expired)
 
         assert worker.renew([claim], LONG_S) == [""]
 
         assert driver.expired() == []
-        assert driver.reap(ONE, 1, ended()) is False
+        assert driver.lose(ONE, 1, "expired", ended()) is False
         assert kinds(driver) == ["TrialStaged", "AttemptStarted"]
 
     def test_renewing_answers_for_each_attempt_in_its_place(self, driver: Journal, worker: Journal) -> None:
@@ -187,7 +193,7 @@ class LeaseContract(InWorld):
 
         def void() -> None:
             world.forget(ONE, "trial")
-            driver.void(ONE, 1, 0.0, ended(ONE, 1, AttemptEnd.LOST), "")
+            driver.lose(ONE, 1, "gone", ended(ONE, 1, AttemptEnd.LOST))
 
         def restore() -> None:
             before = entries(driver)
@@ -197,7 +203,7 @@ class LeaseContract(InWorld):
         changes: dict[str, tuple[Callable[[], object], list[str]]] = {
             "stop": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), ["stop", ""]),
             "order": (lambda: driver.order([Order.go(ONE, 1, 7)]), ["go:7", ""]),
-            "reap": (lambda: eventually(lambda: driver.reap(ONE, 1, ended())), [FENCED, ""]),
+            "reap": (lambda: eventually(lambda: driver.lose(ONE, 1, "expired", ended())), [FENCED, ""]),
             "void": (void, [FENCED, ""]),
             "end": (lambda: worker.end(one, ended()), [FENCED, ""]),
             "restore": (restore, [FENCED, FENCED]),
@@ -229,14 +235,14 @@ class LeaseContract(InWorld):
 
         assert [journal.renew(claims, LONG_S) for journal in workers] == [["", "pause"], ["", "pause"]]
 
-    def test_reaping_ends_an_attempt_and_fences_its_worker(self, driver: Journal, worker: Journal) -> None:
+    def test_losing_ends_an_attempt_and_fences_its_worker(self, driver: Journal, worker: Journal) -> None:
         claim = self.start(driver, worker, lease_s=0.0)
         worker.report([segment(claim, 1)])
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
         eventually(driver.expired)
         lost = ended(ONE, 1, AttemptEnd.LOST)
 
-        assert driver.reap(ONE, 1, lost) is True
+        assert driver.lose(ONE, 1, "expired", lost) is True
 
         assert entries(driver)[-1].data == lost
         before = entries(driver)
@@ -247,68 +253,65 @@ class LeaseContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
         assert entries(driver) == before
 
-    def test_reaping_twice_journals_once_and_answers_alike(self, driver: Journal, worker: Journal) -> None:
+    def test_losing_twice_journals_once_and_answers_alike(self, driver: Journal, worker: Journal) -> None:
         self.start(driver, worker, lease_s=0.0)
         eventually(driver.expired)
-        driver.reap(ONE, 1, ended())
+        driver.lose(ONE, 1, "expired", ended())
         before = entries(driver)
 
-        assert driver.reap(ONE, 1, ended()) is True
+        assert driver.lose(ONE, 1, "expired", ended()) is True
 
         assert entries(driver) == before
 
-    def test_an_attempt_that_ended_in_another_way_was_not_reaped(self, driver: Journal) -> None:
+    def test_an_attempt_that_ended_in_another_way_was_not_ended_as_lost(self, driver: Journal) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
 
-        assert driver.reap(ONE, 1, ended()) is False
+        assert driver.lose(ONE, 1, "expired", ended()) is False
 
-    def test_forfeited_leases_have_all_run_out(self, driver: Journal, worker: Journal) -> None:
+    def test_a_driver_that_knows_that_no_worker_is_left_ends_what_runs_before_its_lease_runs_out(
+        self, driver: Journal, worker: Journal
+    ) -> None:
         one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
-        worker.end(self.start(driver, worker, THREE), ended(THREE))
-        driver.stage(TrialId("0004"), 1, ASSIGNMENT, staged(TrialId("0004")))
+        worker.end(two, ended(TWO))
+        driver.stage(THREE, 1, ASSIGNMENT, staged(THREE))
+        lost = ended(ONE, 1, AttemptEnd.LOST)
 
-        driver.forfeit_leases()
-        driver.forfeit_leases()
+        for _ in range(2):
+            assert driver.lose(ONE, 1, "any", lost) is True
+        for trial, attempt in ((ONE, 2), (TWO, 1), (THREE, 1), (TrialId("0009"), 1)):
+            assert driver.lose(trial, attempt, "any", ended(trial)) is False
 
-        assert sorted(driver.expired()) == [ONE, TWO]
-        assert driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)) is True
-        # Somebody was left after all, and is not forgotten.
-        assert worker.renew([one, two], LONG_S) == [FENCED, ""]
+        assert [entry.data for entry in entries(driver)].count(lost) == 1
+        assert worker.renew([one], LONG_S) == [FENCED]
         assert driver.expired() == []
 
-    def test_there_may_be_no_leases_to_forfeit(self, driver: Journal) -> None:
-        driver.forfeit_leases()
-
-        assert driver.expired() == []
-        assert entries(driver) == []
-
-    def test_only_an_attempt_whose_lease_ran_out_can_be_reaped(self, driver: Journal, worker: Journal) -> None:
+    def test_only_an_attempt_whose_lease_ran_out_can_be_ended_as_lost(self, driver: Journal, worker: Journal) -> None:
         self.start(driver, worker, ONE)
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         over = self.start(driver, worker, THREE, lease_s=0.0)
         worker.end(over, ended(THREE))
         before = entries(driver)
 
-        assert driver.reap(ONE, 1, ended()) is False
-        assert driver.reap(ONE, 2, ended()) is False
-        assert driver.reap(TWO, 1, ended()) is False
-        assert driver.reap(THREE, 1, ended()) is False
-        assert driver.reap(TrialId("0009"), 1, ended()) is False
+        assert driver.lose(ONE, 1, "expired", ended()) is False
+        assert driver.lose(ONE, 2, "expired", ended()) is False
+        assert driver.lose(TWO, 1, "expired", ended()) is False
+        assert driver.lose(THREE, 1, "expired", ended()) is False
+        assert driver.lose(TrialId("0009"), 1, "expired", ended()) is False
 
         assert entries(driver) == before
 
     @pytest.mark.parametrize("attempt", [1, 3])
-    def test_no_other_attempt_can_be_reaped_for_the_one_whose_lease_ran_out(
+    def test_no_other_attempt_can_be_ended_as_lost_for_the_one_whose_lease_ran_out(
         self, driver: Journal, worker: Journal, attempt: int
     ) -> None:
         self.start(driver, worker, attempt=2, lease_s=0.0)
         eventually(driver.expired)
 
-        assert driver.reap(ONE, attempt, ended(ONE, attempt)) is False
+        assert driver.lose(ONE, attempt, "expired", ended(ONE, attempt)) is False
         assert driver.expired() == [ONE]
 
-    def test_a_renewal_and_a_reap_at_once_leave_the_attempt_either_held_or_ended(
+    def test_a_renewal_and_a_loss_at_once_leave_the_attempt_either_held_or_ended(
         self, driver: Journal, world: World
     ) -> None:
         for number in range(1, 21):
@@ -316,14 +319,14 @@ class LeaseContract(InWorld):
             claim, worker = self.start(driver, driver, trial, lease_s=0.0), world.journal()
             eventually(driver.expired)
 
-            renewed, reaped = all_at_once(
+            renewed, ended_as_lost = all_at_once(
                 [
                     partial(worker.renew, [claim], LONG_S),
-                    partial(driver.reap, trial, 1, ended(trial, 1, AttemptEnd.LOST)),
+                    partial(driver.lose, trial, 1, "expired", ended(trial, 1, AttemptEnd.LOST)),
                 ]
             )
 
-            assert (renewed, reaped) in (([""], False), ([FENCED], True))
+            assert (renewed, ended_as_lost) in (([""], False), ([FENCED], True))
 
     def test_attempts_are_unclaimed_from_staging_to_the_claim(
         self, driver: Journal, worker: Journal, world: World
@@ -332,56 +335,55 @@ class LeaseContract(InWorld):
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         world.let_pass(SHORT_S)
 
-        assert sorted(driver.unclaimed(SHORT_S)) == [ONE, TWO]
-        assert driver.unclaimed(LONG_S) == []
+        assert driver.unclaimed(older_than_s=SHORT_S) == [Unclaimed(ONE, 1), Unclaimed(TWO, 1)]
+        assert driver.unclaimed(count=1) == [Unclaimed(ONE, 1)]
+        assert driver.unclaimed(older_than_s=LONG_S) == []
 
         claim = Claim(ONE, 1, "t")
         worker.claim(claim, "w", LONG_S, started(claim))
-        assert driver.unclaimed(SHORT_S) == [TWO]
+        assert driver.unclaimed(older_than_s=SHORT_S) == [Unclaimed(TWO, 1)]
 
-    def test_what_a_worker_holds_is_not_unclaimed_until_that_runs_out(
+    def test_an_unclaimed_attempt_says_who_holds_it_until_that_runs_out(
         self, driver: Journal, worker: Journal, world: World
     ) -> None:
         for trial in (ONE, TWO, THREE):
             driver.stage(trial, 1, ASSIGNMENT, staged(trial))
 
-        worker.hold([Held(ONE, 1, "w1"), Held(TWO, 1, "w2", 2.0)], LONG_S)
-        worker.hold([Held(THREE, 1, "w3")], SHORT_S)
+        worker.hold([Unclaimed(ONE, 1, "w1"), Unclaimed(TWO, 1, "w2", 2.0)], LONG_S)
+        worker.hold([Unclaimed(THREE, 1, "w3")], SHORT_S)
         world.let_pass(SHORT_S)
 
-        assert driver.unclaimed(0) == [THREE]
-        one, two = driver.held()
-        assert one == Held(ONE, 1, "w1")
+        one, two, three = driver.unclaimed()
+        assert (one, three) == (Unclaimed(ONE, 1, "w1"), Unclaimed(THREE, 1))
         assert two[:3] == (TWO, 1, "w2")
         assert two.importing_s is not None
         assert two.importing_s >= 2.0
 
     def test_what_is_held_can_be_claimed_by_anybody_and_is_held_no_more(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
-        worker.hold([Held(ONE, 1, "w1")], LONG_S)
+        worker.hold([Unclaimed(ONE, 1, "w1")], LONG_S)
         claim = Claim(ONE, 1, "t")
 
         assert worker.claim(claim, "w2", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
 
-        assert driver.held() == []
+        assert driver.unclaimed() == []
 
     @pytest.mark.parametrize("attempt", [1, 3])
     def test_only_the_attempt_that_is_staged_can_be_held(self, driver: Journal, worker: Journal, attempt: int) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
-        worker.hold([Held(ONE, 1, "w1")], LONG_S)
+        worker.hold([Unclaimed(ONE, 1, "w1")], LONG_S)
         driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
 
-        worker.hold([Held(ONE, attempt, "w1"), Held(TWO, 1, "w1")], LONG_S)
+        worker.hold([Unclaimed(ONE, attempt, "w1"), Unclaimed(TWO, 1, "w1")], LONG_S)
 
-        assert driver.held() == []
-        assert driver.unclaimed(0) == [ONE]
+        assert driver.unclaimed() == [Unclaimed(ONE, 2)]
         claim = Claim(TWO, 1, "t")
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "unknown"
 
     def test_holding_nothing_changes_nothing(self, worker: Journal) -> None:
         worker.hold([], LONG_S)
 
-        assert worker.held() == []
+        assert worker.unclaimed() == []
 
     @pytest.mark.parametrize("was_claimed", [True, False])
     def test_a_new_attempt_is_unclaimed_from_its_own_staging(
@@ -398,11 +400,11 @@ class LeaseContract(InWorld):
         def is_new_when_staged() -> bool:
             attempt = next(attempts)
             driver.stage(ONE, attempt, ASSIGNMENT, staged(ONE, attempt))
-            return driver.unclaimed(SHORT_S) == []
+            return driver.unclaimed(older_than_s=SHORT_S) == []
 
         # On a busy machine more time may pass between the two steps than makes it old again.
         eventually(is_new_when_staged)
-        assert driver.unclaimed(0) == [ONE]
+        assert [each.trial for each in driver.unclaimed()] == [ONE]
 
     # Ending.
 

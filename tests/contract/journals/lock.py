@@ -44,8 +44,7 @@ class LockContract(InWorld):
         "record": lambda journal: journal.record(closed()),
         "stage": lambda journal: journal.stage(THREE, 1, Assignment({}), staged(THREE)),
         "intend": lambda journal: journal.intend(ONE, 1, Intent.STOP, decided(), ended()),
-        "reap": lambda journal: journal.reap(ONE, 1, ended()),
-        "forfeit": lambda journal: journal.forfeit_leases(),
+        "lose": lambda journal: journal.lose(ONE, 1, "any", ended()),
         "close trial": lambda journal: journal.close_trial(ONE, 1, trial_closed()),
         "order": lambda journal: journal.order([Order.go(ONE, 1, 1)]),
         "order nothing": lambda journal: journal.order([]),
@@ -167,7 +166,7 @@ class LockContract(InWorld):
         assert other.definition() is None
         assert entries(other) == []
         assert other.claim(claim, "w", LONG_S, started(claim)) == "unknown"
-        assert other.unclaimed(0) == []
+        assert other.unclaimed() == []
 
     def test_of_eight_drivers_that_come_at_once_one_gets_the_lock(self, world: World) -> None:
         journals = [world.journal() for _ in range(8)]
@@ -212,7 +211,7 @@ class LockContract(InWorld):
         driver.erase([ONE, TWO])
 
         assert (entries(driver), driver.definition(), driver.checkpoints()) == ([], None, set())
-        assert (driver.expired(), driver.unclaimed(0.0)) == ([], [])
+        assert (driver.expired(), driver.unclaimed()) == ([], [])
         with pytest.raises(NameTaken):
             world.journal().lock("another", "", LONG_S)
         driver.lock("driver-1", "", LONG_S)

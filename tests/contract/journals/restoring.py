@@ -67,8 +67,8 @@ class RestoreContract(InWorld):
             lambda: driver.order([Order.save(ONE, 1, 1)]),
             lambda: driver.order([]),
             lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
-            lambda: driver.reap(ONE, 1, ended()),
-            driver.forfeit_leases,
+            lambda: driver.lose(ONE, 1, "expired", ended()),
+            lambda: driver.look([(ONE, 1)], LONG_S),
         ):
             with pytest.raises(JournalGone):
                 write()
@@ -138,7 +138,7 @@ class RestoreContract(InWorld):
         assert worker.end(runs, ended()) is False
         assert worker.claim(waits, "w", LONG_S, started(waits)) == "ended"
         assert driver.expired() == []
-        assert driver.unclaimed(0) == []
+        assert driver.unclaimed() == []
         assert driver.stage(ONE, 1, ASSIGNMENT, staged()) is False
         assert driver.close_trial(TWO, 1, trial_closed(TWO)) is True
         assert entries(driver)[:-1] == found

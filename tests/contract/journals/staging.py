@@ -74,9 +74,9 @@ class StagingContract(InWorld):
         assert worker.renew([held], LONG_S) == [FENCED]
         assert worker.end(held, ended()) is False
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "superseded"
-        assert driver.reap(ONE, 1, ended()) is False
+        assert driver.lose(ONE, 1, "expired", ended()) is False
         assert entries(driver) == before
-        assert driver.unclaimed(0) == [ONE]
+        assert [each.trial for each in driver.unclaimed()] == [ONE]
 
     def test_the_lease_of_a_superseded_attempt_does_not_run_out_for_the_next_one(
         self, driver: Journal, worker: Journal
