@@ -440,7 +440,6 @@ class Orders:
         self._due: dict[tuple[TrialId, str], Order] = {}
         #: With more than that, the orders of ended attempts are forgotten.
         self._most = _FEW
-        self._given_after = restorer.journal.outages
 
     def go_on(self, report: Report) -> None:
         """Have the trial of a report, which waits in lockstep, go on with the next orders that are given."""
@@ -459,17 +458,18 @@ class Orders:
         self._due[order.trial, order.kind] = order
 
     def give(self) -> None:
-        """Give the orders that are due; after an outage, all of attempts that run."""
-        journal = self._restorer.journal
-        # An outage from here on needs another turn.
-        outages = journal.outages
-        was_away = outages != self._given_after
-        if was_away or len(self._orders) > self._most:
+        """Give the orders that are due."""
+        if len(self._orders) > self._most:
             self._forget()
-        if due := self._orders if was_away else self._due:
-            self._restorer.surely(lambda: journal.order(list(due.values())))
+        if due := list(self._due.values()):
+            self._restorer.surely(lambda: self._restorer.journal.order(due))
         self._due = {}
-        self._given_after = outages
+
+    def give_again(self) -> None:
+        """Give the orders of all attempts that run."""
+        self._forget()
+        self._due = dict(self._orders)
+        self.give()
 
     def _forget(self) -> None:
         """Forget the orders of attempts that have ended."""

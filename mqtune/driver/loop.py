@@ -100,7 +100,8 @@ class Driver:
         self._owner = owner
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
-        self._reader = JournalReader(journal, copy, clock)
+        #: The part of the journal that was read, to be read again.
+        self.written = self._reader = JournalReader(journal, copy, clock)
         self._past = Past({}, is_open=False)
         self._is_replaying = True
         self._draining = self._is_closed = self._hands_out = False
@@ -223,8 +224,7 @@ class Driver:
             UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only take
                 in what comes, until all attempts have ended.
         """
-        round_, self._round, self._in_hand = self._round or self._go_round(block_s), None, None
-        self._hands_out = False
+        round_, self._round, self._in_hand, self._hands_out = self._round or self._go_round(block_s), None, None, False
         next(round_, None)
 
     def next_report(self, block_s: float) -> Report | None:
@@ -298,14 +298,22 @@ class Driver:
         entries: list[Entry] = self._interrupts.wait(
             lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
         )
-        if self._restorer.look():
+        if self._restorer.was_away and self._recover():
             # The entries that were read are no longer those that follow.
-            self._repair()
             return []
         if entries:
             reader.keep(entries)
             self._restorer.read_back(entries)
         return entries
+
+    def _recover(self) -> bool:
+        """After an outage put the journal back, give all orders again, and look anew; return whether entries were put back."""
+        is_put_back = self._restorer.look()
+        if is_put_back:
+            self._repair()
+        self._orders.give_again()
+        self._timers.look_anew()
+        return is_put_back
 
     def _look_on(self, block_s: float) -> None:
         """Take in what comes without telling anybody, and without coming further: the next driver decides on all of it."""
@@ -565,15 +573,12 @@ class Driver:
         # What the config leaves out is sampled, the same for the same trial.
         added = self._requests.action_for(self._request("add", "", arguments, id_=new), brought)
         assert isinstance(added, Addition)  # noqa: S101 - that is what "add" asks for
-        return self.stage(self._slots.staging(replace(added, request="")))
+        stage = self._slots.staging(replace(added, request=""))
+        self.carry_out(stage)
+        return self.experiment.trials[stage.trial]
 
     def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
         return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
-
-    def stage(self, stage: Stage) -> Trial:
-        """Stage an attempt, and return its trial; as ``carry_out``."""
-        self.carry_out(stage)
-        return self.experiment.trials[stage.trial]
 
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's; its checkpoint is kept until then."""
@@ -624,8 +629,7 @@ class Driver:
 
     def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
         """Delete all checkpoints of a trial that nothing may still go on from, and return them."""
-        unnamed = self._checkpoints.unnamed(trial)
-        if unnamed:
+        if unnamed := self._checkpoints.unnamed(trial):
             self.carry_out(Drop(unnamed))
         return unnamed
 
@@ -651,8 +655,7 @@ class Driver:
 
     def _end_if_over(self) -> None:
         """Stop everything once a rule ends the experiment, or a failure or a request does."""
-        ending = self._requests.ending
-        if ending is not None:
+        if (ending := self._requests.ending) is not None:
             # Each time: what it let run on may have been paused since, and a later request may want all to stop now.
             self.stop_all(ending.reason, by="user", spare_running=not ending.now)
         if self._draining:
@@ -680,11 +683,6 @@ class Driver:
     def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
         """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""
         return self._journal.checkpoint(checkpoint)
-
-    @property
-    def written(self) -> JournalReader:
-        """The part of the journal that was read, to be read again."""
-        return self._reader
 
     def look_at_fleet(self) -> BackendSession:
         """Return the backend, which has just looked at its slots, unless this driver is closed."""

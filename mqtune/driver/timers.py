@@ -85,7 +85,6 @@ class DriverTimers:
         self._backend = backend
         self._experiment = experiment
         self._clock = clock
-        self._outages = self._journal.outages
         #: Before then workers that come and go are not looked at again.
         self._fleet_from = 0.0
         now = clock.monotonic()
@@ -169,11 +168,16 @@ class DriverTimers:
             self._keep_lock()
         now = self._clock.monotonic()
         # The look itself may have waited for a server that was away, or frozen.
-        if self._journal.outages != self._outages or now - self._looked_at > STALL_S:
-            self._outages = self._journal.outages
+        if now - self._looked_at > STALL_S:
             self._lose_from = now + LEASE_GRACE_S
         self._looked_at = now
-        return self._losses(expired, "expired") if now >= self._lose_from else ()
+        return () if self._restorer.was_away or now < self._lose_from else self._losses(expired, "expired")
+
+    def look_anew(self) -> None:
+        """After an outage leave workers time to renew their leases, and begin to look at all attempts."""
+        now = self._clock.monotonic()
+        self._lose_from = now + LEASE_GRACE_S
+        self._check_from = now
 
     def _losses(self, trials: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
         for id_ in trials:

@@ -284,7 +284,8 @@ class Restorer:
     def lock(self, owner: str, hold_s: float) -> None:
         """Keep the driver's lock, and restore what was lost: a server may be set back, by hand, without having been away."""
         self.surely(lambda: self.journal.lock(owner, "", hold_s))
-        self._look()
+        if not self._has_last():
+            self.put_back()
 
     def wrote(self, events: Iterable[bytes]) -> None:
         """Remember encoded events that the driver has written, and relies on from now on.
@@ -311,6 +312,11 @@ class Restorer:
         """Have the reader read to the journal's end, as for an experiment that has ended."""
         self._reader.finish(self.read_back)
 
+    @property
+    def was_away(self) -> bool:
+        """Whether the server was away since the last look, and may have lost something."""
+        return self.journal.outages != self._looked_after
+
     def look(self) -> bool:
         """Restore what was lost, if the server was away since the last look; return whether something was.
 
@@ -320,13 +326,11 @@ class Restorer:
             JournalGone: it can't be restored.
             DriverFenced: a later driver has begun.
         """
-        return self.journal.outages != self._looked_after and self._look()
-
-    def _look(self) -> bool:
+        if not self.was_away:
+            return False
         # An outage from here on needs another look.
         outages = self.journal.outages
-        was_away = outages != self._looked_after
-        is_lost = not self._has_last() or (was_away and not self._has_all_written())
+        is_lost = not self._has_last() or not self._has_all_written()
         if is_lost:
             self.put_back()
         self._looked_after = outages

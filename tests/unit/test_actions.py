@@ -35,7 +35,7 @@ def test_a_trial_that_ended_can_not_be_staged_and_trying_it_leaves_no_trace(benc
     events, published = len(bench.events()), list(bench.backend.published)
 
     with pytest.raises(InvalidTransition, match="trial 0001 is COMPLETED and can't become STAGED"):
-        bench.driver.stage(Stage(trial=ONE, config={"lr": 1.0}, by="user"))
+        bench.driver.carry_out(Stage(trial=ONE, config={"lr": 1.0}, by="user"))
 
     assert (len(bench.events()), bench.backend.published) == (events, published)
 
@@ -59,7 +59,7 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
     with pytest.raises(
         ConfigurationError, match=r"trial 0003 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
     ):
-        bench.driver.stage(Stage(trial=THREE, config={"lr": 0.1, "text": "x" * 2 * 2**20}, by="user"))
+        bench.driver.carry_out(Stage(trial=THREE, config={"lr": 0.1, "text": "x" * 2 * 2**20}, by="user"))
 
     assert (len(bench.events()), list(bench.experiment.trials)) == (events, [ONE, TWO])
 
