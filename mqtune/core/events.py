@@ -15,9 +15,8 @@ import hashlib
 import logging
 import reprlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple, Self, cast, get_args
 
 from mqtune.core.codec import (
@@ -30,10 +29,9 @@ from mqtune.core.codec import (
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.shapes import fields_of, known_fields, outline_of
+from mqtune.core.fields import FIELDS, ActionName, Field, StatusName, known_fields, made_fields, plain_fields
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
-    Action,
     AttemptEnd,
     Config,
     Intent,
@@ -41,7 +39,6 @@ from mqtune.core.trial import (
     Report,
     Restart,
     TrialId,
-    TrialStatus,
     are_report_fields,
 )
 
@@ -90,27 +87,14 @@ class _Body:
         Raises:
             TypeError: a value is not what its field holds, or can't be encoded.
         """
-        body = _plain_fields(type(self), self)
+        body = plain_fields(type(self), self)
         known_fields(type(self), body)
         return encode_value([VERSION, self.KIND, body])
 
     @classmethod
     def from_body(cls, body: Body) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
-        return cls(**_converted(cls, known_fields(cls, body)))
-
-
-#: The name of an action or a status, which stays a text, and must be one that the fold knows. Attempts, unlike trials, may also
-#: be requeued.
-ActionName = str
-StatusName = str
-_ACTIONS: Final = frozenset({*(action.value for action in Action), *(each.value for each in Intent if each.hands_back)})
-
-
-def _action(value: str) -> str:
-    if value not in _ACTIONS:
-        raise ValueError(f"action={reprlib.repr(value)}")
-    return value
+        return cls(**made_fields(cls, body))
 
 
 def _cursor(value: Any) -> Cursor | None:
@@ -122,62 +106,8 @@ def _cursor(value: Any) -> Cursor | None:
     return Cursor(entry, reports)
 
 
-def _restart(value: Body) -> Restart | None:
-    values = known_fields(Restart, value)
-    return Restart(**{**values, "source": values.get("source") or None}) if value else None
-
-
-#: What makes a field's value of what was decoded, by the field's annotation.
-_CONVERTED: Final[dict[str, Callable[[Any], Any]]] = {
-    "ActionName": _action,
-    "AttemptEnd": AttemptEnd,
-    "Cursor": _cursor,
-    "Cursor | None": _cursor,
-    "Intent": Intent,
-    "Restart | None": _restart,
-    "StatusName": lambda value: TrialStatus(value).value,
-}
-
-
-def _converted(kind: type, values: Body) -> Body:
-    """Return a message's fields, each of its type."""
-    for name, convert in _conversions_of(kind):
-        if name in values:
-            values[name] = convert(values[name])
-    return values
-
-
-@cache
-def _conversions_of(kind: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    annotations = fields_of(kind).items()
-    return tuple((name, _CONVERTED[annotation]) for name, annotation in annotations if annotation in _CONVERTED)
-
-
-def _plain_restart(value: Restart | None) -> Body:
-    return {} if value is None else {**_plain_fields(Restart, value), "source": value.source or ""}
-
-
-#: What makes a plain value of a field's, by the field's annotation.
-_PLAIN_VALUES: Final[dict[str, Callable[[Any], Any]]] = {
-    "AttemptEnd": lambda end: end.value,
-    "Intent": lambda intent: intent.value,
-    "Restart | None": _plain_restart,
-}
-
-
-@cache
-def _rich_fields(kind: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    annotations = fields_of(kind).items()
-    return tuple((name, _PLAIN_VALUES[annotation]) for name, annotation in annotations if annotation in _PLAIN_VALUES)
-
-
-def _plain_fields(kind: type, message: object) -> Body:
-    """Return a message's fields as plain values."""
-    names, _, _, values, _ = outline_of(kind)
-    body = dict(zip(names, values(message), strict=True))
-    for name, plain in _rich_fields(kind):
-        body[name] = plain(body[name])
-    return body
+FIELDS["Cursor"] = Field((list, tuple), _cursor)
+FIELDS["Cursor | None"] = Field((list, tuple, type(None)), _cursor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
-from mqtune.core.state import ATTEMPTS, RESTARTS, TRIALS
+from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
@@ -84,7 +84,7 @@ _VALUES: Final = (
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open")
 #: What a state has, in which version of its form: another one can't be read.
-STATE_FORM: Final = (1, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names, *RESTARTS.names)
+STATE_FORM: Final = (2, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
 #: each once, and this is for a server that has lost the ids of its requests.
 ANSWERED_COUNT: Final = 1_000

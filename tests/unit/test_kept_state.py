@@ -22,8 +22,8 @@ from mqtune import Results, Simulated, Tuner, uniform
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.events import decode_event, events_in_order
 from mqtune.core.experiment import STATE_FORM, Experiment
-from mqtune.core.state import ATTEMPTS, RESTARTS, TRIALS
-from mqtune.core.trial import Attempt, Report, Restart, Trial, TrialId
+from mqtune.core.state import ATTEMPTS, TRIALS
+from mqtune.core.trial import Attempt, Report, Trial, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results import kept_state
@@ -95,7 +95,7 @@ def test_every_field_is_in_a_state() -> None:
     converted = {"trials", "counts", "requests", "code_changes", "labels", "best", "_environments"}
 
     assert experiment.keys() - defined - converted <= set(STATE_FORM)
-    for kind, plain in ((Trial, TRIALS), (Attempt, ATTEMPTS), (Restart, RESTARTS)):
+    for kind, plain in ((Trial, TRIALS), (Attempt, ATTEMPTS)):
         assert [field.name for field in fields(kind)] == plain.names
 
 
