@@ -223,8 +223,7 @@ class Worker:
         for run in runs:
             busy[busy_as(run.journal.experiment)] += 1
             claims[run.journal].append(run.claim)
-        again = [each for journal, some in claims.items() if (each := journal.again(some)) is not None]
-        self.fleet.keep(replace(self.info, busy=dict(busy)), LEASE_S, again)
+        self.fleet.keep(replace(self.info, busy=dict(busy)), LEASE_S)
         for journal, some in claims.items():
             journal.renew(some, LEASE_S)
         self.beat_at, self.is_beating = time.time(), False

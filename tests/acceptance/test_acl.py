@@ -41,7 +41,7 @@ from mqtune.core.keys import (
 )
 from mqtune.core.trial import CheckpointId, Intent, TrialId, TrialStatus
 from mqtune.journal.acl import ROLES, account, password_hash, rules_of
-from mqtune.journal.base import Assignment, Claim
+from mqtune.journal.base import Assignment, Claim, Order
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
@@ -438,7 +438,9 @@ def test_the_scripts_of_drivers_are_refused_to_a_worker_also_by_their_hash(team:
             "record": lambda: worker.record(event),
             "stage": lambda: worker.stage(trial, 2, Assignment({}), event),
             "intend": lambda: worker.intend(trial, 1, Intent.STOP, event, event),
-            "reap": lambda: worker.lose(trial, 1, "expired", event),
+            "look": lambda: worker.look([(trial, 1)], 60),
+            "lose": lambda: worker.lose(trial, 1, "any", event),
+            "order": lambda: worker.order([Order.save(trial, 1, 1)]),
             "close": lambda: worker.close_trial(trial, 1, event),
             "drop": lambda: worker.drop_checkpoints([], event),
         }

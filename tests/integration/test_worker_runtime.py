@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from mqtune.journal.again import Again
 from waiting import eventually
 
 from mqtune.core.codec import encode_value
@@ -118,13 +117,13 @@ def test_a_worker_that_leaves_in_the_middle_of_a_heartbeat_is_gone_from_the_flee
     is_beating = threading.Event()
     keep = runtime._fleet.keep
 
-    def keep_slowly(info: WorkerInfo, hold_s: float, along: Sequence[Again] = ()) -> bool:
+    def keep_slowly(info: WorkerInfo, hold_s: float) -> bool:
         if threading.current_thread() is runtime._heart:
             is_beating.set()
             runtime.closing.wait(10)
             # Longer than it takes to leave.
             time.sleep(0.2)
-        return keep(info, hold_s, along)
+        return keep(info, hold_s)
 
     monkeypatch.setattr(runtime._fleet, "keep", keep_slowly)
     assert is_beating.wait(10)
