@@ -87,7 +87,7 @@ class Access:
 
     def _is_own_page(self, request: Request) -> bool:
         origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
-        is_own = not origin or urlsplit(origin).netloc == host or _name_of(origin) in self._names
+        is_own = not origin or _place_of(origin) == host or _name_of(origin) in self._names
         return is_own and request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
@@ -96,6 +96,13 @@ def _name_of(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+def _place_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None
 
 
 def _equal(given: str, wanted: str) -> bool:
