@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
 from mqtune.core.events import (
@@ -41,7 +41,7 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import XREVRANGE, RedisJournal, experiments_on, read_entries, retrying
+from mqtune.journal.redis import XREVRANGE, RedisJournal, experiments_on, naming, number, read_entries, retrying
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
@@ -294,7 +294,7 @@ class ExperimentHandle:
         newest = XREVRANGE, self._keys.journal, "+", "-", "COUNT", _LAST_COUNT
         last = ask(lambda: read_entries(redis, *newest))
         is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
-        waits = ask(lambda: redis.hget(self._keys.meta, "waits")) if is_driven else None
+        waits = self._meta("waits") if is_driven else None
         metric = created.definition.get("metric", "")
         return ExperimentState(
             name=self.name,
@@ -522,8 +522,12 @@ class ExperimentHandle:
 
     def _driver_until(self) -> float | None:
         """Return the server's time at which the driver's lock expires, or expired; None when there was no driver."""
-        until_ms = self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, "driver_until"))
-        return None if until_ms is None else int(until_ms) / 1000
+        until_ms = self._meta("driver_until")
+        return None if until_ms is None else number(until_ms) / 1000
+
+    def _meta(self, field: str) -> bytes | None:
+        with naming(self._keys.meta):
+            return cast("bytes | None", self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, field)))
 
     def _age_s(self, entry: str) -> float:
         return max(0.0, self._broker.clock.time() - int(entry.partition("-")[0]) / 1000)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -71,6 +72,8 @@ class Cursor(NamedTuple):
 
 
 START: Final = Cursor("0-0")
+#: The id of an entry: two numbers of 64 bits.
+_ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 #: How many fields every report of a segment has: the time and the metrics.
 _PLAIN: Final = 2
 
@@ -101,7 +104,7 @@ def _cursor(value: Any) -> Cursor | None:
     if value is None:
         return None
     entry, reports = value
-    if type(entry) is not str or type(reports) is not int:
+    if type(entry) is not str or type(reports) is not int or not _ENTRY.fullmatch(entry):
         raise TypeError(f"cursor={reprlib.repr(value)}")
     return Cursor(entry, reports)
 

@@ -26,7 +26,15 @@ from redis.exceptions import (
 )
 
 from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalBlocked, JournalGone, NameTaken
+from mqtune.core.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    DriverFenced,
+    JournalBlocked,
+    JournalGone,
+    MessageVersionError,
+    NameTaken,
+)
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
@@ -87,6 +95,10 @@ _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|U
 _FULL: Final = "used memory > 'maxmemory'"
 #: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal comes by itself.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
+#: What a server says to who uses a key that is of another type.
+_WRONG_TYPE: Final = "WRONGTYPE"
+#: A number of a server's has fewer digits.
+_DIGITS: Final = 20
 #: The action of a request that adds a trial: it waits while the server is full, as reports do.
 _ADD: Final = "add"
 #: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
@@ -181,9 +193,10 @@ def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
         return None
 
 
-def _number(value: bytes | None) -> int:
+def number(value: bytes | None) -> int:
     """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
-    return int(value) if value is not None and value.isdigit() else 0
+    # Python makes no number of thousands of digits.
+    return int(value) if value is not None and value.isdigit() and len(value) < _DIGITS else 0
 
 
 #: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
@@ -215,10 +228,32 @@ def _entries(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
     return [new(kind, (id_.decode(), fields[1])) for id_, fields in found]
 
 
-def read_entries(client: Any, *command: object) -> list[Entry]:
-    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds."""
-    with _uncollected():
-        return _entries(client.execute_command(*command))
+@contextlib.contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Have an error of the server's, that a key is of another type, name that key.
+
+    Raises:
+        MessageVersionError: it is.
+    """
+    try:
+        yield
+    except ResponseError as error:
+        if _WRONG_TYPE not in str(error):
+            raise
+        raise MessageVersionError(
+            f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli DEL), and run "
+            "the script again, or mqtune delete the experiment"
+        ) from None
+
+
+def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
+    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds.
+
+    Raises:
+        MessageVersionError: the key is no journal's.
+    """
+    with naming(key), _uncollected():
+        return _entries(client.execute_command(command, key, *more))
 
 
 class RedisJournal(Journal):
@@ -336,8 +371,9 @@ class RedisJournal(Journal):
 
     def kept_on_loss(self) -> OnLoss:
         """Return what the last driver has said that workers do without one."""
-        policy, grace_ms = self._retrying(lambda: self._client.hmget(self._keys.meta, "on_loss", "loss_ms"))
-        return OnLoss() if policy is None else OnLoss(policy.decode(), _number(grace_ms) / 1000)
+        with naming(self._keys.meta):
+            policy, grace_ms = self._retrying(lambda: self._client.hmget(self._keys.meta, "on_loss", "loss_ms"))
+        return OnLoss() if policy is None else OnLoss(policy.decode(), number(grace_ms) / 1000)
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
@@ -394,7 +430,7 @@ class RedisJournal(Journal):
             try:
                 return list(self._client.zrangebyscore(key, "-inf", ms, **limit))
             except ResponseError as error:
-                if "WRONGTYPE" not in str(error):
+                if _WRONG_TYPE not in str(error):
                     raise
                 # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``look``.
                 logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
@@ -431,12 +467,12 @@ class RedisJournal(Journal):
         fields = ("attempt", "held_until", "held_by", "importing_since")
         found = []
         for trial, (attempt, until_ms, worker, since_ms) in zip(trials, self._hashes(trials, *fields), strict=True):
-            if _number(until_ms) <= now_ms:
-                found.append(Unclaimed(trial, _number(attempt)))
+            if number(until_ms) <= now_ms:
+                found.append(Unclaimed(trial, number(attempt)))
                 continue
-            importing_s = max(0.0, (now_ms - _number(since_ms)) / 1000) if since_ms else None
+            importing_s = max(0.0, (now_ms - number(since_ms)) / 1000) if since_ms else None
             held_by = (worker or b"?").decode(errors="replace")
-            found.append(Unclaimed(trial, _number(attempt), held_by, importing_s))
+            found.append(Unclaimed(trial, number(attempt), held_by, importing_s))
         return found
 
     def _hashes(self, trials: Sequence[TrialId], *fields: str) -> list[list[bytes | None]]:

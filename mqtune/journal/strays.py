@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 
 import redis
 
+from mqtune.core.errors import MessageVersionError
 from mqtune.core.keys import ALL_EXPERIMENTS, EXPERIMENTS, ExperimentKeys, experiment_of, is_name
-from mqtune.journal.redis import experiments_on, retrying
+from mqtune.journal.redis import experiments_on, naming, number, retrying
 from mqtune.journal.script import script
 
 #: How many keys the server looks at in a call.
@@ -68,10 +69,18 @@ class Strays:
         return sorted(name for name in names if self._is_emptied(ExperimentKeys(name), now_ms))
 
     def _is_emptied(self, keys: ExperimentKeys, now_ms: int) -> bool:
-        definition, until_ms = self._retrying(lambda: self._client.hmget(keys.meta, "definition", "driver_until"))
-        if definition is not None or until_ms is None or not until_ms.isdigit() or int(until_ms) > now_ms:
+        try:
+            with naming(keys.meta):
+                definition, until_ms = self._retrying(
+                    lambda: self._client.hmget(keys.meta, "definition", "driver_until")
+                )
+            if definition is not None or not 0 < number(until_ms) <= now_ms:
+                return False
+            with naming(keys.journal):
+                return not self._retrying(lambda: self._client.xrange(keys.journal, count=1))
+        except MessageVersionError:
+            # Something else has written to it; it is listed with that.
             return False
-        return not self._retrying(lambda: self._client.xrange(keys.journal, count=1))
 
     def size(self, keys: Sequence[str]) -> int:
         """Return how many bytes of memory keys take.

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, MessageVersionError
 from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
 from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.machine import mqtune_home
@@ -109,12 +109,21 @@ def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentC
 
 
 def empty_experiment(created: ExperimentCreated) -> Experiment:
-    """Return the experiment that the rest of a journal is folded into."""
-    settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
-    later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
-    settings |= {name: created.definition.get(name, default) for name, default in later.items()}
-    constraints = created.definition.get("searcher", {}).get(OUTCOME_CONSTRAINTS, ())
-    experiment = Experiment(created.name, **settings, outcome_constraints=constraints)
+    """Return the experiment that the rest of a journal is folded into.
+
+    Raises:
+        MessageVersionError: its definition is none.
+    """
+    try:
+        settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
+        later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
+        settings |= {name: created.definition.get(name, default) for name, default in later.items()}
+        constraints = created.definition.get("searcher", {}).get(OUTCOME_CONSTRAINTS, ())
+        experiment = Experiment(created.name, **settings, outcome_constraints=constraints)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise MessageVersionError(
+            f"experiment {created.name!r} has a definition that can't be read: {type(error).__name__}: {error}"
+        ) from None
     experiment.apply(created)
     return experiment
 

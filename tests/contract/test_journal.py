@@ -168,6 +168,17 @@ class TestRedisJournal(JournalContract):
         assert driver.lose(ONE, 1, "gone", ended(), timestamp=1.0) is True
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
+    @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0", "9" * 5_000])
+    def test_nonsense_in_what_a_staged_trial_says_of_who_holds_it_ends_no_look(
+        self, redis_client: Any, driver: Journal, nonsense: str
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
+        fields = dict.fromkeys(("held_until", "held_by", "importing_since", "attempt"), nonsense)
+        redis_client.hset(ExperimentKeys("x").trial(ONE), mapping=fields)
+
+        assert driver.unclaimed(-1.0) == [ONE]
+        assert driver.held() == []
+
     @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0"])
     def test_nonsense_in_the_hash_of_a_trial_keeps_no_driver_and_no_other_trial_from_going_on(
         self, redis_client: Any, driver: Journal, worker: Journal, held: Claim, nonsense: str

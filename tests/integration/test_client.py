@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from mqtune.core.events import (
     START,
     AttemptStarted,
     Cursor,
+    DriverStarted,
     ExperimentCreated,
     ExperimentEnded,
     RequestAnswered,
@@ -47,6 +48,7 @@ from mqtune.journal.follow import Follower, follow
 from mqtune.journal.redis import RedisJournal
 
 NAME = "steered"
+DEFINITION = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": {"scheduler": "fifo"}}
 
 
 class AnsweringDriver:
@@ -55,9 +57,8 @@ class AnsweringDriver:
     def __init__(self, client: redis.Redis, name: str = NAME) -> None:
         self.journal = RedisJournal(client, name, patience_s=5)
         self.journal.lock("owner", "a test", 60)
-        definition = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": {"scheduler": "fifo"}}
-        created = ExperimentCreated(name=name, definition=definition, at=1.0).encode()
-        self.journal.record(created, definition=encode_value(definition))
+        created = ExperimentCreated(name=name, definition=dict(DEFINITION), at=1.0).encode()
+        self.journal.record(created, definition=encode_value(DEFINITION))
         for number in (1, 2):
             staged = TrialStaged(trial=TrialId(f"{number:04d}"), attempt=1, config={}, at=2.0, cursor=START)
             self.journal.record(staged.encode())
@@ -410,6 +411,104 @@ def test_an_entry_that_is_not_an_event_is_named_and_hides_no_other_experiment(
         list(follow(redis_server.url, "odd"))
     with contextlib.closing(Follower(redis_server.url, "odd", from_start=False)) as follower:
         assert follower.newest() == (entry, b"1")
+
+
+def _other_journal(client: Any, keys: ExperimentKeys) -> str:
+    client.set(keys.journal, "none")
+    return f"the key {keys.journal} is of another type than mqtune's"
+
+
+def _other_meta(client: Any, keys: ExperimentKeys) -> str:
+    _created(client, keys, DEFINITION)
+    client.set(keys.meta, "none")
+    return f"the key {keys.meta} is of another type than mqtune's"
+
+
+def _no_definition(client: Any, keys: ExperimentKeys) -> str:
+    _created(client, keys, {})
+    return "experiment 'odd' has a definition that can't be read: KeyError: 'metric'"
+
+
+def _odd_definition(client: Any, keys: ExperimentKeys) -> str:
+    _created(client, keys, {**DEFINITION, "searcher": 1.5})
+    return "experiment 'odd' has a definition that can't be read: AttributeError: "
+
+
+def _odd_metric(client: Any, keys: ExperimentKeys) -> str:
+    _created(client, keys, {**DEFINITION, "metric": {"a": 1}})
+    return "experiment 'odd' has a definition that can't be read: TypeError: "
+
+
+def _odd_place(client: Any, keys: ExperimentKeys) -> str:
+    _created(client, keys, DEFINITION)
+    started = DriverStarted(driver="d", version="1", at=2.0, cursor=Cursor("later")).encode()
+    entry = client.xadd(keys.journal, {"e": started}).decode()
+    return f"entry {entry} of the journal holds a broken 'driven' event: cursor=['later', 0]"
+
+
+def _created(client: Any, keys: ExperimentKeys, definition: dict[str, object]) -> None:
+    client.xadd(keys.journal, {"e": ExperimentCreated(name="odd", definition=definition, at=1.0).encode()})
+
+
+@pytest.mark.parametrize(
+    "spoil", [_other_journal, _other_meta, _no_definition, _odd_definition, _odd_metric, _odd_place]
+)
+def test_an_experiment_with_something_that_is_none_of_mqtunes_is_named_and_hides_no_other(
+    redis_server: EmbeddedServer,
+    redis_client: Any,
+    driver: AnsweringDriver,
+    spoil: Callable[[Any, ExperimentKeys], str],
+) -> None:
+    started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w@h", host="h", devices=[], at=2.0)
+    driver.journal.record(started.encode())
+    redis_client.zadd(EXPERIMENTS, {"odd": 1})
+    named = spoil(redis_client, ExperimentKeys("odd"))
+
+    listed = CliRunner().invoke(group, ["list", "--broker", redis_server.url])
+    top = CliRunner().invoke(group, ["top", "--broker", redis_server.url])
+    shown = CliRunner().invoke(group, ["show", "odd", "--broker", redis_server.url])
+    page = {each["name"]: each for each in Places([], redis_server.url, broker_alone=True).listed().rows}
+
+    rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith((NAME, "odd"))}
+    assert f"can't be read: {named}" in rows["odd"]
+    assert "running" in rows[NAME]
+    assert top.exit_code == 0, top.output
+    assert f"odd can't be read: {named}" in top.stderr
+    assert [NAME in line for line in top.stdout.splitlines()[2:]] == [True]
+    assert isinstance(shown.exception, MessageVersionError)
+    assert named in str(page["odd"]["error"])
+    assert page[NAME]["trials"] == 2
+
+
+@pytest.mark.parametrize("key", [ExperimentKeys(NAME).meta, ExperimentKeys(NAME).journal])
+def test_an_experiment_of_which_a_key_is_of_another_type_can_be_deleted_once_that_key_is_gone(
+    redis_server: EmbeddedServer, redis_client: Any, driver: AnsweringDriver, key: str
+) -> None:
+    driver.end()
+    redis_client.delete(key)
+    redis_client.set(key, "none")
+    delete = ["delete", NAME, "--yes", "--broker", redis_server.url]
+
+    refused = CliRunner().invoke(group, delete).exception
+    redis_client.delete(key)
+    done = CliRunner().invoke(group, delete)
+
+    assert isinstance(refused, MessageVersionError)
+    assert f"the key {key} is of another type" in str(refused)
+    assert done.exit_code == 0, done.output
+    assert not list(redis_client.scan_iter("mqtune:x:*"))
+
+
+@pytest.mark.parametrize("nonsense", ["", "nonsense", "-1", "9" * 5_000])
+def test_nonsense_in_the_time_of_an_experiments_driver_hides_nothing(
+    redis_client: Any, driver: AnsweringDriver, experiment: ExperimentHandle, nonsense: str
+) -> None:
+    redis_client.hset(ExperimentKeys(NAME).meta, "driver_until", nonsense)
+
+    state = experiment.state()
+
+    assert state is not None
+    assert not state.is_driven
 
 
 def test_a_broker_that_is_not_there_is_a_clear_error() -> None:

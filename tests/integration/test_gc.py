@@ -115,6 +115,19 @@ def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> N
 
 
 @pytest.mark.usefixtures("_left")
+@pytest.mark.parametrize("key", [ExperimentKeys("odd").meta, ExperimentKeys("odd").journal])
+def test_an_experiment_of_which_a_key_is_of_another_type_is_kept_and_keeps_nothing_else_from_going(
+    redis_client: Any, key: str
+) -> None:
+    begin(redis_client, "odd").unlock("odd's")
+    redis_client.delete(key)
+    redis_client.set(key, "none")
+
+    assert run("--yes").endswith("4 of 4 deleted\n")
+    assert {"odd", key} <= names_and_keys(redis_client)
+
+
+@pytest.mark.usefixtures("_left")
 def test_what_somebody_begins_to_use_meanwhile_is_kept(redis_client: Any, redis_server: EmbeddedServer) -> None:
     with garbage_on(redis_server.url) as (found, _):
         begin(redis_client, "gone")

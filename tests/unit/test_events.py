@@ -75,7 +75,7 @@ maps = st.dictionaries(texts, values, max_size=4)
 trials = texts.map(TrialId)
 counts = st.integers(0, 2**40)
 attempts = st.integers(1, 2**40)
-cursors = st.builds(Cursor, texts, counts)
+cursors = st.builds(Cursor, st.from_regex(r"[0-9]{1,20}-[0-9]{1,20}", fullmatch=True), counts)
 events = st.one_of(
     st.builds(ExperimentCreated, name=texts, definition=maps, at=st.floats()),
     st.builds(
@@ -375,6 +375,8 @@ def test_a_report_that_can_not_be_read_takes_none_with_it_that_can(caplog: pytes
         ("staged", {"cursor": "ab"}),
         ("staged", {"cursor": [1, 1]}),
         ("staged", {"cursor": ["1-0", "1"]}),
+        ("staged", {"cursor": ["", 1]}),
+        ("staged", {"cursor": [f"{'9' * 30}-0", 1]}),
         ("staged", {"cursor": ["1-0", 1, 1]}),
         ("staged", {"cursor": [{}, []]}),
         ("decided", {"intent": "dance"}),
