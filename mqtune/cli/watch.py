@@ -86,6 +86,7 @@ class _Watch:
     def __init__(self, read: _Read, name: str) -> None:
         self._read = read
         self.has_ended = False
+        self._ended_at = 0.0
         first = read(0)
         created = decode_event(first[0].data) if first else None
         if not isinstance(created, ExperimentCreated):
@@ -106,7 +107,7 @@ class _Watch:
             # What is over already is not drawn row by row.
             self._changed()
         times = iter([self._experiment.created_at])
-        display = ProgressDisplay(console=output(), clock=lambda: next(times, None) or time.time())
+        display = ProgressDisplay(console=output(), clock=lambda: next(times, None) or self._ended_at or time.time())
         display.on_start(self._experiment)
         while not self.has_ended:
             if self._more(REDRAW_S):
@@ -142,6 +143,10 @@ class _Watch:
         self.has_ended = isinstance(event, ExperimentEnded) or (
             self.has_ended and not isinstance(event, TrialStaged | DriverStarted)
         )
+        if isinstance(event, ExperimentEnded):
+            self._ended_at = event.at
+        elif not self.has_ended:
+            self._ended_at = 0.0
         id_ = "" if isinstance(event, Reports) else getattr(event, "trial", "")
         before = self._status(id_)
         # A driver may have seen things in another order, by which results are read.

@@ -219,6 +219,17 @@ def test_an_export_for_optuna_is_a_study_of_the_same_name_and_replaces_nothing(t
         CliRunner().invoke(group, ["export", "mine", "-o", str(path)], catch_exceptions=False)
 
 
+def test_a_look_at_what_has_ended_says_how_long_it_took(mqtune_home: Path) -> None:
+    book = Book(mqtune_home / "mine")
+    book.stage("0001", {"lr": 0.1})
+    book.report("0001", {"loss": 0.5})
+    book.end("0001")
+    book.finish()
+    book.save()
+
+    assert f" · {len(book.entries) - 1} s · best loss=0.5 " in said("watch", "mine")
+
+
 def test_an_experiment_that_another_process_writes_is_watched_to_its_end(mqtune_home: Path) -> None:
     book = Book(mqtune_home / "mine")
     book.stage("0001", {"lr": 0.1})
