@@ -120,13 +120,18 @@ def lists_of(queue: str) -> list[str]:
     return [f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER]
 
 
+def is_pattern(text: str) -> bool:
+    """Whether a text can stand for the names of experiments."""
+    return _PATTERN.fullmatch(text) is not None
+
+
 def check_experiments(pattern: str) -> None:
     """Check what stands for the names of experiments: ``*`` stands for any letters.
 
     Raises:
         ConfigurationError: it can't.
     """
-    if not _PATTERN.fullmatch(pattern):
+    if not is_pattern(pattern):
         raise ConfigurationError(
             f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, and * "
             "for any of them, such as team-a-*"

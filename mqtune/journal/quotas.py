@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import redis
 
 from mqtune.core.checks import whole_number
 from mqtune.core.keys import QUOTAS, quota_key
-from mqtune.core.resources import check_experiments
+from mqtune.core.resources import check_experiments, is_pattern
 from mqtune.journal.redis import retrying
+
+#: A number of slots has fewer digits.
+_DIGITS: Final = 20
 
 
 class Quota(NamedTuple):
@@ -64,8 +67,10 @@ class Quotas:
 
 def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:
     """Return the quotas among what the server has; what is none is left out."""
+    texts = ((pattern.decode(errors="replace"), slots) for pattern, slots in pairs)
+    # Python makes no number of thousands of digits.
     return {
-        pattern.decode(errors="replace"): int(slots)
-        for pattern, slots in pairs
-        if slots.isdigit() and pattern.isascii()
+        pattern: int(slots)
+        for pattern, slots in texts
+        if slots.isdigit() and len(slots) < _DIGITS and is_pattern(pattern)
     }

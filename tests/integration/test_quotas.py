@@ -99,7 +99,18 @@ def test_what_is_no_quota_is_refused(quotas: Quotas, pattern: str, slots: int):
     assert quotas.all() == []
 
 
-def test_what_is_no_number_in_redis_is_no_quota_to_list(redis_client: redis.Redis, quotas: Quotas):
-    redis_client.hset(QUOTAS, "x", "many")
+@pytest.mark.parametrize(
+    ("pattern", "slots"),
+    [("x", "many"), ("x", ""), ("x", "-1"), ("*", "9" * 5_000), ("[", "0"), ("%", "0"), ("(", "0"), (b"\xff", "0")],
+)
+def test_what_is_no_quota_in_redis_is_not_listed_and_keeps_nothing_from_running(
+    redis_client: redis.Redis, quotas: Quotas, pattern: str | bytes, slots: str
+):
+    redis_client.hset(QUOTAS, pattern, slots)
+    many = Many(redis_client, "x")
+    claim = many.stage()
 
     assert quotas.all() == []
+    assert many.claim(claim) == "granted"
+    assert many.journal.renew([claim], LONG_S) == [""]
+    assert many.journal.end(claim, ended(claim.trial)) is True

@@ -62,15 +62,19 @@ local function undriven(meta)
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
--- Return the keys of the quotas that an experiment falls under, and how many of its attempts may run under each.
+-- Return the keys of the quotas that an experiment falls under, and how many of its attempts may run under each. What is none is left out:
+-- an error here would end the claims and leases of all experiments.
 local function quotas_of(quotas, experiment)
   local keys, most = {}, {}
   local all = redis.call('HGETALL', quotas)
   for i = 1, #all, 2 do
-    local pattern = '^' .. string.gsub(string.gsub(all[i], '[%.%-]', '%%%0'), '%*', '.*') .. '$'
-    if string.find(experiment, pattern) then
-      keys[#keys + 1] = string.sub(quotas, 1, -2) .. ':' .. all[i]
-      most[#most + 1] = tonumber(all[i + 1])
+    local slots = number(all[i + 1])
+    if slots and string.find(all[i], '^[%w%._%*%-]+$') then
+      local pattern = '^' .. string.gsub(string.gsub(all[i], '[%.%-]', '%%%0'), '%*', '.*') .. '$'
+      if string.find(experiment, pattern) then
+        keys[#keys + 1] = string.sub(quotas, 1, -2) .. ':' .. all[i]
+        most[#most + 1] = slots
+      end
     end
   end
   return keys, most
