@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mqtune.core.clock import Clock
-from mqtune.core.codec import encode_value
+from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import JournalGone, MessageVersionError
 from mqtune.core.events import (
     START,
@@ -67,6 +67,33 @@ def bring_back(journal: Journal, copy: JournalFile, *, at: float, accept: Callab
         raise JournalGone(_cannot(journal, copy, str(error))) from None
     if found.experiment == journal.experiment:
         accept(encode_value(found.definition))
+        put_back(journal, copy, found.ids[-1], [], at=at)
+
+
+def bring_back_beginning(journal: Journal, copy: JournalFile, definition: bytes, *, at: float) -> None:
+    """Restore a journal whose beginning was deleted while nobody drove, if an earlier driver has left a copy of it.
+
+    What trials have written since is left out; they run again. The copy of an earlier experiment of that name had another definition, and
+    is left alone.
+
+    Args:
+        journal: the experiment's.
+        copy: the copy that an earlier driver may have left.
+        definition: the experiment's, as the server has it.
+        at: the time of the events that this journals.
+
+    Raises:
+        JournalGone: the copy can't be put back.
+    """
+    first = journal.read(START.entry, count=1)
+    try:
+        if first and isinstance(decode_event(first[0].data), ExperimentCreated):
+            return
+        found, wanted = _Contents(copy.read()), decode_value(definition)
+    except (OSError, ValueError, MessageVersionError):
+        # Who reads on says what is wrong.
+        return
+    if found.experiment == journal.experiment and found.definition == wanted:
         put_back(journal, copy, found.ids[-1], [], at=at)
 
 

@@ -424,6 +424,22 @@ def test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_empt
     assert all(len(list(results.reports(id_))) > before for id_, before in seen.items())
 
 
+def test_a_script_that_is_run_again_finds_its_experiment_although_its_journals_beginning_is_gone(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(place, trials=3)
+    with contextlib.closing(run.tuner()) as first:
+        drive(first, lambda: sum(trial.reports > 5 for trial in first.get_trials()) == 2)
+        seen = {trial.id: trial.reports for trial in first.get_trials() if trial.attempts}
+    place.server.client.xtrim(ExperimentKeys(run.name).journal, maxlen=1, approximate=False)
+
+    results = run.tuner().run()
+
+    assert "came back without" in caplog.text
+    run.check(results, attempts=None)
+    assert all(len(list(results.reports(id_))) > before for id_, before in seen.items())
+
+
 def test_without_the_local_copy_a_lost_experiment_ends_with_words_and_does_not_hang(place: Place) -> None:
     run = Run(place, steps=5_000)
     with contextlib.closing(run.tuner()) as tuner:

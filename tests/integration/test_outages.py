@@ -28,13 +28,14 @@ from waiting import DEADLINE_S, eventually
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, decode_event
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal.base import FENCED, GAP, Claim, Order
 from mqtune.journal.connection import open_client
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import ControlChannel
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.journal.restore import bring_back, bring_back_end, put_back
+from mqtune.journal.restore import bring_back, bring_back_beginning, bring_back_end, put_back
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3
@@ -257,6 +258,35 @@ def test_a_driver_that_begins_on_an_emptied_server_brings_its_copy_back(
     again = Claim(ONE, 2, "token")
     later.claim(again, "w", LONG_S, started(again))
     later.end(again, ended(ONE, 2))
+
+
+@pytest.mark.parametrize("is_written_since", [True, False])
+def test_a_beginning_that_was_deleted_while_nobody_drove_is_brought_back(
+    server: RestartableRedis, journal: RedisJournal, tmp_path: Path, *, is_written_since: bool
+) -> None:
+    copy = filled(journal, tmp_path, trials=1)
+    before, claim = entries(journal), Claim(ONE, 1, "token-0001-1")
+    server.client.delete(ExperimentKeys("x").journal)
+    if is_written_since:
+        assert journal.report([segment(claim, 3)]) == [""]
+
+    bring_back_beginning(journal, copy, encode_value(DEFINITION), at=1.0)
+
+    assert entries(journal)[: len(before)] == before
+    assert journal.report([segment(claim, 4)]) == [FENCED]
+
+
+def test_a_journal_with_its_beginning_and_one_of_another_definition_are_left_alone(
+    server: RestartableRedis, journal: RedisJournal, tmp_path: Path
+) -> None:
+    copy = filled(journal, tmp_path, trials=1)
+    before = entries(journal)
+    bring_back_beginning(journal, copy, encode_value(DEFINITION), at=1.0)
+    assert entries(journal) == before
+
+    server.client.delete(ExperimentKeys("x").journal)
+    bring_back_beginning(journal, copy, encode_value({**DEFINITION, "seed": 7}), at=1.0)
+    assert entries(journal) == []
 
 
 def test_a_copy_that_ends_too_early_is_not_taken_for_the_whole(
