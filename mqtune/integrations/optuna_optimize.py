@@ -97,7 +97,8 @@ def optuna_optimize(
         n_jobs: the most trials at once; None or -1 for as many as there are slots.
         catch: errors of the objective that end its trial alone, as FAIL. Any other ends the call, once the trials that run
             have ended.
-        callbacks: called here with *study* and each trial that has ended; what they do with it counts, ``study.stop()`` too.
+        callbacks: called here with *study* and each trial that has ended, but for one whose error ends the call; what they do with
+            the study counts, ``study.stop()`` too.
         gc_after_trial: is not needed, as each trial is a process of its own; taken so that calls for Optuna fit.
         show_progress_bar: whether mqtune's progress is shown.
         backend: where trials run, as of ``Tuner``.
@@ -635,15 +636,21 @@ class _Loop:
             trial = self._tuner.trial(id_).record
             if self._is_open(id_) or (id_ not in self._trials.ids and trial.status is TrialStatus.FAILED):
                 is_stopped = trial.status is TrialStatus.EARLY_STOPPED
-                self._tell(id_, None, TrialState.PRUNED if is_stopped else TrialState.FAIL, trial.reason)
-                self._look_at_failed(trial)
+                state = TrialState.PRUNED if is_stopped else TrialState.FAIL
+                if (error := self._uncaught(trial)) is None:
+                    self._tell(id_, None, state, trial.reason)
+                else:
+                    # In Optuna the error leaves the call before callbacks are called for its trial.
+                    self._trials.end(id_, None, state, trial.reason)
+                    self._error = self._error or error
 
-    def _look_at_failed(self, trial: Trial) -> None:
-        """Have the call end with an objective's error, unless that is one to be caught."""
+    def _uncaught(self, trial: Trial) -> TrialFailed | None:
+        """Return the objective's error that ends the call; None unless it has raised one, and that is not one to be caught."""
         said = trial.last_metrics
         if trial.status is TrialStatus.FAILED and said.get(CALL) == "end" and self._caught.isdisjoint(said["kinds"]):
             text = f"trial {trial.id} has failed: {trial.attempts[-1].error}"
-            self._error = self._error or failure_of(text, said["kinds"], self._call.objective)
+            return failure_of(text, said["kinds"], self._call.objective)
+        return None
 
     def _tell(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> None:
         ended = self._trials.end(trial, values, state, why)

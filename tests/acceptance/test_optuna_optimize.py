@@ -119,9 +119,17 @@ def test_how_odd_objectives_end(fleet: str) -> None:
     assert sorted(seen) == [*range(len(study.trials))]
     study.sampler = optuna.samplers.RandomSampler()
     study.enqueue_trial({"what": 8})
+    seen.clear()
     with pytest.raises(LookupError, match="LookupError: not caught") as raised:
-        optuna_optimize(study, objectives.odd, n_trials=1, backend=fleet)
+        optuna_optimize(
+            study,
+            objectives.odd,
+            n_trials=1,
+            callbacks=[lambda _, trial: seen.append(trial.number)],
+            backend=fleet,
+        )
     assert isinstance(raised.value, TrialFailed)
+    assert not seen
     assert study.trials[-1].state is FAIL
 
 
