@@ -56,8 +56,15 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
         raise ConfigurationError(f"{owner} has no argument {name!r}; {hint}")
 
 
-def with_hints(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function: an argument that it hasn't is an error that says which one is meant, *elsewhere* or by another name."""
+def with_hints(
+    elsewhere: Mapping[str, str], others: Mapping[str, str] = _MEANT
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function: an argument that it hasn't is an error that says which one is meant, *elsewhere* or by another name.
+
+    Args:
+        elsewhere: what is meant by names of mqtune's.
+        others: what is meant by those of other libraries; by default as for ``Tuner``.
+    """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T]:
         owner = call.__qualname__.removesuffix(".__init__")
@@ -67,7 +74,7 @@ def with_hints(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, T]], Calla
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             if not kwargs.keys() <= set(known):
                 say_in_one_line()
-                refuse_unknown(owner, kwargs, known, {**_MEANT, **elsewhere})
+                refuse_unknown(owner, kwargs, known, {**others, **elsewhere})
             return call(*args, **kwargs)
 
         return checked

@@ -23,6 +23,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.driver.names import with_hints
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
 from mqtune.driver.trials import DrivenTrial
 from mqtune.integrations.syne_tune_function import ADAPTER
@@ -59,6 +60,13 @@ _STATUSES: Final = {
     TrialStatus.ABANDONED: Status.stopped,
 }
 
+
+#: What ``LocalBackend`` has an argument for.
+_OF_LOCAL_BACKEND: Final = {
+    "num_gpus_per_trial": "resources=mqtune.Resources(gpus=…)",
+    "gpus_to_use": "mqtune worker --gpus …",
+    "rotate_gpus": "resources=mqtune.Resources(gpus=…), with which each trial has GPUs of its own",
+}
 
 _Result = dict[str, Any]
 
@@ -134,6 +142,7 @@ class CeleryBackend(TrialBackend):
         TrainableNotFound: workers could not import the trainable.
     """
 
+    @with_hints({}, _OF_LOCAL_BACKEND)
     def __init__(
         self,
         entry_point: AnyTrainable | None = None,

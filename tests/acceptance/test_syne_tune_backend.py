@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -138,6 +139,15 @@ def test_a_function_for_their_python_backend_runs_as_it_is(fleet: str) -> None:
 def test_a_backend_runs_an_entry_point_or_a_function(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="an entry_point or a tune_function, and not both"):
         CeleryBackend(**given)
+
+
+def test_what_their_backend_has_arguments_for_leads_to_how_it_is_called_here() -> None:
+    given: dict[str, Any] = {"num_gpus_per_trial": 2}
+    meant = "do you mean resources=mqtune.Resources(gpus=…)?"
+    with pytest.raises(
+        ConfigurationError, match=re.escape(f"CeleryBackend has no argument 'num_gpus_per_trial'; {meant}")
+    ):
+        CeleryBackend(trainables.epochs, **given)
 
 
 def test_a_trial_begins_with_the_checkpoint_of_one_that_was_stopped(fleet: str) -> None:
