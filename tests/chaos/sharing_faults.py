@@ -58,9 +58,14 @@ def _then(run: Run, command: subprocess.Popen[bytes], for_s: float, action: Any)
         run.later(for_s, action)
 
 
-def _lift(run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as_operator: bool) -> None:
+def _lift(
+    run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as_operator: bool, was_gone: bool = False
+) -> None:
     """Drop a quota until it is gone, and again where a Redis that was set back has it once more."""
     if all(experiment.results.exists() for experiment in run.world.experiments):
+        return
+    if was_gone and pattern in run.world.quotas:
+        # It is another change's now, which lifts it.
         return
     again_s = _LOOK_S
     if command is None or command.poll() is not None:
@@ -69,7 +74,8 @@ def _lift(run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as
             command = run.world.command("quota", pattern, "--drop", as_operator=as_operator)
         else:
             run.world.quotas.discard(pattern)
-    run.later(again_s, lambda: _lift(run, pattern, command, as_operator=as_operator))
+            was_gone = True
+    run.later(again_s, lambda: _lift(run, pattern, command, as_operator=as_operator, was_gone=was_gone))
 
 
 def lift_quotas(run: Run) -> None:
