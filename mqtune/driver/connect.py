@@ -44,7 +44,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
-from mqtune.journal.restore import bring_back, bring_back_beginning, entries_behind, kept_definition
+from mqtune.journal.restore import begins, bring_back, entries_behind, kept_definition
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
@@ -189,14 +189,10 @@ class BrokerDeployment:
             _delete(journal, folder, store, stays=(SERVER_FOLDER, CHECKPOINTS) if is_local else ())
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
-        kept = journal.definition()
-        if kept is None:
-            copy = JournalFile(folder / JOURNAL_FILE)
-            bring_back(journal, copy, at=clock.time(), accept=plan.definition)
-            kept = journal.definition()
+        if not begins(journal):
+            bring_back(journal, JournalFile(folder / JOURNAL_FILE), at=clock.time(), accept=plan.definition)
             _bring_dicts(journal, folder)
-        else:
-            bring_back_beginning(journal, JournalFile(folder / JOURNAL_FILE), kept, at=clock.time())
+        kept = journal.definition()
         if kept is None and is_local:
             # Nothing is begun that could never run here.
             slot_settings(plan.resources, self.local_slots)

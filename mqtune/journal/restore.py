@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mqtune.core.clock import Clock
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import JournalGone, MessageVersionError
 from mqtune.core.events import (
     START,
@@ -22,6 +22,7 @@ from mqtune.core.events import (
     Reports,
     Requested,
     TrialStaged,
+    decode_definition,
     decode_event,
 )
 from mqtune.core.machine import ARCHIVED
@@ -44,10 +45,15 @@ class PutBack(NamedTuple):
     missing: int
 
 
-def bring_back(journal: Journal, copy: JournalFile, *, at: float, accept: Callable[[bytes], object]) -> None:
-    """Restore an experiment that Redis has lost while nobody drove it, if an earlier driver has left a copy of it.
+def bring_back(
+    journal: Journal, copy: JournalFile, *, at: float, accept: Callable[[bytes], object] = lambda _: None
+) -> None:
+    """Restore what Redis has lost of an experiment while nobody drove it: all of it, its beginning, or its end.
 
-    Called by a driver that has just taken the lock of an experiment that Redis doesn't have. Without a copy, it is a new one.
+    Called by a driver that has just taken its lock. Without a copy that an earlier driver has left, nothing is lost. Where the beginning
+    is gone, the copy of an earlier experiment of that name, which had another definition, is left alone, and what trials have written
+    behind the copy is left out: they run again. Where the end is gone, and another driver has gone on from the state before, the copy is
+    renamed: entries that only it has are not part of the experiment.
 
     Args:
         journal: the experiment's.
@@ -57,57 +63,46 @@ def bring_back(journal: Journal, copy: JournalFile, *, at: float, accept: Callab
 
     Raises:
         JournalGone: the copy can't be read.
+        MessageVersionError: Redis has no definition in its place.
         whatever *accept* raises; nothing was changed.
     """
+    definition = journal.definition()
     try:
         found = _Contents(copy.read())
     except FileNotFoundError:
         return
     except (OSError, MessageVersionError) as error:
+        if definition is not None:
+            # Who reads on says what is wrong.
+            return
         raise JournalGone(_cannot(journal, copy, str(error))) from None
-    if found.experiment == journal.experiment:
+    if found.experiment != journal.experiment:
+        return
+    if definition is None:
         accept(encode_value(found.definition))
-        put_back(journal, copy, found.ids[-1], [], at=at)
+    elif begins(journal):
+        if journal.holds(found.ids[-1]) or _put_aside(journal, copy, found.ids):
+            return
+    elif found.definition != decode_definition(journal.experiment, definition):
+        return
+    put_back(journal, copy, found.ids[-1], [], at=at)
 
 
-def bring_back_beginning(journal: Journal, copy: JournalFile, definition: bytes, *, at: float) -> None:
-    """Restore a journal whose beginning was deleted while nobody drove, if an earlier driver has left a copy of it.
-
-    What trials have written since is left out; they run again. The copy of an earlier experiment of that name had another definition, and
-    is left alone.
-
-    Args:
-        journal: the experiment's.
-        copy: the copy that an earlier driver may have left.
-        definition: the experiment's, as the server has it.
-        at: the time of the events that this journals.
-
-    Raises:
-        JournalGone: the copy can't be put back.
-    """
+def begins(journal: Journal) -> bool:
+    """Return whether the server has an experiment's first entry, or one that can't be read."""
     first = journal.read(START.entry, count=1)
     try:
-        if first and isinstance(decode_event(first[0].data), ExperimentCreated):
-            return
-        found, wanted = _Contents(copy.read()), decode_value(definition)
-    except (OSError, ValueError, MessageVersionError):
-        # Who reads on says what is wrong.
-        return
-    if found.experiment == journal.experiment and found.definition == wanted:
-        put_back(journal, copy, found.ids[-1], [], at=at)
+        return bool(first) and isinstance(decode_event(first[0].data), ExperimentCreated)
+    except MessageVersionError:
+        return True
 
 
-def bring_back_end(journal: Journal, copy: JournalFile, *, at: float) -> None:
-    """Restore the end of an experiment, of which Redis has an earlier state than the copy.
-
-    If another driver has gone on from that state, the copy is renamed: entries that only it has are not part of the experiment.
-    """
-    ids = [entry.id for entry in copy.read()]
+def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
+    """Rename a copy if another driver has gone on from an earlier state than its end; return whether it has."""
     common = bisect_left(ids, 1, key=lambda id_: not journal.holds(id_))
     behind = entries_behind(journal, ids[common - 1])
     if not any(getattr(decode_event(entry.data), "cursor", None) is not None for entry in behind):
-        put_back(journal, copy, ids[-1], [], at=at)
-        return
+        return False
     aside = copy.put_aside(ids[-1])
     logger.warning(
         "Redis came back without the last %d entries of experiment %r, and another driver has gone on from there, as this one "
@@ -116,6 +111,7 @@ def bring_back_end(journal: Journal, copy: JournalFile, *, at: float) -> None:
         journal.experiment,
         aside,
     )
+    return True
 
 
 def kept_definition(copy: JournalFile, experiment: str) -> bytes | None:
@@ -282,7 +278,7 @@ class Restorer:
         try:
             events = self._reader.catch_up()
         except JournalGone:
-            bring_back_end(self.journal, self._copy, at=self._clock.time())
+            bring_back(self.journal, self._copy, at=self._clock.time())
             events = self._reader.catch_up()
         if self._reader.last != START.entry:
             # All that was written is in the copy now.

@@ -35,7 +35,7 @@ from mqtune.journal.connection import open_client
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import ControlChannel
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.journal.restore import bring_back, bring_back_beginning, bring_back_end, put_back
+from mqtune.journal.restore import bring_back, put_back
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3
@@ -235,7 +235,7 @@ def test_the_end_that_an_older_file_lacks_is_put_back(
     assert worker.report([segment(claim, 5)]) == [GAP]
     assert not journal.holds(held[-1].id)
 
-    bring_back_end(journal, copy, at=1.0)
+    bring_back(journal, copy, at=1.0)
 
     assert entries(journal)[: len(held)] == held
     assert worker.report([segment(claim, 5)]) == [FENCED]
@@ -270,7 +270,7 @@ def test_a_beginning_that_was_deleted_while_nobody_drove_is_brought_back(
     if is_written_since:
         assert journal.report([segment(claim, 3)]) == [""]
 
-    bring_back_beginning(journal, copy, encode_value(DEFINITION), at=1.0)
+    bring_back(journal, copy, at=1.0)
 
     assert entries(journal)[: len(before)] == before
     assert journal.report([segment(claim, 4)]) == [FENCED]
@@ -281,12 +281,13 @@ def test_a_journal_with_its_beginning_and_one_of_another_definition_are_left_alo
 ) -> None:
     copy = filled(journal, tmp_path, trials=1)
     before = entries(journal)
-    bring_back_beginning(journal, copy, encode_value(DEFINITION), at=1.0)
+    bring_back(journal, copy, at=1.0)
     assert entries(journal) == before
 
     server.client.delete(ExperimentKeys("x").journal)
-    bring_back_beginning(journal, copy, encode_value({**DEFINITION, "seed": 7}), at=1.0)
-    assert entries(journal) == []
+    journal.record(closed(), definition=encode_value({**DEFINITION, "seed": 7}))
+    bring_back(journal, copy, at=1.0)
+    assert [entry.data for entry in entries(journal)] == [closed()]
 
 
 def test_a_copy_that_ends_too_early_is_not_taken_for_the_whole(
