@@ -20,7 +20,7 @@ from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
-from mqtune.driver.actions import Reply, next_trial_id
+from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import Deployment, deployment_of
 from mqtune.driver.names import with_hints
@@ -257,7 +257,7 @@ class Tuner:
             ConfigurationError: the answer is too long.
             TypeError: it can't be sent.
         """
-        self._runner.open().carry_out(Reply(report, answer))
+        self._runner.open().carry_out(AnswerQuestion(report, answer))
 
     @property
     def is_finished(self) -> bool:

@@ -288,7 +288,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AnswerQuestion:
     """Answer the question in a report, whose trial waits for it; repeating it does no harm."""
 
     report: Report
@@ -313,7 +313,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerRequest:
     """Answer a request: it is carried out, or refused for a reason; ``trial`` is the one that it was about, or made."""
 
     id: str

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from mqtune.backends.base import Backend, BackendSession
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
-from mqtune.backends.local.worker import LocalWorker, PrivateWorker, WorkerProcess
+from mqtune.backends.local.worker import LocalCeleryWorker, PrivateWorker, WorkerProcess
 from mqtune.backends.queues import QueueBackend
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
@@ -55,7 +55,7 @@ _PATIENCE_S: Final = 300.0
 
 
 @dataclass(slots=True)
-class Session:
+class DriverSession:
     """What a driver works with, once it holds the experiment's lock."""
 
     journal: Journal
@@ -81,7 +81,7 @@ class Deployment(Protocol):
     def local_slots(self) -> int | None:
         """The number of slots asked for on this machine, without a broker."""
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Session:
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
         """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class BrokerDeployment:
         """Close the connection, and end a server that was started for it."""
         self._held.close()
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Session:
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
         """Connect, and take the experiment's lock.
 
         Raises:
@@ -220,7 +220,7 @@ class BrokerDeployment:
         if not is_local:
             _check_offer(plan, backend)
 
-        return Session(
+        return DriverSession(
             journal=journal,
             backend=backend,
             clock=clock,
@@ -244,7 +244,9 @@ class BrokerDeployment:
             return None
         slots = slot_settings(needs, self.local_slots)
         if not server.is_private:
-            return LocalWorker(server.url, folder=folder, code_root=plan.code_root, slots=slots, code_key=code_key)
+            return LocalCeleryWorker(
+                server.url, folder=folder, code_root=plan.code_root, slots=slots, code_key=code_key
+            )
         worker, self._worker = self._worker or PrivateWorker(folder), None
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker
@@ -314,7 +316,7 @@ class BackendDeployment:
     def close(self) -> None:
         """Do nothing: sessions close what they opened."""
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Session:
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
         """Take the experiment's lock.
 
         Raises:
@@ -343,7 +345,7 @@ class BackendDeployment:
         kept = journal.definition()
         definition = plan.definition(kept)
         _keep_code(plan, definition, folder)
-        return Session(
+        return DriverSession(
             journal=journal,
             backend=backend,
             clock=backend.clock,

@@ -17,7 +17,8 @@ from mqtune.core.events import Cursor, Event, ExperimentCreated, Reports, Reques
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
-    Answer,
+    AnswerQuestion,
+    AnswerRequest,
     Begin,
     Decide,
     DriverAction,
@@ -26,7 +27,6 @@ from mqtune.driver.actions import (
     Label,
     Lose,
     Orders,
-    Reply,
     Save,
     Stage,
     Writing,
@@ -471,13 +471,13 @@ class Driver:
                 self._let_go(action)
             case Lose(guard="expired" | "any") if events:
                 self.backend.lost(action.trial.id, action.trial.attempt)
-            case Reply() | Save():
+            case AnswerQuestion() | Save():
                 self._orders.note(action.order)
             case _:
                 pass
         if isinstance(action, Stage | Decide | Save) and action.request:
             trial_id = action.trial if isinstance(action, Stage) else action.trial.id
-            self._perform(Answer(action.request, is_done=True, trial=trial_id))
+            self._perform(AnswerRequest(action.request, is_done=True, trial=trial_id))
 
     def _write(self, action: DriverAction) -> list[Event]:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
@@ -504,7 +504,7 @@ class Driver:
             self._say_begun()
             if (trial := self.experiment.carried_out.get(request.id)) is not None:
                 # An earlier driver has carried it out and died before it answered.
-                self.carry_out(Answer(request.id, is_done=True, trial=trial))
+                self.carry_out(AnswerRequest(request.id, is_done=True, trial=trial))
                 continue
             try:
                 action = self._requests.action_for(request)
@@ -521,7 +521,7 @@ class Driver:
 
     def _refuse(self, request: str, error: MqtuneError) -> None:
         trial = self.experiment.requests[request].trial
-        self.carry_out(Answer(request, is_done=False, reason=str(error), trial=trial))
+        self.carry_out(AnswerRequest(request, is_done=False, reason=str(error), trial=trial))
 
     def _repair(self) -> None:
         """After lost entries of the journal were put back, drop the checkpoints that Redis has lost with them."""
@@ -545,7 +545,7 @@ class Driver:
         """
         request = self._request(action, trial, arguments)
         wanted = self._requests.action_for(request, brought)
-        if isinstance(wanted, Addition | Answer):
+        if isinstance(wanted, Addition | AnswerRequest):
             request = replace(request, id=secrets.token_hex(16))
             self._restorer.surely(lambda: self._journal.request(request))
             self._restorer.wrote([request.encode()])
@@ -642,7 +642,7 @@ class Driver:
                     return
                 if isinstance(action, Stage) and action.key in self.experiment.keys:
                     # Another one with this key came first while it waited.
-                    self.carry_out(Answer(action.request, is_done=True, trial=self.experiment.keys[action.key]))
+                    self.carry_out(AnswerRequest(action.request, is_done=True, trial=self.experiment.keys[action.key]))
                     self._let_go(action)
                     continue
                 try:

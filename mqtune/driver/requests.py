@@ -30,7 +30,7 @@ from mqtune.core.trial import (
     trial_of,
 )
 from mqtune.driver.actions import (
-    Answer,
+    AnswerRequest,
     Decide,
     DriverAction,
     Label,
@@ -68,7 +68,7 @@ _ARGUMENTS: Final = {
 _SETTINGS: Final = frozenset({"set", "end"})
 
 
-class Ending(NamedTuple):
+class ExperimentEnding(NamedTuple):
     """That the experiment is to end, and why: with ``now`` trials that run are stopped, else they end by themselves."""
 
     now: bool
@@ -85,7 +85,7 @@ class Requests:
 
     def __init__(self, experiment: Experiment, slots: SlotFiller, space: Space) -> None:
         #: How the experiment is to end, once somebody has asked for that.
-        self.ending: Ending | None = None
+        self.ending: ExperimentEnding | None = None
         self._experiment = experiment
         self._slots = slots
         self._space = space
@@ -132,7 +132,7 @@ class Requests:
 
     def _put_in_force(self, request: Requested) -> None:
         if request.action == "end":
-            self.ending = Ending(bool(request.arguments.get("now")), _reason(request))
+            self.ending = ExperimentEnding(bool(request.arguments.get("now")), _reason(request))
         else:
             self.change_limits(request.arguments)
 
@@ -230,10 +230,10 @@ class Requests:
             return again(trial, restart, request=request.id)
         return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
 
-    def _add(self, request: Requested, brought: CheckpointId) -> Addition | Answer:
+    def _add(self, request: Requested, brought: CheckpointId) -> Addition | AnswerRequest:
         key = _argument(request, "key", str) or ""
         if key in self._experiment.keys:
-            return Answer(request.id, is_done=True, trial=self._experiment.keys[key])
+            return AnswerRequest(request.id, is_done=True, trial=self._experiment.keys[key])
         self._check_open()
         config = _argument(request, "config", dict)
         if config is None:
@@ -251,7 +251,7 @@ class Requests:
             key=key,
         )
 
-    def _setting(self, request: Requested) -> Answer:
+    def _setting(self, request: Requested) -> AnswerRequest:
         if request.action == "end":
             _argument(request, "now", bool)
             _reason(request)
@@ -265,7 +265,7 @@ class Requests:
             if "journal_mb" in request.arguments:
                 positive("", "journal_mb", request.arguments["journal_mb"])
             self._slots.sharing.standing.changed(request.arguments)
-        return Answer(request.id, is_done=True)
+        return AnswerRequest(request.id, is_done=True)
 
     def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:
         """Return the trial whose checkpoint is to be started from, unless it is *trial* itself, and the checkpoint."""

@@ -113,7 +113,7 @@ class Unclaimed(NamedTuple):
     importing_s: float | None = None
 
 
-class Look(NamedTuple):
+class UnderWay(NamedTuple):
     """Which of some attempts are under way, in their order, and the id of the newest entry at that moment, or empty."""
 
     newest: str
@@ -298,7 +298,7 @@ class Journal(ABC):
         """Return the trials whose attempt's lease has expired."""
 
     @abstractmethod
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         """Return which of the attempts that the driver considers under way are, and repair their bookkeeping.
 
         An attempt that is only missing from the leases, or from the unclaimed attempts, is put back there, with a lease of

@@ -27,13 +27,13 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
-    Look,
     OnLoss,
     Order,
     Others,
     Refusal,
     Segment,
     Unclaimed,
+    UnderWay,
     entry_order,
 )
 
@@ -283,7 +283,7 @@ class MemoryJournal(Journal):
             trials = self._state.trials.items()
             return [trial for trial, state in trials if state.state == "running" and state.lease_until <= now]
 
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         with self._lock:
             self._check_epoch()
             now, found = self._server.clock(), []
@@ -297,7 +297,7 @@ class MemoryJournal(Journal):
                     if state.staged_at == math.inf:
                         state.staged_at = now
             entries = self._state.entries
-            return Look(entries[-1].id if entries else "", found)
+            return UnderWay(entries[-1].id if entries else "", found)
 
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""

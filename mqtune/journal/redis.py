@@ -50,13 +50,13 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
-    Look,
     OnLoss,
     Order,
     Others,
     Refusal,
     Segment,
     Unclaimed,
+    UnderWay,
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
@@ -442,7 +442,7 @@ class RedisJournal(Journal):
     def expired(self) -> list[TrialId]:
         return self._up_to(self._keys.leases, self._now_ms())
 
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         keys, newest = self._keys, ""
         found: list[bool] = []
         for begin in range(0, max(1, len(attempts)), LOOK_COUNT):
@@ -453,7 +453,7 @@ class RedisJournal(Journal):
             # The last look's entry is after the end of every attempt that an earlier look missed.
             newest = last.decode()
             found += map(bool, under_way)
-        return Look(newest, found)
+        return UnderWay(newest, found)
 
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""

@@ -99,7 +99,7 @@ class Wake:
             os.close(self._write)
 
 
-class Listener(Protocol):
+class StreamListener(Protocol):
     """Gets the events of an attempt's stream."""
 
     @property
@@ -135,7 +135,7 @@ class Stream:
     checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` says why.
     """
 
-    def __init__(self, journal: Journal, claim: Claim, listener: Listener) -> None:
+    def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
         self.journal = journal
         self.claim = claim
         self.listener = listener

@@ -12,7 +12,7 @@ from contract.driving import DrivingContract
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.backends.local.worker import LocalWorker
+from mqtune.backends.local.worker import LocalCeleryWorker
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends import BackendContract, NewTuner
@@ -34,7 +34,9 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
         # Workers that other tests have registered would offer what this one does not.
         client.flushdb()
         patch.setenv("MQTUNE_CPUS", "2")
-        worker = LocalWorker(redis_server.url, folder=folder, code_root=CODE_ROOT, slots={"gpus": "0", "slots": 2})
+        worker = LocalCeleryWorker(
+            redis_server.url, folder=folder, code_root=CODE_ROOT, slots={"gpus": "0", "slots": 2}
+        )
         try:
             fleet = Fleet(client, patience_s=5)
             eventually(lambda: worker.problem() or fleet.workers(), JOIN_S)

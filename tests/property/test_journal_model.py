@@ -29,11 +29,11 @@ from mqtune.journal.base import (
     Guard,
     Journal,
     LastAttempt,
-    Look,
     OnLoss,
     Order,
     Segment,
     Unclaimed,
+    UnderWay,
 )
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import RedisJournal
@@ -679,7 +679,7 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
         return JOURNAL_GONE
     except NameTaken as error:
         return Taken(error.holder, error.left_s)
-    if isinstance(answer, Look):
+    if isinstance(answer, UnderWay):
         return answer.under_way
     if name == "unclaimed":
         return {(each.trial, each.attempt, bool(each.worker)) for each in answer}

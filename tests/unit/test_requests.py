@@ -15,7 +15,7 @@ from mqtune.checkpoints import open_store
 from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
 from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
-from mqtune.driver.actions import Answer
+from mqtune.driver.actions import AnswerRequest
 from mqtune.driver.retention import Retention
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Wait
@@ -457,7 +457,7 @@ def test_a_driver_that_dies_between_effect_and_answer_is_followed_by_one_that_on
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(Answer, "write", die)
+        patched.setattr(AnswerRequest, "write", die)
         with pytest.raises(Died):
             bench.step()
     assert answered(bench) == []

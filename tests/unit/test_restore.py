@@ -29,7 +29,7 @@ from mqtune.core.events import (
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.actions import Answer, Reply
+from mqtune.driver.actions import AnswerQuestion, AnswerRequest
 from mqtune.journal.base import FENCED
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
@@ -221,7 +221,7 @@ def test_an_outage_after_all_was_read_at_once_journals_nothing_twice(bench: Benc
     """A driver that finds its experiment ended reads to the journal's end, for the copy, before it says that it is done."""
     bench.driver.stop_all("enough", by="user")
     bench.end(ONE).end(TWO).step(3)
-    bench.driver.carry_out(Answer("r1", is_done=True))
+    bench.driver.carry_out(AnswerRequest("r1", is_done=True))
     bench.driver.label(None, bench.experiment.labels)
     before = bench.events()
 
@@ -779,7 +779,7 @@ def test_an_answer_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_pat
     bench = Bench(tmp_path, slots=2).step().start(ONE)
     bench.report(ONE, 1.0)
     report = Report(TrialId(ONE), 1, 1, bench.clock.now, {"loss": 1.0})
-    bench.driver.carry_out(Reply(report, "go on"))
+    bench.driver.carry_out(AnswerQuestion(report, "go on"))
     answer = bench.told(ONE)
     assert answer.startswith("go:1:")
     bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()

@@ -11,7 +11,7 @@ from bench import NAME, Bench
 
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
-from mqtune.journal.base import Look
+from mqtune.journal.base import UnderWay
 from mqtune.journal.memory import TrialState
 
 #: A worker's, so that leases run out here.
@@ -123,7 +123,7 @@ def test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while(
     checked: list[int] = []
     look = bench.driver._journal.look
 
-    def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
+    def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         checked.append(len(attempts))
         return look(attempts, lease_s)
 

@@ -100,7 +100,7 @@ class WorkerProcess:
         self._owner = -1
 
 
-class LocalWorker(WorkerProcess):
+class LocalCeleryWorker(WorkerProcess):
     """Celery's worker, on a server that others may use too.
 
     Args:
@@ -156,7 +156,7 @@ class PrivateWorker(WorkerProcess):
 
         Args:
             broker: the server's URL.
-            code_root: as of ``LocalWorker``, and so are *slots* and *code_key*.
+            code_root: as of ``LocalCeleryWorker``, and so are *slots* and *code_key*.
             slots: its settings.
             ahead: the experiment's name and a digest of its definition: its trainable is imported before the first trial comes.
             code_key: the key for code.

@@ -12,7 +12,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, Intent, TrialId
-from mqtune.journal.base import Assignment, Entry, Guard, Intended, Look, Order, Unclaimed
+from mqtune.journal.base import Assignment, Entry, Guard, Intended, Order, Unclaimed, UnderWay
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
@@ -254,9 +254,9 @@ class SimulatedJournal(MemoryJournal):
     def expired(self) -> list[TrialId]:
         return self._fleet.expired()
 
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Look:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         """Return that all attempts are under way: a simulation loses nothing."""
-        return Look("", [True] * len(attempts))
+        return UnderWay("", [True] * len(attempts))
 
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""

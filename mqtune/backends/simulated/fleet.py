@@ -50,8 +50,8 @@ class SimulatedClock:
         return self.now
 
 
-class Order(IntEnum):
-    """The order of actions that are due at one instant."""
+class Precedence(IntEnum):
+    """Which of the actions that are due at one instant comes first."""
 
     HEARD = 0  #: a worker receives something from the driver, and reacts to it
     DONE = 1  #: a worker or its trial does something by itself
@@ -68,7 +68,7 @@ class Agenda:
     def __bool__(self) -> bool:
         return bool(self._events)
 
-    def note(self, at: float, order: Order, action: Callable[[Any], None], subject: Any = None) -> None:
+    def note(self, at: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
         """Have ``action(subject)`` called at *at*, by the monotonic clock."""
         self._number += 1
         heapq.heappush(self._events, (at, order, self._number, action, subject))
@@ -341,16 +341,16 @@ class SimulatedFleet:
         def hear(_: None) -> None:
             if run.told is Intent.RUN and not run.is_over:
                 run.is_quiet = True
-                self._in(self._conditions.stop_delay(), Order.HEARD, self._end_as_told, run)
+                self._in(self._conditions.stop_delay(), Precedence.HEARD, self._end_as_told, run)
             run.told = intent
 
-        self._in(self._conditions.decision_delay(), Order.HEARD, hear)
+        self._in(self._conditions.decision_delay(), Precedence.HEARD, hear)
 
     def ask_to_save(self, trial: TrialId, attempt: int) -> None:
         """Ask a running attempt to save a checkpoint."""
         run = self._running(trial, attempt)
         if run is not None and self._conditions.checkpoints:
-            self._in(self._conditions.decision_delay(), Order.HEARD, self._save, run)
+            self._in(self._conditions.decision_delay(), Precedence.HEARD, self._save, run)
 
     def let_go_on(self, trial: TrialId, attempt: int, sequence: int) -> None:
         """Release an attempt in lockstep up to the report *sequence*."""
@@ -364,7 +364,7 @@ class SimulatedFleet:
                 run.waits = False
                 self._work(run)
 
-        self._in(self._conditions.decision_delay(), Order.HEARD, hear)
+        self._in(self._conditions.decision_delay(), Precedence.HEARD, hear)
 
     def expired(self) -> list[TrialId]:
         """Return the trials whose lease has expired, as their worker is dead."""
@@ -381,14 +381,14 @@ class SimulatedFleet:
         run = self._runs.get(trial)
         return run if run is not None and run.claim.attempt == attempt else None
 
-    def _in(self, delay_s: float, order: Order, action: Callable[[Any], None], subject: Any = None) -> None:
+    def _in(self, delay_s: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
         self._agenda.note(self.clock.now + delay_s, order, action, subject)
 
     # Workers.
 
     def _live(self, worker: Worker) -> None:
         if self._conditions.life is not None:
-            self._in(self._conditions.life(), Order.DONE, self._die, worker)
+            self._in(self._conditions.life(), Precedence.DONE, self._die, worker)
 
     def _die(self, worker: Worker) -> None:
         worker.is_alive = False
@@ -400,7 +400,7 @@ class SimulatedFleet:
             self._journal.renew([run.claim], LEASE_S)
             self._lost[run.trial] = self.clock.now + LEASE_S
             self._release(run)
-        self._in(self._conditions.away(), Order.DONE, self._come_back, worker)
+        self._in(self._conditions.away(), Precedence.DONE, self._come_back, worker)
 
     def _come_back(self, worker: Worker) -> None:
         worker.is_alive = True
@@ -418,7 +418,7 @@ class SimulatedFleet:
     def _have_claimed(self) -> None:
         if self.queue and self._free and not self._claim_is_due:
             self._claim_is_due = True
-            self._in(0.0, Order.DONE, self._claim)
+            self._in(0.0, Precedence.DONE, self._claim)
 
     def _claim(self, _: None) -> None:
         self._claim_is_due = False
@@ -448,9 +448,9 @@ class SimulatedFleet:
             return False
         encoder = ReportEncoder(claim.trial, claim.attempt, self._packer)
         run = worker.run = self._runs[claim.trial] = Run(claim, worker, grant.assignment, encoder)
-        self._in(self._conditions.start_delay(), Order.DONE, self._begin, run)
+        self._in(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
         if grant.assignment.ttl_s is not None:
-            self._in(grant.assignment.ttl_s, Order.DONE, self._time_out, run)
+            self._in(grant.assignment.ttl_s, Precedence.DONE, self._time_out, run)
         return True
 
     def _release(self, run: Run) -> None:
@@ -488,11 +488,11 @@ class SimulatedFleet:
         try:
             run.seconds, run.next = seconds, _ = next(run.items)
         except StopIteration:
-            self._in(0.0, Order.DONE, self._return, run)
+            self._in(0.0, Precedence.DONE, self._return, run)
         except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:
-            self._agenda.note(self.clock.now + seconds, Order.DONE, self._report, run)
+            self._agenda.note(self.clock.now + seconds, Precedence.DONE, self._report, run)
 
     def _report(self, run: Run) -> None:
         if run.is_quiet:
@@ -517,7 +517,7 @@ class SimulatedFleet:
             # Reports of one attempt never overtake one another.
             run.arrives_at = max(run.arrives_at, self.clock.now + delay_s)
             run.under_way.append(segment)
-            self._agenda.note(run.arrives_at, Order.DONE, self._arrive, run)
+            self._agenda.note(run.arrives_at, Precedence.DONE, self._arrive, run)
         else:
             self._batch.append(segment)
         if self.is_lockstep:
@@ -542,7 +542,7 @@ class SimulatedFleet:
         """Have trials that wait because the journal was full go on with their reports."""
         held, self._held = self._held, {}
         for run in (run for run, is_due in held.items() if is_due):
-            self._in(0.0, Order.DONE, self._report, run)
+            self._in(0.0, Precedence.DONE, self._report, run)
 
     def _hold(self, run: Run, checkpoint: CheckpointId) -> None:
         """Save a checkpoint with a run's position, as a trainable on a worker would."""
@@ -570,7 +570,7 @@ class SimulatedFleet:
         if not run.is_quiet:
             run.is_quiet = True
             error = TimeToLive(f"the attempt ran for {run.assignment.ttl_s:g} s, which is its ttl_s")
-            self._in(self._conditions.stop_delay(), Order.HEARD, lambda _: self._fail(run, error, outlived=True))
+            self._in(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
 
     def _end_as_told(self, run: Run) -> None:
         self._end(run, run.ended(INTENTS[run.told].end, self.clock.time()))
@@ -581,7 +581,7 @@ class SimulatedFleet:
             return
         run.is_quiet = True
         if run.under_way:
-            self._agenda.note(run.arrives_at, Order.DONE, lambda _: self._end(run, ended))
+            self._agenda.note(run.arrives_at, Precedence.DONE, lambda _: self._end(run, ended))
         else:
             self._send_batch()
             self._journal.end(run.claim, ended.encode())
