@@ -7,13 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import Bench, Obedient
 from waiting import eventually
 
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import (
     Action,
@@ -436,3 +439,28 @@ def test_an_end_without_a_beginning_does_nothing() -> None:
     dispatcher.close()
 
     assert dispatcher.problems == ()
+
+
+def test_an_event_is_in_the_journal_and_the_fold_before_scheduler_and_callbacks_hear_of_it_in_this_order(
+    tmp_path: Path,
+) -> None:
+    heard: list[str] = []
+
+    def note(who: str, trial: TrialId) -> None:
+        is_journaled = any(event.trial == trial for event in bench.of(TrialStaged))
+        heard.append(f"{who}: {is_journaled and trial in bench.experiment.trials}")
+
+    class Hearing(Obedient):
+        def on_stage(self, trial: Trial) -> None:
+            note("scheduler", trial.id)
+
+    class Watching(Callback):
+        in_loop = True
+
+        def on_stage(self, trial: Trial) -> None:
+            note("callback", trial.id)
+
+    bench = Bench(tmp_path, slots=1, max_trials=1, scheduler=Hearing, callbacks=[Watching()])
+    bench.step()
+
+    assert heard == ["scheduler: True", "callback: True"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -329,3 +330,15 @@ print(*sorted(set(tried) & {PARTNERS!r}), "redis" in tried)
 
     # The names that stand for code were looked up.
     assert done.stdout.split() == ["True"]
+
+
+def test_the_floors_of_the_design_are_those_that_imports_are_held_to() -> None:
+    text = (ROOT.parent / "docs" / "design.md").read_text()
+    floor, told = -1, {}
+    for first, places in re.findall(r"^\| (\d?) ?\| ([^|]*`[^|]*) \|", text, re.MULTILINE):
+        floor = int(first) if first else floor
+        told |= {part_of(place): floor for place in re.findall(r"`([\w/.]+)`", places)}
+
+    assert told == {part: FLOORS[part] for part in told}
+    parts = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert parts - {"__init__", "__main__", "__pycache__"} == set(told)

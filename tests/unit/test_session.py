@@ -998,6 +998,8 @@ def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_
     report({"loss": 1}, checkpoint=again)
     open_store(url).fetch(CheckpointId("p-0007-3-1"), tmp_path / "copy")
     assert (tmp_path / "copy" / "weights").read_text() == "heavier"
+    open_store(url).fetch(CheckpointId("p-0007-2-1"), tmp_path / "first")
+    assert (tmp_path / "first" / "weights").read_text() == "heavy"
 
 
 def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(

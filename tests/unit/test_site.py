@@ -26,6 +26,9 @@ REFERENCE: Final = ROOT / "docs" / "reference"
 RUN_BY: Final = {
     "adapters.md": "unit/test_adapters.py",
     "ax.md": "acceptance/test_tutorials.py",
+    "cheatsheet.md": "unit/test_docs.py",
+    "checkpoints.md": "unit/test_docs.py",
+    "deciding.md": "unit/test_docs.py",
     "explanation/*.md": "acceptance/test_tutorials.py",
     "extensions.md": "unit/test_extensions_page.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
@@ -34,6 +37,7 @@ RUN_BY: Final = {
     "loggers.md": "unit/test_loggers.py",
     "optuna.md": "acceptance/test_tutorials.py",
     "results.md": "unit/test_results_page.py",
+    "processes.md": "unit/test_docs.py",
     "search.md": "unit/test_search_page.py",
     "syne-tune.md": "acceptance/test_tutorials.py",
     "trials.md": "unit/test_docs.py",

@@ -221,3 +221,7 @@ def test_decisions_and_reports_are_values() -> None:
     assert Decision(Action.CONTINUE) == CONTINUE
     assert Decision(Action.STOP, "why") != Decision(Action.STOP)
     assert Report(TrialId("t"), 1, 2, 3.0, {"a": 1}) == Report(TrialId("t"), 1, 2, 3.0, {"a": 1})
+
+
+def test_a_status_shows_its_name() -> None:
+    assert f"{TrialStatus.RUNNING}" == str(TrialStatus.RUNNING) == "TrialStatus.RUNNING"
