@@ -122,7 +122,7 @@ def test_the_page_has_every_figure_and_the_bounds_of_the_code() -> None:
 
     assert [name for cell in named for name in CODE.findall(cell)] == [*FIGURES]
     words = " ".join(told.split())
-    assert f"looks each {SAMPLE_S:.0f} s" in words
+    assert f"Each {SAMPLE_S:.0f} s a worker measures" in words
     assert f"less than {IDLE_PERCENT:.0f} % of the time in each look for {IDLE_S / 60:.0f} minutes" in words
     assert f"not reported yet has {IDLE_UNREPORTED_S / 60:.0f} minutes" in words
     assert f"expires after {KEPT_S:.0f} s" in words
