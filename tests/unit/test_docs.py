@@ -16,6 +16,7 @@ from pages import ROOT
 
 import mqtune
 from mqtune.checkpoints import MAX_DICT_BYTES
+from mqtune.cli import COMMANDS
 from mqtune.core import errors
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import LOST_BUDGET
@@ -223,3 +224,15 @@ def test_the_cheat_sheet_is_a_program_that_runs_and_has_each_public_name(run: Ru
 
     assert [trial.status.name for trial in page.results].count("COMPLETED") >= 1
     assert set(re.findall(r"\bmqtune\.(\w+)", inspect.getsource(page))) == set(mqtune.__all__) - {"__version__"}
+
+
+def test_every_verb_of_the_command_line_that_a_page_names_is_there():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        (page.name, verb)
+        for page in pages
+        for verb in re.findall(r"(?:`|^\s*\$ )mqtune ([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
+    }
+
+    assert len(named) > 50
+    assert sorted((page, verb) for page, verb in named if verb not in COMMANDS) == []
