@@ -391,7 +391,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "3. But a living one must not be declared dead": [
             "tests/unit/test_driver.py::test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped",
-            "tests/contract/journals/leases.py::LeaseContract::test_reaping_ends_an_attempt_and_fences_its_worker",
+            "tests/contract/journals/leases.py::LeaseContract::test_losing_ends_an_attempt_and_fences_its_worker",
         ],
         "4. The same trial goes on, from its checkpoint": [
             "tests/acceptance/test_lifecycle.py::test_a_worker_that_is_killed_loses_its_trial_which_goes_on_from_its_checkpoint"
