@@ -209,12 +209,12 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
 
 def _worker_account(client: RedisClient) -> Finding | None:
     """Return that this is a worker's account, which may not list experiments; None for any other."""
-    from mqtune.core.keys import QUOTAS  # noqa: PLC0415 - as above
+    from mqtune.core.keys import name_key  # noqa: PLC0415 - as above
     from mqtune.journal.redis import retrying  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied):
         # Of all roles workers alone may ask this.
-        retrying(lambda: client.hlen(QUOTAS), patience_s=0)
+        retrying(lambda: client.pttl(name_key("doctor")), patience_s=0)
         return Finding("account", "ok", "a worker's, which may not list experiments")
     return None
 

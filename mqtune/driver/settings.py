@@ -234,7 +234,7 @@ class Process(_Checked):
             can't be forked. By default "fork", on macOS "spawn".
         reuse: whether a trial's process runs the next trial in its slot too, with what it has imported and holds on a GPU: of a
             function, unless the trial has left something that can't be put back; of a class, with its instance, if its ``reset_config``
-            returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See docs/trials.md.
+            returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See docs/processes.md.
         ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
         pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has something
