@@ -21,6 +21,7 @@ from mqtune.trainable import reporting
 from mqtune.trainable.process import runner
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.importer import arguments
+from mqtune.trainable.process.life import _Life
 from mqtune.trainable.process.protocol import (
     CLEARED,
     FRAME,
@@ -192,6 +193,15 @@ class Worker:
                 os.close(fd)
 
 
+def called(trainable: Callable[..., Any], current: Session) -> Ending:
+    """Run a trainable to its end in this process."""
+    ours, theirs = Channel.pair()
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        life = _Life(ours, lambda: trainable, Path(), reuse=False)
+        life._session = current
+        return runner._call(lambda: trainable, current, life._begin)
+
+
 class AttemptHere(Worker):
     """An attempt in this process."""
 
@@ -206,7 +216,7 @@ class AttemptHere(Worker):
         outer, reporting.current = reporting.current, self.session
         signal.signal(STOP_SIGNAL, self.session.tell)
         try:
-            return runner._call(lambda: trainable, self.session)
+            return called(trainable, self.session)
         finally:
             reporting.current = outer
             for number, handler in handlers.items():

@@ -6,14 +6,15 @@ import inspect
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Config, Metrics
-from mqtune.trainable.process.protocol import STOP_SIGNAL
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, AttemptEnd, Config, Metrics
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending
 from mqtune.trainable.process.saver import remove_folder
 from mqtune.trainable.process.session import Session, StopTrial, seconds
 
@@ -160,19 +161,6 @@ def check_reusable(trainable: object) -> None:
         )
 
 
-def run_class(trainable: type[Trainable], current: Session) -> None:
-    """Run a trial of a class from its setup to its cleanup, whose error does not hide an earlier one."""
-    steps = Steps(trainable(), current)
-    current.defer_pause = True
-    try:
-        steps.set_up()
-        steps.run()
-    except BaseException as error:
-        steps.clean_up(error)
-        raise
-    steps.clean_up(None)
-
-
 def export_model(
     trainable: type[Trainable],
     config: Config,
@@ -206,6 +194,8 @@ class Steps:
     """Runs one attempt of a class, step by step."""
 
     def __init__(self, trainable: Trainable, current: Session) -> None:
+        # It handles a pause between two steps.
+        current.defer_pause = True
         self._trainable = trainable
         self._session = current
         self._name = type(trainable).__name__
@@ -377,6 +367,51 @@ class Steps:
             f"{self._name}.save_checkpoint returned {saved!r}; write files into the folder that it gets and return "
             "nothing, or return a dict"
         )
+
+
+class Instance:
+    """A process's instance of a class, which gets another config for each attempt; see ``mqtune.trainable.process.life.Body``."""
+
+    asks_inside = True
+    says_why = True
+    _steps: Steps
+
+    def __init__(self, trainable: type[Trainable], current: Session) -> None:
+        current.enter()
+        self._name = trainable.__name__
+        self._instance = trainable()
+        self._steps = Steps(self._instance, current)
+
+    def begin(self) -> None:
+        """Set the instance up."""
+        self._steps.set_up()
+
+    def reset(self, current: Session) -> str:
+        """Have ``reset_config`` take another attempt's config."""
+        self._steps = Steps(self._instance, current)
+        try:
+            current.enter()
+            answer = self._steps.reset()
+        except BaseException:  # noqa: BLE001 - whatever user code raises, a fresh process can take the trial
+            return f"{self._name}.reset_config raised:\n{traceback.format_exc().rstrip()}"
+        return "" if answer is True else f"{self._name}.reset_config returned {answer!r}"
+
+    def run(self) -> Ending:
+        """Run all steps of an attempt."""
+        self._steps.run()
+        return Ending(AttemptEnd.COMPLETED)
+
+    def left(self) -> str:
+        """Look for threads, and for a step that was interrupted."""
+        if not self._steps.is_whole:
+            return "it was told to end in the middle of a step"
+        mine = threading.main_thread()
+        at_work = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not mine]
+        return f"it has left the threads {', '.join(at_work)}" if at_work else ""
+
+    def clean_up(self, error: BaseException | None) -> None:
+        """Call the instance's ``cleanup``."""
+        self._steps.clean_up(error)
 
 
 def _is_in(path: Path, folder: Path) -> bool:

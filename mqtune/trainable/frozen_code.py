@@ -134,16 +134,6 @@ def frozen() -> FrozenCode:
     return _installed
 
 
-def run_as_it_was() -> None:
-    """Run a copy of a Python script as if it were the script; the arguments are the script, the copy, and the script's own."""
-    path, copy = sys.argv[1:3]
-    sys.argv[:3] = [path]
-    sys.path[0] = str(Path(path).parent)
-    main = sys.modules["__main__"]
-    main.__file__ = path
-    _Loader(main.__name__, path, Path(copy).read_bytes()).exec_module(main)
-
-
 def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
     """Return the user's files below the code root that were imported, and the script, with their modification times in nanoseconds."""
     root = str(code_root) + os.sep

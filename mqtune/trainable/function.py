@@ -6,14 +6,18 @@ import contextlib
 import inspect
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.trial import Metrics
+from mqtune.core.trial import AttemptEnd, Metrics
+from mqtune.trainable.process.protocol import Ending
 from mqtune.trainable.process.saver import make_folder, remove_folder
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import here
 from mqtune.trainable.spec import Function, extras_of
+
+if TYPE_CHECKING:
+    from mqtune.trainable.process.surroundings import Surroundings
 
 _DONE: Final = "done"
 #: The file with a checkpoint that is a dict, for a function that takes a folder.
@@ -26,6 +30,59 @@ _Reports = Generator[object, None, object]
 
 class _Done(BaseException):
     """The function has reported ``done``; a BaseException, so that ``except Exception`` doesn't swallow it."""
+
+
+class Calls:
+    """A function, which a process calls in each of its attempts; see ``mqtune.trainable.process.life.Body``."""
+
+    asks_inside = False
+    says_why = True
+
+    def __init__(self, function: Function, current: Session) -> None:
+        self._function = function
+        self._session = current
+        #: None in a process with one attempt, which need not know them.
+        self._surroundings: Surroundings | None = None
+
+    def begin(self) -> None:
+        """Note what the attempts share, if there may be several."""
+        self._session.enter()
+        if self._session.message["reuse"]:
+            from mqtune.trainable.process.surroundings import Surroundings  # noqa: PLC0415
+
+            self._surroundings = Surroundings()
+
+    def reset(self, current: Session) -> str:
+        """Begin another attempt; nothing keeps a function from it."""
+        self._session = current
+        current.enter()
+        if self._surroundings is not None:
+            self._surroundings.begin()
+        # A driver, which imports this module too, has no use for it.
+        from mqtune.trainable.process.runner import seed_generators  # noqa: PLC0415
+
+        # An earlier trial may have seeded them.
+        seed_generators()
+        return ""
+
+    def run(self) -> Ending:
+        """Call the function."""
+        run_function(self._function, self._session)
+        return Ending(AttemptEnd.COMPLETED)
+
+    def left(self) -> str:
+        """Put back what the attempt has changed, and look for what it has left."""
+        try:
+            found = self._surroundings.put_back() if self._surroundings is not None else ""
+        except Exception as error:  # noqa: BLE001 - a trial may have replaced what this calls
+            found = f"what it has left can't be seen: {type(error).__name__}: {error}"
+        broken = "it was stopped in the middle of an import" if self._session.broke_import else ""
+        return "; ".join(filter(None, (broken, found)))
+
+    def clean_up(self, _error: BaseException | None) -> None:
+        """Have whatever finalizers do done in the attempt that it belongs to."""
+        if self._surroundings is not None:
+            self._surroundings.collect()
 
 
 class Reporter:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.core.machine import end_of_file
 from mqtune.core.trial import AttemptEnd, Metrics
-from mqtune.trainable.frozen_code import frozen
 from mqtune.trainable.process import warm_script
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Ending, Message
@@ -46,7 +45,6 @@ _TAIL_BYTES: Final = 4_000
 _LOOK_MS: Final = 20
 #: A shell's way to tell of a signal in an exit code: this and its number.
 _KILLED: Final = 128
-_AS_IT_WAS: Final = "from mqtune.trainable.frozen_code import run_as_it_was; run_as_it_was()"
 _TAG: Final = b"[tune-metric]: "
 _LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
 #: A line without an end is not kept beyond this, so that output of one endless line fills no memory; a report that
@@ -75,24 +73,50 @@ def arguments_of(config: Mapping[str, object]) -> list[str]:
     return arguments
 
 
-def _run_by(path: Path, current: Session) -> list[str]:
-    """Return the command that runs a script, without its arguments; a script that has changed since runs from a copy."""
-    if path.suffix != ".py":
-        return [str(path)]
-    source = frozen().source(str(path))
-    if source is None or (path.is_file() and path.read_bytes() == source):
-        return [sys.executable, str(path)]
-    copy = current.scratch / path.name
-    copy.write_bytes(source)
-    return [sys.executable, "-c", _AS_IT_WAS, str(path), str(copy)]
+class Scripts:
+    """A process beside scripts, each of which is a process of its own; see ``mqtune.trainable.process.life.Body``."""
+
+    asks_inside = False
+    #: It is nothing that a user has asked for.
+    says_why = False
+
+    def __init__(self, path: Path, current: Session) -> None:
+        self._path = path
+        self._session = current
+        self._home = os.open(".", os.O_RDONLY)
+        self._is_completed = False
+
+    def begin(self) -> None:
+        """Nothing is to be done before the first script."""
+
+    def reset(self, current: Session) -> str:
+        """Begin another attempt; nothing keeps a script from it."""
+        self._session = current
+        return ""
+
+    def run(self) -> Ending:
+        """Run the script to its end."""
+        self._is_completed = False
+        self._session.enter()
+        ending = ScriptRun(self._path, self._session).run()
+        self._is_completed = ending.end is AttemptEnd.COMPLETED
+        return ending
+
+    def left(self) -> str:
+        """Leave the attempt's folder, and look whether the script has completed: else it may go on in a process that it has left."""
+        os.fchdir(self._home)
+        return "" if self._is_completed else "its script has not completed"
+
+    def clean_up(self, _error: BaseException | None) -> None:
+        """Nothing of a script's is in this process."""
 
 
 class ScriptRun:
     """One attempt of a script; all of it runs in the main thread.
 
-    A file that ends in .py is run by this process's Python, in a fork of this process if its first imports are done here; any
-    other must be executable. Its output goes to the trial's own files, and its reports to the session. When the trial is told to
-    end, its whole process group gets SIGTERM.
+    A file that ends in .py is run by this process's Python: in a fork of this process if its first imports are done here, or if the
+    file has changed; any other must be executable. Its output goes to the trial's own files, and its reports to the session. When
+    the trial is told to end, its whole process group gets SIGTERM.
     """
 
     def __init__(self, path: Path, current: Session) -> None:
@@ -162,10 +186,12 @@ class ScriptRun:
     def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
         which = self._session.context
         own = dict(zip(CONTEXT, (which.trial, str(which.attempt), which.experiment, str(which.folder)), strict=True))
+        path = self._path.absolute()
         try:
-            if warm_script.warm is not None:
-                return warm_script.warm.start(self._given, own, output, channel, self._channel)
-            command = [*_run_by(self._path.absolute(), self._session), *self._given]
+            here = warm_script.warm or warm_script.as_it_was(path)
+            if here is not None:
+                return here.start(self._given, own, output, channel, self._channel)
+            command = [*([sys.executable] if path.suffix == ".py" else []), str(path), *self._given]
             environment = {**UNBUFFERED, **os.environ, **own, RELAY: address_of(channel.fileno())}
             return subprocess.Popen(
                 command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output

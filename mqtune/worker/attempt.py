@@ -174,8 +174,7 @@ class AttemptRun:
         self.definition = definition
         self._reuses = bool(definition.get("reuse"))
         #: What a process is kept for: no trial of another experiment, or with other settings, gets it.
-        kept_for = encode_value([journal.experiment, dict(definition)]) if self._reuses else b""
-        self._reused_for = hashlib.sha256(kept_for).digest()
+        self._reused_for = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
         #: What it uses of its machine.
         self.meter = UsageMeter()
         #: The number of its slot, and that one's devices; -1 and empty until it has one.

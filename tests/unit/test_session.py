@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from attempts import AttemptHere, own_metrics, start_message
+from attempts import AttemptHere, called, own_metrics, start_message
 from waiting import DEADLINE_S, eventually
 
 import mqtune
@@ -34,7 +34,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId
 from mqtune.trainable import reporting
-from mqtune.trainable.process import runner, session
+from mqtune.trainable.process import session
 from mqtune.trainable.process.protocol import (
     FRAME,
     FRAME_CHECKPOINT,
@@ -1086,7 +1086,7 @@ def ending_of(trainable: Callable[[dict[str, Any]], Any]) -> Ending:
     before, pipe = signal.getsignal(STOP_SIGNAL), Pipe()
     current = Session(start_message(config={"lr": 1}), [pipe.write_end, -1])
     try:
-        return runner._call(lambda: trainable, current)
+        return called(trainable, current)
     finally:
         signal.signal(STOP_SIGNAL, before)
         pipe.close()

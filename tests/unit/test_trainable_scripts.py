@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from waiting import eventually, lives
 
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.trainable.frozen_code import fingerprint, keep_source
 from mqtune.trainable.process.protocol import PAUSE, STOP
 from mqtune.trainable.script import MetricLines, WatchedFolder, arguments_of
 from mqtune.trainable.spec import TrainableSpec
@@ -895,6 +897,37 @@ def test_a_script_whose_imports_can_not_be_shared_has_an_interpreter_of_its_own(
     assert one.wait()["end"] == "completed", one.stderr()
     assert one.stdout() == "True x ['--lr', '1']\n"
     assert why in one.zygote.environment["fresh"]
+
+
+@pytest.mark.parametrize("imports", ["argparse", "argparse, shutil", "argparse, sys; sys.argv[1]"])
+def test_a_script_that_has_changed_since_runs_as_it_was_also_where_its_imports_can_not_be_shared(
+    tmp_path: Path, imports: str
+):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    written(folder, "WHOSE = 'mine'", "shutil.py")
+    script = written(
+        folder,
+        f"import {imports}\nimport sys, shutil\nprint(__name__, __file__, sys.argv, sys.path[0], shutil.WHOSE)\n1 / 0",
+    )
+    kept, wanted = tmp_path / "kept", fingerprint(script.read_bytes(), is_run=True)
+    keep_source(kept, wanted, script.read_bytes())
+    manifest = kept / "manifest"
+    manifest.write_bytes(encode_value({str(script): wanted}))
+    script.write_text("print('edited'")
+    key = ImportKey(TrainableSpec("train", script=script.name, kind="script"), folder, "fork", "code", manifest)
+
+    with contextlib.closing(Importer(key, {}, tmp_path / "log")) as importer:
+        zygotes = SlotZygotes({}, tmp_path / "log")
+        with contextlib.closing(NextTrial(tmp_path / "1", zygotes, importer)) as one:
+            one.start({"lr": 1})
+            ended = one.wait()
+
+    assert one.stdout() == f"__main__ {script} {[str(script), '--lr', '1']} {folder} mine\n"
+    assert (ended["end"], ended["error_type"]) == ("failed", "Exited")
+    trace = "ZeroDivisionError: division by zero\n"
+    assert one.stderr().endswith(trace)
+    assert one.stderr().count("File ") == 1
 
 
 def test_a_module_beside_a_script_that_hides_one_of_pythons_own_is_imported_as_ever(trial: Trial, tmp_path: Path):

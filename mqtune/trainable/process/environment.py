@@ -21,8 +21,8 @@ _DIST_INFO: Final = ".dist-info"
 class Environment(TypedDict, total=False):
     """The versions that a trial runs with.
 
-    ``differs`` names files that are not as they were when the experiment began; ``fresh`` says why a Python script had an
-    interpreter of its own.
+    ``differs`` names files that are not as they were when the experiment began; ``fresh`` says why an attempt did not begin with
+    the imports of others.
     """
 
     python: str

@@ -46,9 +46,10 @@ from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import LIBC, become_subreaper, die_with_parent, own_children
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.late_imports import Batch, Looks, device_files, end_openmp_threads, memory_map, preload
+from mqtune.trainable.process.life import run_attempts
 from mqtune.trainable.process.output import flush, shape_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, describe_error
-from mqtune.trainable.process.zygote import Signals, Zygote, run_spare
+from mqtune.trainable.process.zygote import Signals, Zygote
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
 #: What an importer and a spawned spare run: ``main``, without what lies where the worker was started, such as a folder named mqtune, in
@@ -293,9 +294,7 @@ class Importer:
             become_subreaper()
             die_with_parent(importer, signal.SIGCONT)
             spawn = None if self._fork else partial(_spare, self._spec, self._code_root, self._manifest)
-            Zygote(
-                Channel.of_fd(channel), self._trainable, self._spec.kind, self._code_root, self._signals, spawn
-            ).run()
+            Zygote(Channel.of_fd(channel), self._trainable, self._code_root, self._signals, spawn).run()
         except BecomeScript:
             raise
         except BaseException:  # noqa: BLE001 - nothing of a zygote may go on as its importer
@@ -390,14 +389,14 @@ def main(argv: list[str]) -> None:
     shape_output()
     # While user code is imported nothing watches the channel. Afterwards a dead worker is seen there.
     die_with_parent(int(parent))
-    if role == "spare":
-        signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
-        run_spare(channel, lambda: spec.load(code_root), code_root, spec.kind)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
-    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     become: Callable[[], None] | None = None
     try:
+        if role == "spare":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
+            run_attempts(channel, lambda: spec.load(code_root), code_root)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
+        warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
         Importer(
             channel,
             spec,

@@ -11,7 +11,6 @@ from pathlib import Path
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable.function import run_function
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import flush
 from mqtune.trainable.process.protocol import (
@@ -35,7 +34,7 @@ def seed_generators() -> None:
             sys.modules[name].seed()
 
 
-def run_attempt(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> int:
+def run_attempt(load: Callable[[], Loaded], current: Session, run: Run) -> int:
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
     watch = ImportWatch()
 
@@ -61,13 +60,12 @@ def run_attempt(load: Callable[[], Loaded], current: Session, run: Run | None = 
     return ending.code
 
 
-def _call(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> Ending:
+def _call(load: Callable[[], Loaded], current: Session, run: Run) -> Ending:
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
         loaded = load()
-        current.enter()
-        ending = (run or _run)(loaded, current)
+        ending = run(loaded, current)
     except StopTrial as stop:
         ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
     except BecomeScript:
@@ -85,15 +83,3 @@ def _call(load: Callable[[], Loaded], current: Session, run: Run | None = None) 
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{error_text}\n")
     return ending
-
-
-def _run(loaded: Loaded, current: Session) -> Ending:
-    assert not isinstance(loaded, Path)  # noqa: S101 - scripts have a run of their own
-    # Only the trials that need it import it: a class imports its base class.
-    if isinstance(loaded, type):
-        from mqtune.trainable.class_ import run_class  # noqa: PLC0415
-
-        run_class(loaded, current)
-    else:
-        run_function(loaded, current)
-    return Ending(AttemptEnd.COMPLETED)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import select
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ _LOOK_AGAIN_MS: Final = 20
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
+_NO_PIPES: Final = (-1, -1)
+#: The file of the code that imports modules, in a traceback.
+_IMPORTS: Final = "<frozen importlib._bootstrap>"
 
 
 #: How many forks lie between the start of Python and this process; asking for the process id at each report would cost more.
@@ -92,15 +96,16 @@ class Context:
 
 
 class Session:
-    """One attempt, in its own process: what it sends to its worker, and what it was told.
+    """One attempt in its process: what it sends to its worker, and what it was told.
 
     Args:
         message: the start message.
         fds: the write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
-            the read end of the control pipe, non-blocking.
+            the read end of the control pipe, non-blocking. Without these nothing can be sent until ``connect``, and a stop
+            signal waits until ``listen``.
     """
 
-    def __init__(self, message: StartMessage, fds: Sequence[int]) -> None:
+    def __init__(self, message: StartMessage, fds: Sequence[int] = _NO_PIPES) -> None:
         self.message = message
         #: How many reports were sent.
         self.sequence = 0
@@ -111,7 +116,11 @@ class Session:
         #: What the trainable was told and knows of.
         self.heard: Told = ""
         self._told: Told = ""
-        self._use(fds)
+        #: Whether a StopTrial has left a module half imported.
+        self.broke_import = False
+        #: Threads that earlier attempts of the process have left.
+        self._left_threads = frozenset(threading.enumerate()) - {threading.main_thread()}
+        self.connect(fds)
         self._lockstep = message["sync"] == "lockstep"
         self._timestamp = message["timestamp"]
         self._epoch_s = message["epoch_s"]
@@ -123,7 +132,7 @@ class Session:
         self._packer = report_packer()
         self._forks = _forks
         #: Whether the main thread may not be interrupted by the stop signal now, and whether that came meanwhile.
-        self._busy = False
+        self._busy = fds is _NO_PIPES
         self._signalled = False
         self._saving = False
         self._has_ended = False
@@ -142,11 +151,31 @@ class Session:
         #: When the last report had returned, or the attempt began.
         self._since = monotonic()
 
-    def _use(self, fds: Sequence[int]) -> None:
+    def connect(self, fds: Sequence[int]) -> None:
         """Use these pipes from now on."""
         self._pipe, self._control = fds
         # User code may close them, and their descriptors' numbers may be used again.
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
+
+    def listen(self) -> None:
+        """Have a stop signal raise StopTrial from now on; raise it for one that came before."""
+        # It may have come before this session had a handler: what it was sent for is in the pipe.
+        self._read_control()
+        self._busy = False
+        if self._signalled:
+            self._handle_signal()
+        self._raise_if_told()
+
+    def close(self) -> None:
+        """Close the pipes, unless they are closed; threads that still use this session are told to stop."""
+        # Nothing may be written to, or read from, files that get the descriptors' numbers next.
+        with self._lock, self._hearing:
+            self._told = "stop"
+            for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
+                # User code may have closed it, and have another file of that number.
+                if fd >= 0 and file_of(fd) == file:
+                    os.close(fd)
+            self.connect(_NO_PIPES)
 
     def enter(self) -> None:
         """Change to the attempt's working directory, if it has one of its own; it is made unless it is there."""
@@ -211,6 +240,8 @@ class Session:
             counters: the counters of the checkpoint; None for those that are known here.
             is_question: whether it waits for an answer.
         """
+        if self._left_threads or self._pipe < 0:
+            self._check_caller("report")
         if self._told:
             self._raise_if_told()
         if _forks != self._forks:
@@ -264,6 +295,7 @@ class Session:
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
         """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
+        self._check_caller("save")
         if _forks != self._forks:
             raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
         told = self._told
@@ -325,7 +357,16 @@ class Session:
             return
         if self._told:
             self.heard = self._told
+            self.broke_import = self.broke_import or _is_importing()
             raise StopTrial(self._told)
+
+    def _check_caller(self, what: str) -> None:
+        if self._left_threads and threading.current_thread() in self._left_threads:
+            raise RuntimeError(
+                f"{what}: this thread was left by an earlier trial of its process; end it with its trial"
+            )
+        if self._pipe < 0 and not self._told:
+            raise RuntimeError(f"{what}: nothing can be sent before reset_config has returned True")
 
     def _read_control(self) -> None:
         """Read the control pipe without waiting; in the main thread only while the stop signal can't raise."""
@@ -438,6 +479,16 @@ def file_of(fd: int) -> tuple[int, int]:
     except OSError:
         return _NO_FILE
     return found.st_ino, found.st_dev
+
+
+def _is_importing() -> bool:
+    """Whether an import is under way below the caller."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename == _IMPORTS:
+            return True
+    return False
 
 
 def _whole(value: object, otherwise: int) -> int:

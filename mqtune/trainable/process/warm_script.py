@@ -1,8 +1,11 @@
-"""A Python script whose first imports the zygote has done, so that each of its trials is a fork, and starts no interpreter.
+"""A Python script whose trials are forks, and start no interpreter, because its first imports are done already.
 
 Done once are the imports that the script begins with, up to its first other statement, or module that is the user's own: whatever
 comes later may depend on the trial, by its arguments, or by what the script has set before. What was printed meanwhile is printed
 again in each trial. Imports after which a fork is not the same as a fresh interpreter are refused.
+
+A script whose file has changed since the experiment began is run in the same way, from what it was; if its imports are refused, none of
+them is done before.
 """
 
 from __future__ import annotations
@@ -105,11 +108,11 @@ class ForkedScript:
 
 @dataclass(frozen=True, slots=True)
 class WarmScript:
-    """A script whose first imports are done in this process.
+    """A script that forks of this process run; its first imports are done here, or none.
 
     Attributes:
         path: its file.
-        code: all of it.
+        code: all of it; its source if it was not compiled yet.
         face: what it sees, but for its arguments, and a main module that nobody else has.
         handlers: the handlers that its imports have left, for the signals that a trial's process handles itself.
         printed: what its imports have printed, on standard output and error.
@@ -117,7 +120,7 @@ class WarmScript:
     """
 
     path: Path
-    code: CodeType
+    code: CodeType | bytes
     face: _Face
     handlers: Mapping[int, Any]
     printed: tuple[bytes, ...]
@@ -172,20 +175,24 @@ class WarmScript:
         for output, printed in zip(_OUTPUTS, self.printed, strict=True):
             _write(output, printed)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        code = 0
+        status = 0
         try:
-            exec(self.code, vars(main))  # noqa: S102 - it is what a trial is for
+            if isinstance(self.code, bytes):
+                for name, _ in _hidden(self.face.path[0]):
+                    del sys.modules[name]
+            code = self.code if isinstance(self.code, CodeType) else _compiled(self.path, self.code)
+            exec(code, vars(main))  # noqa: S102 - it is what a trial is for
         except SystemExit as ending:
             # Python would print any other code first.
             if not isinstance(ending.code, int | None):
                 raise
-            code = ending.code or 0
+            status = ending.code or 0
         except BaseException:
             sys.excepthook = partial(_show_error, sys.excepthook)
             raise
         del main
-        self._end(code)
-        sys.exit(code)
+        self._end(status)
+        sys.exit(status)
 
     def _end(self, code: int) -> None:
         """End this process without taking apart what the script has not imported itself, which would copy all of that memory.
@@ -256,7 +263,8 @@ def warm_up(path: Path) -> None:
     face = _Face(_main_of(path), arguments, _path_of(path), sys.__stdout__, sys.__stderr__)  # type: ignore[arg-type]
     face.put_on()
     try:
-        _refuse_hidden(face.path[0])
+        for _, origin in _hidden(face.path[0]):
+            raise NotForkable(f"{origin} takes the place of a module that mqtune has imported")
         with _kept_output() as files:
             code = _import_first(path, path.read_bytes() if source is None else source)
         printed = tuple(_content(file) for file in files)
@@ -265,6 +273,19 @@ def warm_up(path: Path) -> None:
         before.put_on()
     _refuse_unlike(arguments, opened)
     warm = WarmScript(path, code, face, {number: signal.getsignal(number) for number in _SIGNALS}, printed)
+
+
+def as_it_was(path: Path) -> WarmScript | None:
+    """Return a script as it was when the experiment began, with none of its imports done; None if its file has not changed."""
+    source = frozen().source(str(path))
+    if source is None or (path.is_file() and path.read_bytes() == source):
+        return None
+    face = _Face(_main_of(path), [], _path_of(path), sys.__stdout__, sys.__stderr__)  # type: ignore[arg-type]
+    return WarmScript(path, source, face, dict.fromkeys(_SIGNALS, signal.SIG_DFL), (b"", b""))
+
+
+def _compiled(path: Path, source: bytes) -> CodeType:
+    return compile(source, str(path), "exec", dont_inherit=True)
 
 
 def _main_of(path: Path) -> ModuleType:
@@ -293,7 +314,7 @@ def _import_first(path: Path, source: bytes) -> CodeType:
                 break
             alone = compile(ast.Module([statement], []), str(path), "exec", dont_inherit=True)
             exec(alone, {"__name__": "__main__"})  # noqa: S102 - the script would do the same
-        return compile(source, str(path), "exec", dont_inherit=True)
+        return _compiled(path, source)
     except BaseException as error:
         what = "it" if statement is None else f"`{ast.unparse(statement)}`"
         raise NotForkable(f"{what} raised {type(error).__name__}: {error}") from error
@@ -334,8 +355,8 @@ def _is_installed(name: str) -> bool:
     )
 
 
-def _refuse_hidden(folder: str) -> None:
-    """Refuse a script beside which lies a module that it would import in place of one that this process has imported."""
+def _hidden(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the modules of this process in whose place a script would import a file in its folder, each with that file."""
     for name, module in list(sys.modules.items()):
         if (
             "." in name
@@ -345,7 +366,7 @@ def _refuse_hidden(folder: str) -> None:
             continue
         spec = PathFinder.find_spec(name, [folder])
         if spec is not None and spec.origin and spec.origin != getattr(module, "__file__", None):
-            raise NotForkable(f"{spec.origin} takes the place of a module that mqtune has imported")
+            yield name, spec.origin
 
 
 def _refuse_unlike(arguments: _UnknownArguments, opened: set[int]) -> None:

@@ -3,7 +3,7 @@
 It runs one trial at a time,
 and keeps one *spare*: a process that waits for its start message, forked while the trial before it runs, so that no slot
 waits for a fork. It is the trial's parent and subreaper: orphans of the trial come to it and are killed. A process that may
-be reused stays after its trial, if nothing else of that is left, and gets the next one (``mqtune.trainable.process.reuse``).
+be reused stays after its trial, if nothing else of that is left, and gets the next one (``mqtune.trainable.process.life``).
 
 User code has run in its importer, and may have set any signal's handler. So the zygote relies on no signal: all are
 blocked, and the end of a trial is seen by its pidfd.
@@ -34,17 +34,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple, NoReturn, cast
+from typing import Final, NamedTuple
 
-from mqtune.trainable import reporting
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import die_with_parent, has_descendants, own_children, signal_group
-from mqtune.trainable.process.output import take_over_output
-from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage
-from mqtune.trainable.process.runner import run_attempt, seed_generators
-from mqtune.trainable.process.session import Session
+from mqtune.trainable.process.life import run_attempts
+from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message
 from mqtune.trainable.process.signals import change_mask
-from mqtune.trainable.spec import Kind, Loaded
+from mqtune.trainable.spec import Loaded
 
 #: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device driver
 #: or a disk holds may take minutes.
@@ -120,7 +117,6 @@ class Zygote:
     Args:
         channel: to the worker.
         trainable: what trials run; None if spares are spawned, and load it themselves.
-        kind: what it is.
         code_root: the folder below which it is.
         signals: how trials find them.
         spawn: returns the command that starts a spare on a descriptor of its channel; None if spares are forked from this process.
@@ -130,14 +126,12 @@ class Zygote:
         self,
         channel: Channel,
         trainable: Loaded | None,
-        kind: Kind,
         code_root: Path,
         signals: Signals,
         spawn: Callable[[int], list[str]] | None,
     ) -> None:
         self._channel = channel
         self._trainable = trainable
-        self._kind = kind
         self._code_root = code_root
         self._signals = signals
         self._spawn = spawn
@@ -229,7 +223,7 @@ class Zygote:
             die_with_parent(zygote)
             trainable = self._trainable
             assert trainable is not None  # noqa: S101 - it was loaded before the fork
-            run_spare(channel, lambda: trainable, self._code_root, self._kind)
+            run_attempts(channel, lambda: trainable, self._code_root)
         except BecomeScript:
             raise
         except BaseException:  # noqa: BLE001 - nothing of a trial may go on as its zygote
@@ -298,8 +292,6 @@ class Zygote:
                 if not self._left and has_descendants(process.pid, others):
                     self._left = "it has left processes"
                 process.channel.send({"left": self._left})
-                if received is not None and received[0]["is_over"] and not self._left:
-                    self._keep(process)
             case "taken":
                 self._forget_given()
             case "kept":
@@ -421,37 +413,3 @@ def _kill_group(pid: int, number: int) -> None:
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path, kind: Kind) -> NoReturn:
-    """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
-
-    In a fork of its process that becomes a script it raises BecomeScript.
-
-    If the trial's process may be reused, further attempts follow. The stop signal must be blocked by the caller: one that comes
-    early waits until the trainable is called.
-    """
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    seed_generators()
-    received = channel.receive()
-    if received is None:
-        os._exit(0)
-    message, fds = cast("StartMessage", received[0]), received[1]
-    if kind == "script":
-        from mqtune.trainable.process.script_process import run_scripts  # noqa: PLC0415
-
-        run_scripts(channel, load, message, fds)
-    if message["reuse"]:
-        from mqtune.trainable.process.reuse import run_attempts  # noqa: PLC0415
-
-        run_attempts(channel, load, code_root, message, fds)
-    channel.close()
-    take_over_output(message["stdout"], message["stderr"])
-    current = reporting.current = Session(message, fds)
-    signal.signal(STOP_SIGNAL, current.tell)
-    try:
-        code = run_attempt(load, current)
-    except BaseException:  # noqa: BLE001 - it has reported what it could
-        code = 1
-    os._exit(code)
