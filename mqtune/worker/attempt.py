@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
 import os
@@ -11,13 +10,13 @@ import select
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.clock import Clock
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
@@ -33,6 +32,7 @@ from mqtune.trainable.process.protocol import (
     StartMessage,
     Told,
 )
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult
 from mqtune.worker.processes import MemoryKills
@@ -167,14 +167,13 @@ class WorkerServices:
 class AttemptRun:
     """Runs one attempt. One thread calls ``run``, and then ``close``; any thread may call the other methods."""
 
-    def __init__(self, services: WorkerServices, journal: Journal, claim: Claim, definition: Mapping[str, Any]) -> None:
+    def __init__(self, services: WorkerServices, here: ExperimentHere, claim: Claim) -> None:
         self._worker = services
-        self.journal = journal
+        self._here = here
+        self.journal = journal = here.journal
         self.claim = claim
-        self.definition = definition
+        self.definition = definition = here.definition
         self._reuses = bool(definition.get("reuse"))
-        #: What a process is kept for: no trial of another experiment, or with other settings, gets it.
-        self._reused_for = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
         #: What it uses of its machine.
         self.meter = UsageMeter()
         #: The number of its slot, and that one's devices; -1 and empty until it has one.
@@ -381,7 +380,7 @@ class AttemptRun:
         self._control.close()
 
     def _run(self, slot: Slot, turn: Turn) -> RunResult:
-        zygote, problem = self._worker.zygotes.find(turn, self.journal.experiment, self.definition, self._note_import)
+        zygote, problem = self._worker.zygotes.find(turn, self._here, self._note_import)
         self._imports_since = None
         if self._intent is Intent.HAND_BACK:
             return RunResult(None, "not run: the worker is shutting down")
@@ -494,7 +493,7 @@ class AttemptRun:
             "folder": str(folder),
             "working_dir": str(self._working_dir or ""),
             "reuse": reuse,
-            "definition": self._reused_for,
+            "definition": self._here.mark,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import reprlib
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtune.core.errors import CodeRefused
 from mqtune.journal.code import CodeExchange
 from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed, unpack
+from mqtune.worker.experiments import ExperimentHere
 
 #: How many unpacked bundles stay, at the least: more experiments rarely share a worker at once.
 KEPT: Final = 8
@@ -48,17 +49,18 @@ class Bundles:
         self._key = key
         self._exchange = exchange
         self._in_use = in_use
-        #: The digests of those that are unpacked, in the order of their last use, each with the experiments that have it signed.
-        self._there: dict[str, set[str]] = {}
+        #: The digests of those that are unpacked, in the order of their last use.
+        self._there: dict[str, None] = {}
         self._lock = threading.Lock()
 
-    def of(self, experiment: str, definition: Mapping[str, object]) -> Brought | None:
+    def of(self, here: ExperimentHere) -> Brought | None:
         """Return where the code of an experiment lies that brings its own; None for one that doesn't.
 
         Raises:
             CodeRefused: this worker takes no code, or not this.
             OSError: it can't be unpacked.
         """
+        definition = here.definition
         digest, root = str(definition.get("bundle") or ""), str(definition.get("bundle_root", "."))
         if not digest:
             return None
@@ -68,14 +70,14 @@ class Bundles:
             raise CodeRefused(f"its code is {reprlib.repr([digest, root])}, which no driver of mqtune says")
         with self._lock:
             top = self._folder / digest
-            trusted = self._there.pop(digest, set())
+            if not here.has_signed_code:
+                self._check(self._exchange(here.name), digest)
+                here.has_signed_code = True
             # The one used last stands last.
-            self._there[digest] = trusted
-            if experiment not in trusted:
-                self._check(self._exchange(experiment), digest)
+            self._there.pop(digest, None)
+            self._there[digest] = None
             if not top.is_dir():
-                self._bring(self._exchange(experiment), digest, top)
-            trusted.add(experiment)
+                self._bring(self._exchange(here.name), digest, top)
             self._trim()
         return Brought(top, top / root, top if definition.get("bundle_is_cwd", True) else None)
 

@@ -13,13 +13,13 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
-from mqtune.core.events import WorkerInfo, busy_as, decode_definition
+from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.keys import is_name
 from mqtune.core.resources import EVERY, queue_name
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
@@ -36,6 +36,7 @@ from mqtune.journal.usage import UsageBoard
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
+from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.health import HealthCheck
 from mqtune.worker.logs import Logs, LogServer
@@ -50,7 +51,6 @@ from mqtune.worker.slots import Slot, Slots, ZygoteFinder
 from mqtune.worker.threads import Step, every, guarded
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.usage import UsageSampler
-from mqtune.worker.zygotes import CodeManifests
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +62,6 @@ HEARTBEAT_S: Final = 3.0
 IMPORTER_IDLE_S: Final = 120.0
 #: The share of the worker's memory that unused importers may have: trials need the rest.
 UNUSED_IMPORTERS_SHARE: Final = 1 / 8
-#: How many experiments, and definitions of experiments, a worker caches: more than it usually has slots, and few enough for
-#: definitions of a megabyte. Others are read again.
-REMEMBERED: Final = 32
 #: How long killed processes of earlier workers may take to disappear, before this worker joins anyway.
 LEFTOVERS_S: Final = 5.0
 #: How long revokes that are under way may take when the worker shuts down.
@@ -146,10 +143,7 @@ class WorkerRuntime:
         self._usage = UsageSampler(name, plan.devices, GpuProbe(), lambda: self.running, UsageBoard(client))
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(plan, log_root, self._quarantine, self._memory, self._health, most_bytes=most_bytes)
-        self._journal = lru_cache(REMEMBERED)(self._make_journal)
-        self._definition = lru_cache(REMEMBERED)(self._read_definition)
-        #: Each store is checked until that succeeds.
-        self._check_store = lru_cache(REMEMBERED)(_check_store)
+        self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         clock, scratch = ServerClock(client), Scratch(log_root)
         self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         self.services = WorkerServices(
@@ -163,7 +157,7 @@ class WorkerRuntime:
             logs=Logs(log_root, [self._slots.importers.log, *(slot.log for slot in self._slots.all)]),
             scratch=scratch,
             slots=self._slots,
-            zygotes=ZygoteFinder(name, code_root, self._bundles, CodeManifests(log_root), self._check_store),
+            zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
             memory_kills=MemoryKills(find_counter()),
             wake_consumer=wake_consumer,
         )
@@ -264,8 +258,8 @@ class WorkerRuntime:
         self.services.scratch.sweep()
         if ahead is not None:
             with contextlib.suppress(MqtuneError, OSError):
-                definition = self._definition(ahead.experiment, ahead.digest)
-                self.services.zygotes.warm_up(self._slots.all[0], ahead.experiment, definition)
+                here = self._experiments_here.of(ahead.experiment, ahead.digest)
+                self.services.zygotes.import_ahead(self._slots.all[0], here)
         self.services.uplink.start()
         self.services.logs.start()
         self._log_server.start()
@@ -364,7 +358,7 @@ class WorkerRuntime:
         self._quick_failures.take(run, result)
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
-        """Return the run of an attempt; its experiment's definition is cached.
+        """Return the run of an attempt.
 
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
@@ -373,23 +367,16 @@ class WorkerRuntime:
             # Names become paths.
             what = reprlib.repr([experiment, trial, attempt, digest])
             raise ConfigurationError(f"{what} is malformed: no driver of mqtune sends that")
-        definition = self._definition(experiment, digest)
         claim = Claim(TrialId(trial), attempt, token)
-        return AttemptRun(self.services, self._journal(experiment), claim, definition)
+        return AttemptRun(self.services, self._experiments_here.of(experiment, digest), claim)
 
     def _code_of(self, experiment: str) -> CodeExchange:
         return CodeExchange(self._client, experiment, closing=self.closing)
 
-    def _make_journal(self, experiment: str) -> RedisJournal:
-        return RedisJournal(self._client, experiment, closing=self.closing)
-
-    def _read_definition(self, experiment: str, _digest: str) -> dict[str, Any]:
-        return decode_definition(experiment, self._make_journal(experiment).definition())
-
     @property
     def remembered(self) -> int:
-        """The number of cached experiments, definitions and stores."""
-        return sum(cache.cache_info().currsize for cache in (self._journal, self._definition, self._check_store))
+        """The number of experiments that it remembers."""
+        return len(self._experiments_here)
 
     def revoke(self, task_ids: Iterable[object]) -> None:
         """Abandon the trials of these revoked tasks; returns at once."""
@@ -405,7 +392,7 @@ class WorkerRuntime:
         try:
             if not (is_name(experiment) and is_name(trial) and attempt.isdecimal()):
                 raise ConfigurationError("mqtune has no task with this id")
-            revoke(self.services, self._journal(experiment), TrialId(trial), int(attempt))
+            revoke(self.services, self._experiments_here.journal(experiment), TrialId(trial), int(attempt))
         except MqtuneError as error:
             logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 
@@ -557,10 +544,3 @@ def _by_journal(runs: Iterable[AttemptRun]) -> dict[Journal, list[AttemptRun]]:
     for run in tuple(runs):
         found[run.journal].append(run)
     return found
-
-
-def _check_store(url: str) -> None:
-    # Imported here because most experiments have no store.
-    from mqtune.checkpoints import open_store  # noqa: PLC0415
-
-    open_store(url).check()

@@ -7,23 +7,23 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.trainable.process.protocol import KEPT_BYTES
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.bundles import Bundles
+from mqtune.worker.bundles import Brought, Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.health import HealthCheck
 from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.late_imports import LateImports
 from mqtune.worker.quarantine import WHOLE_WORKER, Quarantine
 from mqtune.worker.retries import Retries
-from mqtune.worker.zygotes import CodeManifests, ZygoteDied, ZygoteHandle
+from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,6 @@ _BYTES_PER_GB: Final = 1e9
 #: Type and text of what keeps an attempt from running.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
-#: Of how many experiments the keys of imports are remembered, as many as definitions are: more than a worker usually has slots.
-REMEMBERED_KEYS: Final = 32
 
 
 class Turn:
@@ -351,46 +349,18 @@ class ZygoteFinder:
     Args:
         worker: the worker's name, for errors.
         code_root: the folder below which trainables are that no driver brings.
-        bundles: has those that drivers bring.
-        manifests: the files that each experiment's code consists of.
-        check_store: raises an error unless this worker can write to the checkpoint store at a URL.
+        log_root: the folder below which each experiment has its code.
+        bundles: has the trainables that drivers bring.
     """
 
-    def __init__(
-        self,
-        worker: str,
-        code_root: Path,
-        bundles: Bundles,
-        manifests: CodeManifests,
-        check_store: Callable[[str], None],
-    ) -> None:
+    def __init__(self, worker: str, code_root: Path, log_root: Path, bundles: Bundles) -> None:
         self._worker = worker
         self._code_root = code_root
+        self._log_root = log_root
         self._bundles = bundles
-        self._manifests = manifests
-        self._check_store = check_store
-        #: For each experiment what the key of its imports was made from last, and that key.
-        self._keys: dict[str, tuple[Mapping[str, object], tuple[Path | None, ...], ImportKey]] = {}
-
-    def _key(
-        self,
-        experiment: str,
-        definition: Mapping[str, Any],
-        code_root: Path,
-        manifest: Path | None,
-        folder: Path | None,
-    ) -> ImportKey:
-        """Return the key of an experiment's imports; it is made once for a definition."""
-        places = code_root, manifest, folder
-        known = self._keys.get(experiment)
-        if known is not None and known[0] is definition and known[1] == places:
-            return known[2]
-        key = ImportKey.of(definition, *places)
-        self._keys = dict([*self._keys.items(), (experiment, (definition, places, key))][-REMEMBERED_KEYS:])
-        return key
 
     def find(
-        self, turn: Turn, experiment: str, definition: Mapping[str, Any], on_import: Callable[[], None]
+        self, turn: Turn, here: ExperimentHere, on_import: Callable[[], None]
     ) -> tuple[ZygoteHandle | None, Problem]:
         """Return a zygote that has imported an experiment's trainable, or the reason why there is none. Never raises.
 
@@ -399,17 +369,14 @@ class ZygoteFinder:
         """
         where = f"on worker {self._worker}"
         try:
-            if store := definition.get("store"):
-                self._check_store(store)
-            spec = TrainableSpec.decode(definition["trainable"])
-            brought = self._bundles.of(experiment, definition)
-            _, code_root, folder = brought if brought is not None else (None, self._code_root, None)
-            where += f", trainable {spec} below code root {code_root}"
-            manifest = self._manifests.of(experiment, definition, code_root)
-            zygote = import_in(turn, self._key(experiment, definition, code_root, manifest, folder), on_import)
+            here.check_store()
+            spec = here.spec
+            brought = self._bundles.of(here)
+            where += f", trainable {spec} below code root {self._code_root if brought is None else brought.code_root}"
+            zygote = import_in(turn, self._key(here, brought), on_import)
             if brought is not None:
                 zygote.environment["bundle"] = brought.top.name
-            if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
+            if here.definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
                 raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
         except ImportFailed as error:
             # A traceback has several lines.
@@ -421,19 +388,22 @@ class ZygoteFinder:
             return None, (type(error).__name__, f"{where}: {error}")
         except Exception as error:
             # An attempt that doesn't end by it would be published again and again.
-            logger.exception("%s: an attempt of experiment %s could not be prepared", where, experiment)
+            logger.exception("%s: an attempt of experiment %s could not be prepared", where, here.name)
             return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
         return zygote, NO_PROBLEM
 
-    def warm_up(self, slot: Slot, experiment: str, definition: Mapping[str, Any]) -> None:
-        """Start an importer for an experiment whose code is here, before its first attempts come; it imports meanwhile.
+    def import_ahead(self, slot: Slot, here: ExperimentHere) -> None:
+        """Have the importer that ``find`` would use for an experiment begin, before its first attempts come.
 
         Raises:
             MqtuneError, OSError: it can't be started; the attempts will say why.
         """
-        if not definition.get("bundle"):
-            manifest = self._manifests.of(experiment, definition, self._code_root)
-            slot.importers.leave(slot.importer(ImportKey.of(definition, self._code_root, manifest)))
+        slot.importers.leave(slot.importer(self._key(here, self._bundles.of(here))))
+
+    def _key(self, here: ExperimentHere, brought: Brought | None) -> ImportKey:
+        if brought is None:
+            return here.import_key(self._code_root, None, self._log_root)
+        return here.import_key(brought.code_root, brought.cwd, self._log_root)
 
 
 def import_in(

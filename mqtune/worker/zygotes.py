@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from mqtune.core.codec import encode_value
-from mqtune.trainable.experiment_code import resolve
-from mqtune.trainable.frozen_code import CODE_FOLDER
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
@@ -24,51 +19,6 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
-
-#: The experiments whose manifests are remembered: more than run at once on a worker.
-_REMEMBERED: Final = 64
-
-
-class CodeManifests:
-    """Writes each experiment's manifest, which lists the files of its code, once below the log folder. Any thread may call it."""
-
-    def __init__(self, log_root: Path) -> None:
-        self._log_root = log_root
-        #: For each experiment the definition that its manifest was made from, and the manifest's path.
-        self._known: dict[str, tuple[Mapping[str, Any], Path]] = {}
-        #: Slots may ask at the same time, and would write to the same draft.
-        self._lock = threading.Lock()
-
-    def of(self, experiment: str, definition: Mapping[str, Any], code_root: Path) -> Path | None:
-        """Return the path of an experiment's manifest; None when the files of its code are unknown."""
-        with self._lock:
-            known = self._known.get(experiment)
-            if known is not None and known[0] is definition:
-                return known[1]
-            files = resolve(TrainableSpec.decode(definition["trainable"]), code_root, definition.get("code_files"))
-            manifest = self._write(experiment, encode_value(files)) if files else None
-            if manifest is not None:
-                while len(self._known) >= _REMEMBERED:
-                    del self._known[next(iter(self._known))]
-                self._known[experiment] = definition, manifest
-            return manifest
-
-    def _write(self, experiment: str, content: bytes) -> Path | None:
-        folder = self._log_root / experiment / CODE_FOLDER
-        manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Another worker's process may be reading it.
-            draft = folder / f".{manifest.name}.{os.getpid()}"
-            draft.write_bytes(content)
-            draft.replace(manifest)
-        except OSError as error:
-            logger.warning(
-                "experiment %s: its code can't be frozen (%s); later changes to it take effect", experiment, error
-            )
-            return None
-        return manifest
-
 
 #: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
 CLOSE_TIMEOUT_S: Final = 5.0

@@ -45,6 +45,7 @@ from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills
@@ -53,7 +54,7 @@ from mqtune.worker.runtime import IMPORTER_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Stream, Uplink
-from mqtune.worker.zygotes import CodeManifests, ZygoteHandle
+from mqtune.worker.zygotes import ZygoteHandle
 
 CODE = """
 import os, signal, time
@@ -229,7 +230,7 @@ class Machine:
             logs=Logs(log_root),
             scratch=Scratch(log_root),
             slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, bundles, CodeManifests(log_root), self.check_store),
+            zygotes=ZygoteFinder("w1@here", self.code_root, log_root, bundles),
             memory_kills=MemoryKills(None),
             wake_consumer=lambda: None,
         )
@@ -240,11 +241,6 @@ class Machine:
         created = ExperimentCreated(name="e", definition={}, at=1.0)
         self.driver.record(created.encode(), definition=encode_value(created.definition))
         self.attempts: dict[str, int] = {}
-        self.checked: list[str] = []
-
-    def check_store(self, url: str) -> None:
-        self.checked.append(url)
-        open_store(url).check()
 
     def start(
         self,
@@ -301,7 +297,7 @@ class Attempt:
     def __init__(self, machine: Machine, claim: Claim, definition: dict[str, Any]) -> None:
         self.machine, self.claim = machine, claim
         services = dataclasses.replace(machine.services, grace_s=machine.grace_s)
-        self.run = AttemptRun(services, MemoryJournal(machine.server, "e"), claim, definition)
+        self.run = AttemptRun(services, ExperimentHere(MemoryJournal(machine.server, "e"), definition), claim)
         machine.runs.append(self.run)
         self.outcome: RunResult | None = None
         self._thread = machine.threads.submit(self._supervise)
@@ -405,7 +401,8 @@ def test_an_attempt_that_nobody_can_claim_leaves_no_files_of_output(machine: Mac
     claim = Claim(TrialId("0001"), number, "token")
     folder = machine.services.logs.files("e", claim)[0].parent
 
-    with contextlib.closing(AttemptRun(machine.services, MemoryJournal(machine.server, "e"), claim, definition)) as run:
+    here = ExperimentHere(MemoryJournal(machine.server, "e"), definition)
+    with contextlib.closing(AttemptRun(machine.services, here, claim)) as run:
         run.prepare()
         run.prepare()
         assert {path.name for path in folder.iterdir()} == {f"{number}.stdout", f"{number}.stderr"}
@@ -784,7 +781,7 @@ def test_a_store_that_can_not_be_reached_has_the_attempt_handed_back_before_anyt
     machine: Machine, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreUnavailable):
-        machine.check_store(str(tmp_path / "nowhere"))
+        open_store(str(tmp_path / "nowhere")).check()
 
     ended = machine.start("steady", store=str(tmp_path / "nowhere")).ended()
 
@@ -841,7 +838,7 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
             definition["trainable"] = {"script": 7}
         case "store":
             definition["store"] = "somewhere"
-            monkeypatch.setattr(machine.services.zygotes, "_check_store", fail)
+            monkeypatch.setattr(ExperimentHere, "check_store", fail)
         case "code root":
             monkeypatch.setattr(machine.services.zygotes, "_code_root", machine.code_root / "gone")
         case "checkpoint":

@@ -23,6 +23,7 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.experiments import REMEMBERED
 from mqtune.worker.runtime import WorkerRuntime
 
 TRIAL = TrialId("0001")
@@ -101,7 +102,7 @@ def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
         created(redis_client, f"e{number}")
         runtime.attempt(f"e{number}", TRIAL, 1, "token", "digest").close()
 
-    assert runtime.remembered <= 3 * module.REMEMBERED
+    assert runtime.remembered <= REMEMBERED
     again = [runtime.attempt("e99", TRIAL, number, "token", "digest") for number in (1, 2)]
     assert again[0].definition is again[1].definition
     assert again[0].journal is again[1].journal

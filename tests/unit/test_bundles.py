@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from mqtune.trainable.bundle import MOST_BYTES, Bundle, File, is_signed, signatu
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import bundles as worker_bundles
 from mqtune.worker.bundles import KEPT, Bundles
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.settings import WorkerSettings
 
 KEY = "a key of sixteen letters"
@@ -270,6 +272,11 @@ class Exchange:
         return self.there.get(digest)
 
 
+def here(experiment: str, definition: dict[str, Any]) -> ExperimentHere:
+    journal: Any = SimpleNamespace(experiment=experiment)
+    return ExperimentHere(journal, definition)
+
+
 def unpacked(tmp_path: Path, exchange: Exchange, *, key: str = KEY, used: Callable[[], set[Path]] = set) -> Bundles:
     return Bundles(tmp_path / "cache", key, exchange, used)
 
@@ -280,14 +287,14 @@ def test_slots_that_ask_at_once_unpack_it_once(tmp_path: Path):
     there = unpacked(tmp_path, exchange)
     definition = {"bundle": bundle.digest, "bundle_root": "src"}
     with ThreadPoolExecutor(8) as slots:
-        (found,) = set(slots.map(lambda number: there.of(f"e{number}", definition), range(32)))
+        (found,) = set(slots.map(lambda number: there.of(here(f"e{number}", definition)), range(32)))
     assert (found.code_root, found.cwd) == (found.top / "src", found.top)
-    assert there.of("e0", {**definition, "bundle_is_cwd": False}).cwd is None
+    assert there.of(here("e0", {**definition, "bundle_is_cwd": False})).cwd is None
     assert len([*found.code_root.iterdir()]) == 100
     assert exchange.fetched == [bundle.digest]
     # Somebody has cleared it away.
     worker_bundles.shutil.rmtree(found.top)
-    assert there.of("e1", definition).code_root.is_dir()
+    assert there.of(here("e1", definition)).code_root.is_dir()
     there.close()
     assert not (tmp_path / "cache").exists()
 
@@ -297,19 +304,20 @@ def test_who_has_not_the_key_is_refused_also_when_it_is_unpacked_for_another(tmp
     exchange = Exchange(bundle)
     there = unpacked(tmp_path, exchange)
     definition = {"bundle": bundle.digest}
-    there.of("trusted", definition)
+    trusted = here("trusted", definition)
+    there.of(trusted)
     exchange.key = "another key of somebody's"
-    assert there.of("trusted", definition)
+    assert there.of(trusted)
     with pytest.raises(CodeRefused, match="is not signed with this worker's MQTUNE_CODE_KEY"):
-        there.of("other", definition)
+        there.of(here("other", definition))
     with pytest.raises(CodeRefused, match="--accept-code"):
-        unpacked(tmp_path, exchange, key="").of("trusted", definition)
-    assert unpacked(tmp_path, exchange, key="").of("of the machine", {}) is None
+        unpacked(tmp_path, exchange, key="").of(here("trusted", definition))
+    assert unpacked(tmp_path, exchange, key="").of(here("of the machine", {})) is None
     for bad in ({"bundle": "../x"}, {"bundle": 7}, {"bundle": bundle.digest, "bundle_root": "../.."}):
         with pytest.raises(CodeRefused, match="no driver of mqtune says"):
-            there.of("trusted", bad)
+            there.of(here("trusted", bad))
     with pytest.raises(CodeRefused, match="is not signed"):
-        there.of("trusted", {"bundle": "0" * 64})
+        there.of(here("trusted", {"bundle": "0" * 64}))
 
 
 def test_a_full_disk_leaves_nothing_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -324,9 +332,9 @@ def test_a_full_disk_leaves_nothing_half_there(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(worker_bundles, "unpack", full)
         with pytest.raises(OSError, match="No space left"):
-            there.of("e", {"bundle": bundle.digest})
+            there.of(here("e", {"bundle": bundle.digest}))
     assert not written[0].exists()
-    assert (there.of("e", {"bundle": bundle.digest}).top / "train.py").read_bytes() == b"2"
+    assert (there.of(here("e", {"bundle": bundle.digest})).top / "train.py").read_bytes() == b"2"
 
 
 def test_the_bundles_used_longest_ago_go_but_none_that_is_in_use(tmp_path: Path):
@@ -334,9 +342,9 @@ def test_the_bundles_used_longest_ago_go_but_none_that_is_in_use(tmp_path: Path)
     used: set[Path] = set()
     there = unpacked(tmp_path, Exchange(*every), used=lambda: used)
     for bundle in every:
-        found = there.of("e", {"bundle": bundle.digest})
+        found = there.of(here("e", {"bundle": bundle.digest}))
         used |= {found.code_root} if bundle is every[0] else set()
-        there.of("e", {"bundle": every[1].digest})
+        there.of(here("e", {"bundle": every[1].digest}))
     left = [bundle for bundle in every if (tmp_path / "cache" / bundle.digest).is_dir()]
     assert left[:2] == every[:2]
     assert left[-1] is every[-1]

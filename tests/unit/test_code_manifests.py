@@ -5,10 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
+from typing import Any
 
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import CodeManifests
+from mqtune.worker.experiments import ExperimentHere
 
 TRAIN = TrainableSpec("train", module="train")
 SLOTS, EXPERIMENTS = 8, 50
@@ -17,14 +19,15 @@ SLOTS, EXPERIMENTS = 8, 50
 def test_slots_that_ask_at_once_get_the_same_manifest(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
     definition = {"trainable": TRAIN.encode(), "code_files": fingerprints(TRAIN, read_code(TRAIN, tmp_path))}
-    manifests, ready = CodeManifests(tmp_path / "logs"), Barrier(SLOTS)
+    ready = Barrier(SLOTS)
 
-    def ask(experiment: str) -> Path | None:
+    def ask(here: ExperimentHere) -> Path | None:
         ready.wait(10)
-        return manifests.of(experiment, definition, tmp_path)
+        return here.import_key(tmp_path, None, tmp_path / "logs").manifest
 
     with ThreadPoolExecutor(SLOTS) as slots:
         for number in range(EXPERIMENTS):
-            found = set(slots.map(ask, [f"e{number}"] * SLOTS))
+            journal: Any = SimpleNamespace(experiment=f"e{number}")
+            found = set(slots.map(ask, [ExperimentHere(journal, definition)] * SLOTS))
             assert len(found) == 1
             assert None not in found

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from mqtune.trainable.frozen_code import fingerprint
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import slots as back_off
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff, ZygoteFinder
 
 
@@ -98,15 +100,17 @@ def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -
     assert FAILED_STARTS < LOST_BUDGET
 
 
-class Found:
-    """A slot that has imported everything, the folders that a finder is given, and the keys that it has asked for."""
+TRAIN = TrainableSpec("train", "jobs")
+FINGERPRINT = fingerprint(b"")
 
-    def __init__(self) -> None:
+
+class Found:
+    """A slot that has imported everything, and the keys that a finder has asked it for."""
+
+    def __init__(self, folder: Path) -> None:
         self.keys: list[Any] = []
-        self.manifest: Path | None = None
-        files: Any = SimpleNamespace(of=lambda *_: self.manifest)
         bundles: Any = SimpleNamespace(of=lambda *_: None)
-        self.finder = ZygoteFinder("w@here", Path("code"), bundles, files, lambda store: None)
+        self.finder = ZygoteFinder("w@here", folder / "code", folder / "logs", bundles)
         self.importers: Any = SimpleNamespace(late_imports=None)
         self.zygotes: Any = SimpleNamespace(
             keeping=lambda importer: None, of=lambda importer, wait: SimpleNamespace(environment={})
@@ -119,30 +123,28 @@ class Found:
     def serves(self, importer: Any) -> bool:
         return True
 
-    def find(self, definition: dict[str, Any], experiment: str = "one") -> Any:
+    def find(self, here: ExperimentHere) -> Any:
         turn: Any = SimpleNamespace(slot=self, use=lambda importer: None, begin=lambda zygote: None, wait=None)
-        zygote, problem = self.finder.find(turn, experiment, definition, lambda: None)
+        zygote, problem = self.finder.find(turn, here, lambda: None)
         assert zygote is not None, problem
         return self.keys[-1]
 
 
-def definition(start_method: str) -> dict[str, Any]:
-    spec = TrainableSpec("train", "jobs")
-    return {"trainable": spec.encode(), "start_method": start_method, "reuse": True}
+def here(experiment: str = "one", **definition: Any) -> ExperimentHere:
+    journal: Any = SimpleNamespace(experiment=experiment)
+    return ExperimentHere(journal, {"trainable": TRAIN.encode(), **definition})
 
 
-def test_the_key_of_imports_is_made_once_for_a_definition_and_anew_for_another() -> None:
-    found, fork = Found(), definition("fork")
+def test_the_key_of_imports_is_made_once_for_an_experiment_once_its_code_is_there(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    code, found = {"code_files": {"jobs.py": FINGERPRINT}}, Found(tmp_path)
+    one, two, spawning = here(**code), here("two", **code), here(start_method="spawn", **code)
 
-    assert found.find(fork) is found.find(fork)
-    assert found.find(definition("spawn")).start_method == "spawn"
-    assert found.find(fork).start_method == "fork"
-    assert found.find(fork, "two") == found.find(fork, "one")
+    early = found.find(one)
+    (tmp_path / "code" / "jobs.py").write_text("")
+    late = found.find(one)
 
-
-def test_the_key_of_imports_is_made_anew_where_the_code_of_an_experiment_lies_elsewhere() -> None:
-    found, fork = Found(), definition("fork")
-    found.find(fork)
-    found.manifest = Path("later.files")
-
-    assert found.find(fork).manifest == Path("later.files")
+    assert (early.code, late.manifest.is_file()) == ("", True)
+    assert found.find(one) is late
+    assert found.find(two) == late
+    assert found.find(spawning).start_method == "spawn"

@@ -1,0 +1,165 @@
+"""The experiments that a worker has attempts of: what these need of their experiment, each found once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.core.codec import encode_value
+from mqtune.core.events import decode_definition
+from mqtune.journal.base import Journal
+from mqtune.trainable.experiment_code import resolve
+from mqtune.trainable.frozen_code import CODE_FOLDER
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.importers import ImportKey
+
+logger = logging.getLogger(__name__)
+
+#: How many experiments a worker remembers: more than it usually has slots, and few enough for definitions of a megabyte. Others are
+#: read again.
+REMEMBERED: Final = 32
+
+
+class ExperimentHere:
+    """One experiment on this worker, by one of its definitions. Any thread may use it.
+
+    Attributes:
+        journal: the experiment's; the same by all definitions.
+        definition: the definition.
+        digest: its digest, by which tasks name it.
+        mark: the same for attempts that may share a process: those of one experiment by one definition.
+        has_signed_code: whether its bundle was found to be signed with this worker's key.
+    """
+
+    def __init__(self, journal: Journal, definition: Mapping[str, Any], digest: str = "") -> None:
+        self.journal = journal
+        self.definition = definition
+        self.digest = digest
+        self.mark = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
+        self.has_signed_code = False
+        self._has_store = False
+        self._key: ImportKey | None = None
+        #: Slots may ask at the same time, and would write to the same draft.
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.journal.experiment
+
+    @property
+    def spec(self) -> TrainableSpec:
+        """The trainable.
+
+        Raises:
+            TrainableNotFound: the definition names none.
+        """
+        return TrainableSpec.decode(self.definition["trainable"])
+
+    def check_store(self) -> None:
+        """Find out whether this worker can write to the experiment's checkpoint store, until that succeeds.
+
+        Raises:
+            StoreUnavailable: it can't.
+        """
+        store = self.definition.get("store")
+        if store and not self._has_store:
+            # Imported here because most experiments have no store.
+            from mqtune.checkpoints import open_store  # noqa: PLC0415
+
+            open_store(store).check()
+            self._has_store = True
+
+    def import_key(self, code_root: Path, folder: Path | None, log_root: Path) -> ImportKey:
+        """Return what identifies the experiment's imports, and write the manifest, which lists the files of its code, for them.
+
+        Args:
+            code_root: the folder below which the trainable is.
+            folder: where trials run; None for where the worker does.
+            log_root: the folder below which the manifest is written, in the experiment's.
+        """
+        with self._lock:
+            if self._key is None or (self._key.code_root, self._key.folder) != (code_root, folder):
+                files = resolve(self.spec, code_root, self.definition.get("code_files"))
+                manifest = self._write(log_root, encode_value(files)) if files else None
+                key = ImportKey.of(self.definition, code_root, manifest, folder)
+                if manifest is None:
+                    # The next attempt may find the files, or be able to write.
+                    return key
+                self._key = key
+            return self._key
+
+    def _write(self, log_root: Path, content: bytes) -> Path | None:
+        folder = log_root / self.name / CODE_FOLDER
+        manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Another worker's process may be reading it.
+            draft = folder / f".{manifest.name}.{os.getpid()}"
+            draft.write_bytes(content)
+            draft.replace(manifest)
+        except OSError as error:
+            logger.warning(
+                "experiment %s: its code can't be frozen (%s); later changes to it take effect", self.name, error
+            )
+            return None
+        return manifest
+
+
+class Experiments:
+    """The experiments that were here last. Any thread may call it.
+
+    Args:
+        open_journal: returns an experiment's journal, by its name.
+    """
+
+    def __init__(self, open_journal: Callable[[str], Journal]) -> None:
+        self._open_journal = open_journal
+        #: In the order of their last use.
+        self._known: dict[str, ExperimentHere] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def journal(self, experiment: str) -> Journal:
+        """Return an experiment's journal."""
+        with self._lock:
+            return self._journal_of(experiment, self._known.get(experiment))
+
+    def of(self, experiment: str, digest: str) -> ExperimentHere:
+        """Return an experiment by its definition with this digest, which is read unless the experiment was used by it last.
+
+        Raises:
+            MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
+        """
+        with self._lock:
+            known = self._use(experiment)
+            if known is not None and known.digest == digest:
+                return known
+            journal = self._journal_of(experiment, known)
+        definition = decode_definition(experiment, journal.definition())
+        with self._lock:
+            known = self._use(experiment)
+            if known is None or known.digest != digest:
+                # A worker renews the leases of an experiment by one journal, and another thread may have opened one first.
+                known = ExperimentHere(journal if known is None else known.journal, definition, digest)
+                self._known[experiment] = known
+                while len(self._known) > REMEMBERED:
+                    del self._known[next(iter(self._known))]
+            return known
+
+    def _journal_of(self, experiment: str, known: ExperimentHere | None) -> Journal:
+        return self._open_journal(experiment) if known is None else known.journal
+
+    def _use(self, experiment: str) -> ExperimentHere | None:
+        """Return an experiment that is known, and make it the one used last."""
+        known = self._known.pop(experiment, None)
+        if known is not None:
+            self._known[experiment] = known
+        return known

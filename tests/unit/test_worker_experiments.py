@@ -1,0 +1,79 @@
+"""The experiments that a worker remembers."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from mqtune.checkpoints import open_store
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import StoreUnavailable
+from mqtune.worker.experiments import REMEMBERED, ExperimentHere, Experiments
+
+THREADS = 8
+
+
+class Journal:
+    """Has a definition, which differs each time that it is read."""
+
+    def __init__(self, experiment: str) -> None:
+        self.experiment = experiment
+        self.reads = 0
+
+    def definition(self) -> bytes:
+        self.reads += 1
+        return encode_value({"read": self.reads})
+
+
+@pytest.fixture
+def experiments() -> Experiments:
+    opened: Any = Journal
+    return Experiments(opened)
+
+
+def test_an_experiment_has_one_journal_and_its_definition_is_read_once_for_a_digest(experiments: Experiments) -> None:
+    one = experiments.of("e", "d1")
+    again, other = experiments.of("e", "d1"), experiments.of("e", "d2")
+
+    assert again is one
+    assert (one.definition["read"], other.definition["read"]) == (1, 2)
+    assert other.journal is one.journal is experiments.journal("e")
+    assert other.mark != one.mark
+
+
+def test_threads_that_ask_at_once_get_the_same_experiment(experiments: Experiments) -> None:
+    ready = Barrier(THREADS)
+
+    def ask(_: int) -> ExperimentHere:
+        ready.wait(10)
+        return experiments.of("e", "d")
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        assert len(set(threads.map(ask, range(THREADS)))) == 1
+
+
+def test_those_used_longest_ago_are_forgotten(experiments: Experiments) -> None:
+    first = experiments.of("first", "d")
+    for number in range(2 * REMEMBERED):
+        experiments.of(f"e{number}", "d")
+        assert experiments.of("first", "d") is first
+
+    assert len(experiments) == REMEMBERED
+
+
+def test_a_store_is_checked_until_that_succeeds(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    journal: Any = Journal("e")
+    here = ExperimentHere(journal, {"store": str(store)})
+    with pytest.raises(StoreUnavailable):
+        here.check_store()
+    open_store(str(store)).create()
+    here.check_store()
+    shutil.rmtree(store)
+
+    here.check_store()
