@@ -176,8 +176,8 @@ class TestRedisJournal(JournalContract):
         fields = dict.fromkeys(("held_until", "held_by", "importing_since", "attempt"), nonsense)
         redis_client.hset(ExperimentKeys("x").trial(ONE), mapping=fields)
 
-        assert driver.unclaimed(-1.0) == [ONE]
-        assert driver.held() == []
+        (found,) = driver.unclaimed(older_than_s=-1.0)
+        assert (found.trial, found.worker) == (ONE, "")
 
     @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0"])
     def test_nonsense_in_the_hash_of_a_trial_keeps_no_driver_and_no_other_trial_from_going_on(
