@@ -50,7 +50,7 @@ class Tuner:
 
     The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). A run that
     was interrupted, by Ctrl-C, a crash or a power cut, goes on where it was when the same script runs again with the
-    same *name*, or without the script by ``Tuner.attach`` and ``mqtune resume``. One driver at a time; without one, trials
+    same *name*, or without the script by ``Tuner.attach`` and ``mqtune drive``. One driver at a time; without one, trials
     that run on a broker's workers go on.
 
     Args:

@@ -143,7 +143,7 @@ class CheckpointStore(ABC):
         Files that changed within the last *older_than_s* seconds, by the store's clock, may belong to a save in progress.
         """
 
-    # What ``mqtune gc`` asks. A store that leaves these out is never collected.
+    # What ``mqtune delete --unused`` asks. A store that leaves these out is never collected.
 
     def claim(self, owner: Owner) -> None:
         """Note that an experiment has its checkpoints here; once for each broker, a no-op when that is noted."""

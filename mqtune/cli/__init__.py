@@ -15,52 +15,40 @@ from mqtune.core.version import __version__
 
 __all__ = ["main"]
 
-#: The verbs by what they are for, each in a few words. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in that of
-#: several verbs.
+#: The verbs by their purpose, each in a few words. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in a module of
+#: ``_MODULES``.
 SECTIONS: Final = {
     "Look": {
-        "list": "List experiments, here and on the broker.",
+        "list": "List experiments, or compare some.",
         "show": "Show an experiment, or one of its trials.",
-        "trials": "List the trials of an experiment.",
-        "watch": "Show an experiment's table, live.",
         "why": "Say why a trial waits, or nothing runs.",
         "plot": "Draw an experiment.",
         "logs": "Print the output of a trial.",
-        "compare": "Show experiments side by side.",
         "replay": "Try other schedulers on what was recorded.",
         "ui": "Show experiments in a browser, live.",
-        "optuna-dashboard": "Show one in Optuna's dashboard.",
     },
     "Steer": {
-        "stop": "Stop trials early.",
+        "stop": "End trials early, or the experiment.",
         "pause": "Pause trials.",
-        "resume": "Go on with an experiment, or with trials.",
-        "restart": "Restart trials.",
+        "resume": "Resume paused trials, or restart trials.",
         "save": "Save checkpoints of trials.",
-        "complete": "End trials as completed.",
-        "abandon": "Give trials up.",
-        "fail": "End trials as failed.",
         "add": "Try a config next.",
         "set": "Change the limits of an experiment.",
-        "end": "End an experiment.",
-        "tag": "Tag an experiment or trials.",
-        "note": "Note something about them.",
+        "label": "Tag an experiment or trials, or add notes.",
+    },
+    "Go on": {
+        "drive": "Become the driver of an experiment.",
     },
     "Keep": {
         "export": "Write an experiment to a file or a tool.",
         "import": "Save another tool's experiment here.",
-        "code": "List, or write, the code that ran.",
-        "archive": "Move an experiment from Redis to disk.",
-        "delete": "Delete an experiment.",
-        "gc": "Delete what belongs to nothing any more.",
+        "delete": "Delete, or archive, an experiment.",
         "doctor": "Check machine, broker and workers.",
     },
     "Fleet": {
         "worker": "Run trials on this machine.",
-        "workers": "List the workers that are connected.",
-        "queues": "List the queues that they serve.",
-        "top": "Show the busy slots, and what runs there.",
-        "drain": "Empty workers: their trials are requeued.",
+        "fleet": "Show the workers, and what runs where.",
+        "drain": "Empty workers: they requeue their trials.",
         "quota": "Limit what experiments may run at once.",
         "acl": "Print the commands that make accounts.",
     },
@@ -70,11 +58,10 @@ SECTIONS: Final = {
     },
 }
 COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))
-_SHARED: Final = {
-    **dict.fromkeys(("stop", "pause", "restart", "save", "complete", "abandon", "fail", "add", "set", "end"), "steer"),
-    **dict.fromkeys(("tag", "note"), "label"),
+#: The modules of verbs that share one, or whose name Python keeps for itself.
+_MODULES: Final = {
+    **dict.fromkeys(("stop", "pause", "resume", "save", "add", "set"), "steer"),
     "import": "importing",
-    **dict.fromkeys(("workers", "queues", "top"), "fleet"),
 }
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED: Final = 130
@@ -89,8 +76,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command: click.Command | None = None
         if cmd_name in COMMANDS:
-            module = import_module(f"mqtune.cli.{_SHARED.get(cmd_name, cmd_name).replace('-', '_')}")
-            command = module.COMMANDS[cmd_name] if cmd_name in _SHARED else module.command
+            module = import_module(f"mqtune.cli.{_MODULES.get(cmd_name, cmd_name)}")
+            command = module.COMMANDS[cmd_name] if cmd_name in _MODULES else module.command
         return command
 
     def resolve_command(

@@ -37,9 +37,9 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
     help="Let a monitor send Celery's remote commands, which Flower needs; they can end trials.",
 )
 @click.option(
-    "--gc",
+    "--all-keys",
     is_flag=True,
-    help="Let a driver for all experiments see the names of all keys on the server, which mqtune gc needs.",
+    help="Let a driver for all experiments see the names of all keys on the server, which mqtune delete --unused needs.",
 )
 @click.option(
     "--db",
@@ -56,7 +56,7 @@ def command(
     hashed: str | None,
     experiments: str,
     remote_control: bool,
-    gc: bool,
+    all_keys: bool,
     db: int,
     aclfile: bool,
 ) -> None:
@@ -76,7 +76,7 @@ def command(
         hashed = password_hash(password)
     elif password_stdin:
         raise ConfigurationError("--password-stdin and --password-hash: give only one of them")
-    rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control, gc=gc)
+    rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control, all_keys=all_keys)
     line = account(user, hashed, rules, aclfile=aclfile)
     if made:
         click.echo(

@@ -1,27 +1,23 @@
-"""``mqtune archive``: moves an experiment that nobody drives from its broker into its folder."""
+"""Writes an experiment that nobody drives into a folder: in place of its broker, or as a copy."""
 
 from __future__ import annotations
 
-import click
+from pathlib import Path
 
-from mqtune.cli.output import broker_option, say
-from mqtune.cli.place import Place, find_place, name_argument
-from mqtune.core.errors import ConfigurationError, MqtuneError, NameTaken
-from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.cli.output import say
+from mqtune.cli.place import Place, server_of
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 
 
-@click.command("archive")
-@name_argument
-@broker_option("The Redis server that has the experiment; it takes a driver's account.")
-@click.option("-y", "--yes", is_flag=True, help="Archive it also if it has not finished; trials that run end.")
-def command(name: str, broker: str | None, *, yes: bool) -> None:
-    """Move an experiment from its broker into its folder on this machine, where it can be read as before.
+def archive_there(place: Place, *, yes: bool) -> None:
+    """Move an experiment from its broker into its folder on this machine.
 
-    The folder gets its journal, checkpoints that are dicts, and code that its driver has brought; then its keys and messages are deleted
-    from Redis. Checkpoints that are folders stay in their store. One that a living driver has is refused. `mqtune resume NAME --broker URL`
-    puts it back on a broker.
+    Raises:
+        ConfigurationError: it is in its folder already; or it has not finished, and *yes* is false.
+        NameTaken: a living driver has it.
+        MqtuneError: the folder can't be written; nothing was deleted.
     """
-    place = find_place(name, broker)
     if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
         raise ConfigurationError(
             f"all of experiment {place.name!r} is in {place.folder} already: it has a server of its own there"
@@ -34,12 +30,32 @@ def command(name: str, broker: str | None, *, yes: bool) -> None:
     folder = place.folder if place.folder is not None else mqtune_home() / place.name
     try:
         results = archive(place.name, place.broker, folder)
-    except NameTaken as error:
-        raise NameTaken(f"{error}; end it first: mqtune end {place.name} --now") from None
     except OSError as error:
         raise MqtuneError(f"{folder} can't be written: {error}; nothing was deleted") from error
     say(f"{place.name} is archived: {len(results)} trials are in {folder}, and none on its broker")
-    say(f"to go on with it: mqtune resume {place.name} --broker URL")
+    say(f"to go on with it: mqtune drive {place.name} --broker URL")
+
+
+def copy_there(place: Place, folder: Path) -> None:
+    """Write an experiment into a new folder, as an archive has it; its server keeps it.
+
+    Raises:
+        ConfigurationError: it is archived, so that its folder is all there is; or the folder has something in it.
+        NameTaken: a living driver has it.
+        MqtuneError: the folder can't be written.
+    """
+    if place.folder is not None and (place.folder / ARCHIVED).is_file():
+        raise ConfigurationError(f"experiment {place.name!r} is archived: copy {place.folder}")
+    from mqtune.driver.archiving import copy_out  # noqa: PLC0415 - as above
+
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigurationError(f"{folder} has something in it; give a new folder, or an empty one")
+        with server_of(place) as url:
+            results = copy_out(place.name, url, folder)
+    except OSError as error:
+        raise MqtuneError(f"{folder} can't be written: {error}") from error
+    say(f"{folder}: {len(results)} trials of {place.name}; to read them: mqtune show {folder}")
 
 
 def _check_that_it_may_end(place: Place, broker: str, *, yes: bool) -> None:
@@ -49,6 +65,6 @@ def _check_that_it_may_end(place: Place, broker: str, *, yes: bool) -> None:
         state = there.experiment(place.name).state()
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
         raise ConfigurationError(
-            f"experiment {place.name!r} has not finished, and trials that run end when it is archived: mqtune resume {place.name}, "
+            f"experiment {place.name!r} has not finished, and trials that run end when it is archived: mqtune drive {place.name}, "
             "or archive it with --yes"
         )

@@ -1,4 +1,4 @@
-"""``mqtune code``: gives the code back that a driver has brought to its workers."""
+"""Gives the code back that a driver has brought to its workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
-from mqtune.cli.place import Place, find_place, find_trial, name_argument, opened
+from mqtune.cli.output import print_json, print_table, say
+from mqtune.cli.place import Place, find_place, find_trial, opened
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
@@ -16,19 +16,13 @@ from mqtune.results.results import Results
 from mqtune.trainable.bundle import Bundle, File, is_digest, unpack
 
 
-@click.command("code")
-@name_argument
-@click.argument("trial", required=False)
-@click.option(
-    "-o", "--output", "folder", type=click.Path(path_type=Path), help="A new, or empty, folder to write the files to."
-)
-@broker_option("The Redis server that has the experiment, unless it is on this machine.")
-@json_option
-def command(name: str, trial: str | None, *, folder: Path | None, broker: str | None, as_json: bool) -> None:
-    """List the files that ran for experiment NAME, or its TRIAL, as its driver has brought them; or write them to a folder.
+def export_code(name: str, trial: str | None, broker: str | None, folder: Path | None, *, as_json: bool) -> None:
+    """Write the files that ran for an experiment, or for one of its trials, to a new folder; or list them.
 
-    Without TRIAL they are those of the attempt that started last. To read them from a broker takes the account of a driver or
-    a worker.
+    Raises:
+        ConfigurationError: its driver brought none, or they are neither here nor on the broker.
+        AccessDenied: the account may not read code.
+        MqtuneError: the folder can't be written.
     """
     place = find_place(name, broker)
     with opened(place) as view:

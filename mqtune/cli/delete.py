@@ -1,18 +1,19 @@
-"""``mqtune delete``: deletes an experiment that nobody drives, wherever it is."""
+"""``mqtune delete``: deletes an experiment that nobody drives, wherever it is, or the remains of what is gone."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Final
 
 import click
 
-from mqtune.cli.output import broker_option, say
-from mqtune.cli.place import Place, find_place, name_argument, server_of
+from mqtune.cli.archive import archive_there
+from mqtune.cli.output import broker_option, is_wanted
+from mqtune.cli.place import Place, complete_experiment, find_place, is_asked_for, server_of
+from mqtune.cli.unused import UNUSED_DAYS, delete_unused
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -25,30 +26,91 @@ _QUIET_S: Final = 3 * LOCK_S
 
 
 @click.command("delete")
-@name_argument
+@click.argument("name", required=False, shell_complete=complete_experiment)
 @broker_option("The Redis server that has the experiment; it takes a driver's account.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @click.option("--here", is_flag=True, help="Delete only its folder on this machine.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
-def command(name: str, broker: str | None, *, dry_run: bool, here: bool, yes: bool) -> None:
-    """Delete an experiment: what Redis has of it, its checkpoints, and its folder on this machine.
+@click.option(
+    "--archive",
+    "archives",
+    is_flag=True,
+    help="Write it into its folder on this machine first, and delete it on its broker alone.",
+)
+@click.option(
+    "--unused",
+    is_flag=True,
+    help="Delete, without a NAME, the remains of killed processes on this machine, and of deleted experiments on the broker.",
+)
+@click.option(
+    "--checkpoints",
+    "places",
+    multiple=True,
+    metavar="PLACE",
+    help="With --unused: look also where the broker's experiments store checkpoints, as Checkpoints(store=…) has it; may be repeated.",
+)
+@click.option(
+    "--unused-days",
+    type=click.FloatRange(min=0),
+    default=UNUSED_DAYS,
+    show_default=True,
+    help="With --checkpoints: take only stores to which nothing was added for so long.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Don't ask. With --archive: also if it has not finished; trials that run end."
+)
+@click.option("--json", "as_json", is_flag=True, help="With --unused: print JSON.")
+def command(
+    name: str | None,
+    broker: str | None,
+    places: tuple[str, ...],
+    unused_days: float,
+    *,
+    here: bool,
+    archives: bool,
+    unused: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete an experiment: everything that Redis has of it, its checkpoints, and its folder on this machine.
 
-    One that a living driver has is refused: end it first.
+    An experiment that a living driver has is refused: end it first. With --archive the experiment stays in its folder, with its journal,
+    checkpoints that are dicts, and code that its driver has brought, and everything that reads finds it there; checkpoints that are
+    folders stay in their store. `mqtune drive NAME --broker URL` puts it back on a broker. With --unused, things that may still be somebody's are kept; an
+    account that `mqtune acl driver --all-keys` makes sees everything.
     """
+    if unused:
+        if name is not None or here or archives:
+            raise click.UsageError("--unused is for all experiments; leave out NAME, --here and --archive")
+        delete_unused(broker, places, unused_days, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
+    if places or is_asked_for("unused_days") or as_json:
+        raise click.UsageError("--checkpoints, --unused-days and --json are for --unused")
+    if name is None:
+        raise click.UsageError("give the NAME of an experiment; or --unused for remains that belong to no experiment")
+    if archives and (here or dry_run):
+        raise click.UsageError("--archive keeps the folder, and has no --dry-run; leave out --here and --dry-run")
     place = find_place(name, broker)
+    try:
+        if archives:
+            archive_there(place, yes=yes)
+        else:
+            _delete(place, name, here=here, dry_run=dry_run, yes=yes)
+    except NameTaken as error:
+        raise NameTaken(f"{error}; end it first: mqtune stop {place.name} --experiment --now") from None
+
+
+def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool) -> None:
     _check_folder(place)
     if yes and not dry_run and place.name != name and place.folder != Path(name):
-        # What was done twice by a script would otherwise delete another one, whose name begins alike.
+        # A script that runs twice would otherwise delete another experiment, whose name begins alike.
         raise click.UsageError(f"{name!r} is short for {place.name!r}; with --yes give the whole name")
     if here:
         _delete_folder(place, dry_run=dry_run, yes=yes)
         return
-    try:
-        is_archived = place.folder is not None and (place.folder / ARCHIVED).is_file()
-        delete = _delete_archived if is_archived else _delete_everywhere
-        done = delete(place, dry_run=dry_run, yes=yes)
-    except NameTaken as error:
-        raise NameTaken(f"{error}; end it first: mqtune end {place.name} --now") from None
+    is_archived = place.folder is not None and (place.folder / ARCHIVED).is_file()
+    delete = _delete_archived if is_archived else _delete_everywhere
+    done = delete(place, dry_run=dry_run, yes=yes)
     if done and place.folder is not None:
         shutil.rmtree(place.folder)
     if done:
@@ -121,7 +183,7 @@ def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
     if place.folder is None:
         raise ConfigurationError(f"experiment {place.name!r} has no folder on this machine")
     if _is_written(place.folder):
-        raise NameTaken(f"experiment {place.name!r} seems to run; end it first: mqtune end {place.name} --now")
+        raise NameTaken(f"experiment {place.name!r} seems to run")
     if is_wanted([str(place.folder)], dry_run=dry_run, yes=yes):
         shutil.rmtree(place.folder)
         click.echo(f"{place.folder} is deleted")
@@ -138,16 +200,3 @@ def _has_ended(folder: Path) -> bool:
         return bool(Results.load(folder).outcome)
     except CopyIncomplete:
         return False
-
-
-def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
-    """Say what goes, and return whether somebody wants that."""
-    for part in parts:
-        say(f"{'would delete' if dry_run else 'delete'}  {part}")
-    if dry_run:
-        return False
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here; give --yes")
-    return click.confirm("Really? Nothing brings it back")

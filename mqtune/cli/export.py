@@ -9,8 +9,10 @@ from typing import Final, Protocol, cast
 
 import click
 
+from mqtune.cli.archive import copy_there
+from mqtune.cli.code import export_code
 from mqtune.cli.output import broker_option, say
-from mqtune.cli.place import find_place, name_argument, opened
+from mqtune.cli.place import complete_trial, find_place, is_asked_for, name_argument, opened
 from mqtune.core.errors import MqtuneError
 from mqtune.results.frames import Row, Rows, attempt_rows, report_rows, trial_rows
 from mqtune.results.results import Results, csv_text, json_text
@@ -20,7 +22,9 @@ class _Logger(Protocol):
     def write(self, results: Results) -> None: ...
 
 
-_FORMATS: Final = ("csv", "jsonl", "parquet", "optuna", "syne-tune")
+_FORMATS: Final = ("csv", "jsonl", "parquet", "optuna", "syne-tune", "mqtune")
+#: The formats that a terminal can show.
+_TEXTS: Final = frozenset({"csv", "jsonl"})
 _ROWS: Final = ("trials", "attempts", "reports")
 #: What the names of files of a format end with, where that is not the format's name.
 _ENDINGS: Final = {"pq": "parquet", "json": "jsonl", "log": "optuna"}
@@ -35,9 +39,10 @@ _LOGGERS: Final = {
 
 @click.command("export")
 @name_argument
+@click.argument("trial", required=False, shell_complete=complete_trial)
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="The file; by default standard output.")
 @click.option(
-    "--format", "wanted", type=click.Choice(_FORMATS), help="By default what the file's name ends with, or csv."
+    "--format", "wanted", type=click.Choice(_FORMATS), help="By default the ending of the file's name, or csv."
 )
 @click.option("--rows", type=click.Choice(_ROWS), default="trials", show_default=True, help="What a row, or line, is.")
 @click.option(
@@ -47,15 +52,39 @@ _LOGGERS: Final = {
     metavar="TOOL[=PLACE]",
     help=f"Write into {', '.join(_LOGGERS)} in place of a file: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated.",
 )
+@click.option(
+    "--code",
+    is_flag=True,
+    help="List the files that ran, as the driver has brought them; with --output write them to a new folder. Without TRIAL they are "
+    "those of the attempt that started last.",
+)
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="With --code: print JSON.")
 def command(
-    name: str, path: Path | None, wanted: str | None, rows: Rows, tools: tuple[str, ...], broker: str | None
+    name: str,
+    trial: str | None,
+    path: Path | None,
+    wanted: str | None,
+    rows: Rows,
+    tools: tuple[str, ...],
+    broker: str | None,
+    *,
+    code: bool,
+    as_json: bool,
 ) -> None:
-    """Write an experiment as CSV, JSON lines, Parquet, a journal of Optuna's (JournalFileBackend), or a folder of Syne Tune's.
+    """Write an experiment as CSV, JSON lines, Parquet, a journal of Optuna's (JournalFileBackend), or a folder of Syne Tune's or mqtune's.
 
-    Parquet needs pandas and pyarrow; Optuna's journal, which has a study of the experiment's name, Optuna. With --to, the tool's
-    extra; what the tool has already is not written again.
+    Parquet needs pandas and pyarrow; Optuna's journal, which has a study of the experiment's name, Optuna. A folder of mqtune's is a
+    copy for `mqtune show FOLDER` and so on. With --to, the tool's extra is needed, and rows that the tool has already are not written
+    again. To read code from a broker takes the account of a driver or a worker.
     """
+    if code:
+        if wanted is not None or tools or is_asked_for("rows"):
+            raise click.UsageError("--code writes files as they ran; leave out --format, --rows and --to")
+        export_code(name, trial, broker, path, as_json=as_json)
+        return
+    if trial is not None or as_json:
+        raise click.UsageError("TRIAL and --json are for --code")
     if tools:
         if path is not None or wanted is not None:
             raise click.UsageError("--to writes no file; leave out --output and --format")
@@ -63,8 +92,11 @@ def command(
         return
     ending = "" if path is None else path.suffix.removeprefix(".")
     format_ = wanted or _ENDINGS.get(ending, ending if ending in _FORMATS else "csv")
-    if path is None and format_ in ("parquet", "optuna", "syne-tune"):
+    if path is None and format_ not in _TEXTS:
         raise click.UsageError(f"{format_} is not for a terminal; give --output FILE")
+    if path is not None and format_ == "mqtune":
+        copy_there(find_place(name, broker), path)
+        return
     with opened(find_place(name, broker)) as view:
         if path is None:
             for part in _text(view.results, format_, rows):

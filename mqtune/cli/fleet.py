@@ -1,4 +1,4 @@
-"""``mqtune workers``, ``queues`` and ``top``: what there is to run trials on, what waits for it, and what runs where."""
+"""``mqtune fleet``: the workers that there are to run trials, what waits for them, and what runs where."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 #: The most experiments that are named as those that use a quota.
 _SHOWN: Final = 4
-_broker = broker_option("The Redis server that the workers use.", required=True)
 
 
 @contextlib.contextmanager
@@ -52,28 +51,78 @@ def busy_slots(info: WorkerInfo) -> int:
     return sum(count for count in info.busy.values() if type(count) is int)
 
 
-# Workers.
+_SECTIONS: Final = ("workers", "queues", "runs")
 
 
-@click.command("workers")
-@_broker
+@click.command("fleet")
+@broker_option("The Redis server that the workers use.", required=True)
+@click.option(
+    "--only", "sections", multiple=True, type=click.Choice(_SECTIONS), help="Show only this section; may be repeated."
+)
 @json_option
-def _workers(broker: str, *, as_json: bool) -> None:
-    """List the workers that are connected, with their slots."""
+def command(broker: str, sections: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the connected workers, the queues that they serve, and the trials that run on them; and which experiments have no slot.
+
+    A trial is shown with how much of its machine it uses. To count the messages that wait in a queue takes a driver's account.
+    """
+    asked, sections = sections, sections or _SECTIONS
     with open_fleet(broker) as fleet:
-        found = fleet.workers()
+        workers = fleet.workers()
+        queues = queues_of(fleet, workers) if "queues" in sections else []
+    runs = _runs(broker, is_needed=bool(asked)) if "runs" in sections else []
     if as_json:
-        print_json([{**dataclasses.asdict(info), "busy": busy_slots(info)} for info in found])
-    elif found:
-        print_table(("name", "busy", "slots", "gpus", "up", "queue", "note"), map(_worker_row, found))
-    else:
+        found = {
+            "workers": [{**dataclasses.asdict(info), "busy": busy_slots(info)} for info in workers],
+            "queues": [queue._asdict() for queue in queues],
+            "runs": None if runs is None else [run.described() for run in runs],
+        }
+        print_json({section: found[section] for section in _SECTIONS if section in sections})
+        return
+    _print_count(workers)
+    if not workers:
         click.echo("no worker is connected; start one: mqtune worker", err=True)
+    if "workers" in sections:
+        _print_section(("name", "busy", "slots", "gpus", "up", "queue"), map(_worker_row, workers))
+        for info in workers:
+            if info.note:
+                click.echo(printable(f"{info.name}: {info.note}"))
+    _print_section(Queue._fields, map(_queue_row, queues))
+    _print_section(_RUN_HEADS, map(_run_row, runs or ()))
+    if "runs" in sections and runs is not None:
+        waiting = [each for each in shares_on(broker, workers).shares or () if each.waiting_s]
+        names = {busy_as(name): name for name in experiments_of(broker)} if waiting else {}
+        _print_section(_WAITING_HEADS, (_waiting_row(each, names) for each in waiting))
+
+
+def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
+    """Return what runs; None, and say so, where the account may not read it, unless it is needed."""
+    try:
+        return with_use(broker, sorted(runs_on(broker)))
+    except AccessDenied as error:
+        if is_needed:
+            raise
+        click.echo(f"mqtune: which trials run is not shown: {printable(str(error))}", err=True)
+    return None
+
+
+def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
+    """Print a table below an empty line, unless it has no row."""
+    if found := list(rows):
+        click.echo()
+        print_table(heads, found)
+
+
+def _print_count(workers: Sequence[WorkerInfo]) -> None:
+    slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
+    gpus = sum(len(info.devices) for info in workers if info.gpus)
+    count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
+    click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
 
 
 def _worker_row(info: WorkerInfo) -> list[str]:
     up = duration(max(0.0, time.time() - info.joined_at))
     gpus = ",".join(info.devices) if info.gpus else ""
-    return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, info.note))]
+    return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue))]
 
 
 # Queues.
@@ -89,29 +138,14 @@ class Queue(NamedTuple):
     waiting: int | None
 
 
-@click.command("queues")
-@_broker
-@json_option
-def _queues(broker: str, *, as_json: bool) -> None:
-    """List the queues that the connected workers serve, with what waits in them.
-
-    To count what waits takes a driver's account.
-    """
-    with open_fleet(broker) as fleet:
-        found = queues_of(fleet)
-    if as_json:
-        print_json([queue._asdict() for queue in found])
-    elif found:
-        rows = ([printable("?" if cell is None else str(cell)) for cell in queue] for queue in found)
-        print_table(Queue._fields, rows)
-    else:
-        click.echo("no worker is connected; start one: mqtune worker", err=True)
+def _queue_row(queue: Queue) -> list[str]:
+    return [printable("?" if cell is None else str(cell)) for cell in queue]
 
 
-def queues_of(fleet: Fleet) -> list[Queue]:
-    """Return the queues that the connected workers serve."""
+def queues_of(fleet: Fleet, workers: Iterable[WorkerInfo]) -> list[Queue]:
+    """Return the queues that these connected workers serve."""
     groups: dict[str, list[WorkerInfo]] = {}
-    for info in fleet.workers():
+    for info in workers:
         groups.setdefault(info.queue, []).append(info)
     return [
         Queue(name, len(group), sum(each.slots for each in group), sum(map(busy_slots, group)), _waiting(fleet, name))
@@ -281,32 +315,6 @@ class Run(NamedTuple):
         return {**self._asdict(), "use": described_use(self.use)}
 
 
-@click.command("top")
-@_broker
-@json_option
-def _top(broker: str, *, as_json: bool) -> None:
-    """Show the slots that are busy, which trial runs where, what it uses of its machine, and which experiments have no slot."""
-    with open_fleet(broker) as fleet:
-        workers = fleet.workers()
-    runs = with_use(broker, sorted(runs_on(broker)))
-    if as_json:
-        print_json([run.described() for run in runs])
-        return
-    slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
-    gpus = sum(len(info.devices) for info in workers if info.gpus)
-    count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
-    click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
-    for info in workers:
-        if info.note:
-            click.echo(printable(f"{info.name}: {info.note}"))
-    if runs:
-        print_table(_RUN_HEADS, map(_run_row, runs))
-    if waiting := [each for each in shares_on(broker, workers).shares or () if each.waiting_s]:
-        names = {busy_as(name): name for name in experiments_of(broker)}
-        click.echo()
-        print_table(_WAITING_HEADS, [_waiting_row(each, names) for each in waiting])
-
-
 def _waiting_row(share: Share, names: Mapping[str, str]) -> list[str]:
     name = names.get(share.token, "another experiment")
     cells = (name, duration(share.waiting_s), share.priority, f"{share.share:g}", str(share.wanted))
@@ -363,6 +371,3 @@ def _run_row(run: Run) -> list[str]:
     best = "" if run.best is None else short_value(run.best)
     cells = (run.worker, run.devices, run.experiment, run.trial, took, str(run.reports), best, short_use_text(run.use))
     return [*map(printable, cells)]
-
-
-COMMANDS: Final = {"workers": _workers, "queues": _queues, "top": _top}

@@ -14,14 +14,14 @@ import click
 
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
-from mqtune.cli.place import Place, is_asked_for, opened
+from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, opened
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.results.display import short_value
-from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
+from mqtune.results.display import short_config, short_value
+from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]
 _HEADS: Final = ("name", "started", "status", "trials", "failed", "best", "tags")
+_COMPARED: Final = ("name", "status", "trials", "ran", "best", "trial", "config")
 #: The columns that are shown where an experiment has something for them.
 _SELDOM: Final = frozenset({"failed", "tags"})
 #: The most entries of a journal on a broker that are read to know its best value: some tenths of a second.
@@ -38,6 +39,8 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
 @click.command("list")
+@click.argument("names", nargs=-1, metavar="[NAME]…", shell_complete=complete_experiment)
+@click.option("--compare", is_flag=True, help="Show what each NAME has found, and how long it ran, side by side.")
 @broker_option("A Redis server whose experiments are listed too.")
 @click.option(
     "--tag",
@@ -48,11 +51,18 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 )
 @click.option("--notes", default="", metavar="TEXT", help="List only experiments with this text in their notes.")
 @json_option
-def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...], broker: str | None, tags: tuple[str, ...], notes: str, *, compare: bool, as_json: bool
+) -> None:
     """List the experiments on this machine, those with the newest event first, and then those on a broker, each once.
 
-    On a broker the best value is shown where the journal is short enough to be read for that.
+    On a broker the best value is shown where the journal is short enough to be read for that. With NAMEs, only these are listed.
     """
+    if compare and not names:
+        raise click.UsageError("--compare needs experiments: mqtune list NAME NAME --compare")
+    if names:
+        _list_named(names, broker, Labels(tags, notes), compare=compare, as_json=as_json)
+        return
     is_alone, is_filtered = broker is not None and is_asked_for(), bool(tags or notes)
     here = [] if is_alone else [described_here(folder) for folder in saved_experiments()]
     there: list[_Summary] = []
@@ -83,6 +93,29 @@ def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: b
         raise problem
     if broker:
         _print_broker(broker, there, is_filtered=is_filtered)
+
+
+def _list_named(names: tuple[str, ...], broker: str | None, labels: Labels, *, compare: bool, as_json: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        views = [stack.enter_context(opened(find_place(name, broker))) for name in names]
+        views = [view for view in views if view.results.experiment.labels.match(labels.tags, labels.notes)]
+        described = [described_experiment(view) for view in views]
+        if as_json:
+            print_json(described)
+        elif compare:
+            print_table(_COMPARED, map(_comparison, views))
+        else:
+            _print(described)
+
+
+def _comparison(view: View) -> list[str]:
+    experiment, best = view.results.experiment, view.results.experiment.best
+    found = ["", "", ""]
+    if best is not None:
+        found = [f"{printable(experiment.metric)}={short_value(best.best_value)}", best.id, short_config(best.config)]
+    elif front := experiment.pareto_front:
+        found[0] = f"Pareto front: {len(front)}"
+    return [printable(experiment.name), view.state, str(len(experiment.trials)), duration(experiment.run_s), *found]
 
 
 def listed_once(here: list[_Summary], there: list[_Summary]) -> tuple[list[_Summary], list[_Summary]]:

@@ -69,3 +69,16 @@ def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in compress(row, shown)))
     console.print(table)
+
+
+def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
+    """Say what goes, and return whether somebody wants that."""
+    for part in parts:
+        say(f"{'would delete' if dry_run else 'delete'}  {part}")
+    if dry_run:
+        return False
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here; give --yes")
+    return click.confirm("Really? Nothing brings it back")

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 from rich.console import Console
@@ -14,20 +14,22 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtune.cli.describe import described_experiment, described_trial
-from mqtune.cli.output import broker_option, json_option, output, print_json, say
+from mqtune.cli.output import broker_option, json_option, output, print_json
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
+from mqtune.cli.terms import STATUSES, Condition, conditions_of, in_order, selected
 from mqtune.cli.usage import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.experiment import Experiment
 from mqtune.core.machine import end_of_file
 from mqtune.core.text import counted, flatten, printable
-from mqtune.core.trial import Attempt, Labels
+from mqtune.core.trial import Attempt, Labels, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration
 from mqtune.results.results import Results, TrialResult
 
-#: The number of trials in the table, and of failed ones below it, without --all.
+#: The number of trials in the table without --all or a filter, and of failed ones below it without --all.
 _ROWS: Final = 10
 #: The number of lines of a trial's output that are shown, and of bytes of a file that are read to find them.
 _TAIL_LINES: Final = 20
@@ -36,62 +38,122 @@ _TAIL_BYTES: Final = 16_000
 
 @click.command("show")
 @click.argument("name", required=False, shell_complete=complete_experiment)
-@click.argument("trial_id", metavar="[TRIAL]", required=False, shell_complete=complete_trial)
-@click.option("--trial", metavar="ID", help="The same as TRIAL.")
-@click.option("--all", "show_all", is_flag=True, help="Show all trials, not only the best.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Show all trials with this tag; may be repeated.")
-@click.option("--notes", default="", metavar="TEXT", help="Show all trials with this text in their notes.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print one row per trial as CSV.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one object per report as JSON lines.")
+@click.argument("trial", metavar="[TRIAL]", required=False, shell_complete=complete_trial)
+@click.option(
+    "--all", "show_all", is_flag=True, help="All trials in the table, and all that failed, not only the first ten."
+)
+@click.option("--status", "statuses", multiple=True, type=STATUSES, help="All with this status; may be repeated.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="All trials with this tag; may be repeated.")
+@click.option("--notes", default="", metavar="TEXT", help="All trials with this text in their notes.")
+@click.option("--where", "wheres", multiple=True, metavar="CONDITION", help="All for which it holds: 'lr<0.1'.")
+@click.option(
+    "--sort",
+    metavar="NAME",
+    help="Sort by a metric, a value of the config, or a column; a metric's best value comes first. By default the best trials do.",
+)
+@click.option("--reverse", is_flag=True, help="Sort the other way round.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many trials in the table.")
+@click.option("-f", "--follow", is_flag=True, help="Show the live table until the experiment has ended.")
 @broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
 @json_option
 def command(
     name: str | None,
-    trial_id: str | None,
     trial: str | None,
     broker: str | None,
+    statuses: tuple[str, ...],
     tags: tuple[str, ...],
     notes: str,
+    wheres: tuple[str, ...],
+    sort: str | None,
+    limit: int | None,
     *,
     show_all: bool,
-    as_csv: bool,
-    as_jsonl: bool,
+    reverse: bool,
+    follow: bool,
     as_json: bool,
 ) -> None:
-    """Show an experiment that is running or has ended: NAME, or its folder; by default the newest.
+    """Show an experiment that is running or has ended, with a table of trials: NAME, or its folder; by default the newest.
 
-    With TRIAL, one trial: its attempts, its error and the end of its output.
+    With TRIAL, show one trial: its attempts, its error and the end of its output. With --follow, Ctrl-C ends the look alone; where
+    there is no terminal a line comes every ten seconds, and with --json a trial on each line, whenever its status changes.
 
-    It is read from the driver's copy on this machine, without a broker; or from a broker, on any machine. What a running trial uses
-    of its machine is known to its broker alone.
+    An experiment is read from the driver's copy on this machine, without a broker; or from a broker, on any machine. Only the broker
+    knows how much of its machine a running trial uses.
     """
-    if as_csv + as_jsonl + as_json > 1:
-        raise click.UsageError(
-            "--csv prints one row per trial and --jsonl one object per report; give only one of them, or --json"
-        )
-    trial = trial if trial_id is None else trial_id
-    if (tags or notes) and (as_csv or as_jsonl or trial is not None):
-        raise ConfigurationError("--tag and --notes filter the table; leave out --csv, --jsonl and --trial")
+    if reverse and sort is None:
+        raise click.UsageError("--reverse is for --sort")
+    asked = Selection(show_all, statuses, tags, notes, conditions_of(wheres), sort, reverse, limit)
+    if asked != BEST_TRIALS and (trial is not None or follow):
+        raise click.UsageError("the options for the table are not for TRIAL or --follow; leave them out")
+    if trial is not None and follow:
+        raise click.UsageError(f"--follow is for the table; for a trial's output: mqtune logs {name} {trial} --follow")
     place = newest_place(broker) if name is None else find_place(name, broker)
+    if follow and _follow(place, as_json=as_json):
+        return
     with opened(place) as view:
         results = view.results
-        found = None if trial is None else results[find_trial(results.experiment, trial)]
-        if as_csv:
-            say(results.csv(), nl=False)
-        elif as_jsonl:
-            for line in results.jsonl():
-                say(line, nl=False)
+        if trial is not None:
+            found = results[find_trial(results.experiment, trial)]
+            use = _use(place, found)
+            print_json(described_trial(found.trial, use)) if as_json else _show_trial(output(), results, found, use)
         elif as_json:
-            print_json(
-                described_experiment(view) if found is None else described_trial(found.trial, _use(place, found))
-            )
-        elif found is not None:
-            _show_trial(output(), results, found, _use(place, found))
+            shown, _ = asked.trials(results.experiment)
+            print_json({**described_experiment(view), "table": [described_trial(each) for each in shown]})
         else:
             warnings = idle_warnings(uses_of(place, results.experiment.trials.values()))
-            show_experiment(
-                output(), results, view.state, view.place, show_all=show_all, tags=tags, notes=notes, warnings=warnings
-            )
+            show_experiment(output(), results, view.state, view.place, asked, warnings=warnings)
+
+
+def _follow(place: Place, *, as_json: bool) -> bool:
+    """Follow an experiment, and return whether that was possible: its own server may have ended with its driver."""
+    from mqtune.cli.following import follow  # noqa: PLC0415 - only this needs redis
+
+    try:
+        follow(place, as_json=as_json)
+    except BrokerUnavailable:
+        if place.folder is None:
+            raise
+        return False
+    return True
+
+
+class Selection(NamedTuple):
+    """Which trials are in the table, and in which order."""
+
+    show_all: bool = False
+    statuses: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    conditions: list[Condition] = []  # noqa: RUF012 - nobody changes it
+    sort: str | None = None
+    reverse: bool = False
+    limit: int | None = None
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether it leaves trials out by their properties."""
+        return bool(self.statuses or self.tags or self.notes or self.conditions)
+
+    def trials(self, experiment: Experiment) -> tuple[list[Trial], int]:
+        """Return the trials of the table, and how many more there are.
+
+        Raises:
+            ConfigurationError: a condition, or the order, is about something that no trial has.
+        """
+        all_trials = ranked(experiment) if self.sort is None else experiment.trials.values()
+        trials = [
+            trial
+            for trial in selected(all_trials, self.conditions)
+            if (not self.statuses or trial.status.value in self.statuses) and trial.labels.match(self.tags, self.notes)
+        ]
+        if self.sort is not None:
+            trials = in_order(experiment, trials, self.sort, reverse=self.reverse)
+        limit = self.limit or (len(trials) if self.show_all or self.is_filter else _ROWS)
+        return trials[:limit], len(trials[limit:])
+
+
+#: The best trials of an experiment.
+BEST_TRIALS: Final = Selection()
 
 
 def _use(place: Place, found: TrialResult) -> LiveUse | None:
@@ -106,14 +168,14 @@ def show_experiment(
     results: Results,
     state: str,
     place: str,
+    asked: Selection = BEST_TRIALS,
     *,
-    show_all: bool,
-    tags: tuple[str, ...] = (),
-    notes: str = "",
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print an experiment: its state, its place, warnings, and its best trials, or all, or those with these labels."""
+    """Print an experiment: its state, its place, warnings, and a table of trials."""
     experiment = results.experiment
+    # Its errors come before anything is printed.
+    shown, more = asked.trials(experiment)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     console.print(Text(printable(results.name), "bold"), f"· {state} · started {started}")
     if experiment.reason:
@@ -137,20 +199,18 @@ def show_experiment(
         console.print(f"early stopping saved {budget.saved:g} of {total:g} iterations ({budget.saved / total:.0%})")
     if best := best_text(experiment):
         console.print(best, style="bold green", no_wrap=True, overflow="ellipsis")
-    trials = [trial for trial in ranked(experiment) if trial.labels.match(tags, notes)]
-    shown = trials if show_all or tags or notes else trials[:_ROWS]
-    if (tags or notes) and not shown:
-        console.print("\nno trial has these tags and notes")
+    if asked.is_filter and not shown:
+        console.print("\nno trial matches")
     if shown:
         console.print()
         console.print(trial_table(experiment, shown, width=console.width))
-    if len(trials) > len(shown):
-        console.print(f"… and {len(trials) - len(shown)} more", style="dim")
-    _show_failed(console, results, show_all=show_all)
+    if more:
+        console.print(f"… and {more} more", style="dim")
+    _show_failed(console, results, show_all=asked.show_all)
     console.print()
-    if trials:
-        console.print(f"one trial: mqtune show {results.name} {trials[0].id}", style="dim")
-    console.print(f"as a file: mqtune show {results.name} --csv", style="dim")
+    if shown:
+        console.print(f"one trial: mqtune show {results.name} {shown[0].id}", style="dim")
+    console.print(f"as a file: mqtune export {results.name} -o trials.csv", style="dim")
 
 
 def _show_labels(console: Console, labels: Labels) -> None:

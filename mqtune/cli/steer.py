@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
-from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, steered
-from mqtune.cli.terms import conditions_of, config_of, selected
+from mqtune.cli.place import Place, complete_trial, find_place, find_trial, is_asked_for, name_argument, steered
+from mqtune.cli.terms import STATUSES, conditions_of, config_of, selected
 from mqtune.core.errors import ConfigurationError, RequestRefused
 from mqtune.core.experiment import Experiment
 from mqtune.core.shares import PRIORITIES
@@ -36,38 +36,33 @@ _OPEN: Final = frozenset(status for status in TrialStatus if not status.is_termi
 _RUNNING: Final = frozenset({TrialStatus.RUNNING})
 _PAUSED: Final = frozenset({TrialStatus.PAUSED})
 _DEPLOYED: Final = frozenset({TrialStatus.STAGED, TrialStatus.RUNNING})
-STATUSES: Final = click.Choice([status.value for status in TrialStatus])
 
 
-class Verb(NamedTuple):
-    """What a verb does to a trial, what it has done then, and with which statuses --all and --where take trials."""
+class Action(NamedTuple):
+    """What a trial is after an action, and with which statuses --all and --where take trials."""
 
-    help: str
     done: str
     statuses: frozenset[TrialStatus]
 
 
-VERBS: Final = {
-    "stop": Verb("Stop trials early.", "is stopped", _OPEN),
-    "pause": Verb("Pause trials: they save a checkpoint, and their slots become free.", "is paused", _DEPLOYED),
-    "resume": Verb("Resume paused trials, from their newest checkpoint.", "is resumed", _PAUSED),
-    "restart": Verb("Restart trials, from scratch or from a checkpoint.", "restarts", _OPEN),
-    "save": Verb("Save checkpoints of running trials, as soon as they can.", "will save a checkpoint", _RUNNING),
-    "complete": Verb("End trials as completed.", "is completed", _DEPLOYED),
-    "abandon": Verb("Give trials up: their configs are never proposed again.", "is abandoned", _OPEN),
-    "fail": Verb("End trials as failed; they are not tried again.", "has failed", _OPEN),
+#: The actions that are requested of a trial.
+ACTIONS: Final = {
+    "stop": Action("is stopped", _OPEN),
+    "pause": Action("is paused", _DEPLOYED),
+    "resume": Action("is resumed", _PAUSED),
+    "restart": Action("restarts", _OPEN),
+    "save": Action("will save a checkpoint", _RUNNING),
+    "complete": Action("is completed", _DEPLOYED),
+    "abandon": Action("is abandoned", _OPEN),
+    "fail": Action("has failed", _OPEN),
 }
-
-
-#: What the other verbs have done then.
-_DONE: Final = {
-    "add": "is added",
-    "set": "has new limits",
-    "end": "is ending",
-    "tag": "is tagged",
-    "untag": "is no longer tagged",
-    "note": "has this note",
-}
+#: What there is to say after the other actions.
+_DONE: Final = {"add": "is added", "set": "has new limits", "end": "is ending", "label": "has new labels"}
+#: The actions by the word for how a trial ends.
+_ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "abandoned": "abandon"}
+#: What stands for no checkpoint at all.
+_SCRATCH: Final = "scratch"
+_NAME_TRIALS: Final = "name the trials, or give --all, --where or --status"
 
 
 class Outcome(NamedTuple):
@@ -94,17 +89,9 @@ timeout_option = click.option(
     metavar="SECONDS",
     help="How long to wait for the driver's answer. The request stays.",
 )
-reason_option = click.option(
-    "--reason", default="", metavar="TEXT", help="Why, in a few words; it is kept with the trial."
-)
-config_option = click.option(
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why, in a few words; it is kept with the trial.")
+_config = click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE,…", help="Values, or a JSON object; may be repeated."
-)
-_from = click.option(
-    "--from",
-    "origin",
-    metavar="TRIAL[@best]",
-    help="Begin with this trial's newest checkpoint, its best, or @ID; @best alone is the trial's own, or the best trial's.",
 )
 
 
@@ -159,7 +146,7 @@ def trial_options(command: Callable[..., object]) -> Callable[..., object]:
 
 
 def steer_trials(
-    verb: str,
+    action: str,
     name: str,
     broker: str | None,
     choice: Choice,
@@ -168,27 +155,27 @@ def steer_trials(
     as_json: bool,
     origin: str | None = None,
 ) -> None:
-    """Request a verb of each chosen trial, say what happened, and exit with what came of it.
+    """Request an action of each chosen trial, say what happened, and exit with what came of it.
 
     Args:
-        verb: which.
+        action: which.
         name: the experiment.
         broker: where it is.
         choice: which trials.
-        how: the other arguments of the verb's method of ``TrialHandle``.
+        how: the other arguments of the action's method of ``TrialHandle``.
         as_json: whether the outcomes are printed as JSON.
         origin: the trial, and its checkpoint, that they begin from.
     """
     if choice.by_rule == bool(choice.trials):
-        raise click.UsageError("name the trials, or give --all, --where or --status")
+        raise click.UsageError(_NAME_TRIALS)
     with steered(find_place(name, broker)) as handle:
         experiment = experiment_of(handle)
         if origin is not None:
             how["source"], how["checkpoint"] = _origin(experiment, origin)
-        trials = choice.of(experiment, VERBS[verb].statuses)
+        trials = choice.of(experiment, ACTIONS[action].statuses)
         if not trials:
-            click.echo(f"no trial of {handle.name} to {verb}", err=True)
-        outcomes = (steered_trial(handle, verb, trial, how) for trial in trials)
+            click.echo(f"no trial of {handle.name} to {action}", err=True)
+        outcomes = (steer_trial(handle, action, trial, how) for trial in trials)
         tell(handle.name, outcomes, as_json=as_json)
 
 
@@ -198,21 +185,21 @@ def experiment_of(handle: ExperimentHandle) -> Experiment:
         return handle.results(Path(folder)).experiment
 
 
-def steered_trial(handle: ExperimentHandle, verb: str, trial: Trial, how: dict[str, object]) -> Outcome:
-    """Request a verb of a trial, unless that has ended, and return what became of it."""
+def steer_trial(handle: ExperimentHandle, action: str, trial: Trial, how: dict[str, object]) -> Outcome:
+    """Request an action of a trial, unless that has ended, and return what became of it."""
     if trial.status.is_terminal:
         # A later driver would refuse it too, when nobody is there to read why.
-        return Outcome(verb, trial.id, done=False, reason=f"it is {trial.status.name} already", refused=True)
-    return asked(verb, trial.id, partial(getattr(handle.trial(trial.id), verb), **how))
+        return Outcome(action, trial.id, done=False, reason=f"it is {trial.status.name} already", refused=True)
+    return ask(action, trial.id, partial(getattr(handle.trial(trial.id), action), **how))
 
 
-def asked(verb: str, trial: str, request: Callable[[], Answer]) -> Outcome:
+def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
     """Make a request, and return what became of it."""
     try:
         answer = request()
     except RequestRefused as error:
-        return Outcome(verb, trial, done=False, reason=str(error), refused=True)
-    return Outcome(verb, answer.trial or trial, answer.is_done, answer.reason, request=answer.request_id)
+        return Outcome(action, trial, done=False, reason=str(error), refused=True)
+    return Outcome(action, answer.trial or trial, answer.is_done, answer.reason, request=answer.request_id)
 
 
 def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
@@ -226,7 +213,7 @@ def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
         print_json([outcome._asdict() for outcome in told])
     waiting = [each for each in told if not each.done and not each.refused]
     if not as_json and any(each.reason.startswith("no driver") for each in waiting):
-        click.echo(f"go on with it: mqtune resume {name}, or run its script again", err=True)
+        click.echo(f"go on with it: mqtune drive {name}, or run its script again", err=True)
     if code := 1 if any(each.refused for each in told) else NOT_YET if waiting else 0:
         sys.exit(code)
 
@@ -247,8 +234,8 @@ def in_words(outcome: Outcome, name: str) -> str:
 
 
 def _done(outcome: Outcome) -> str:
-    verb = VERBS.get(outcome.action)
-    return _DONE[outcome.action] if verb is None else verb.done
+    action = ACTIONS.get(outcome.action)
+    return _DONE[outcome.action] if action is None else action.done
 
 
 def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
@@ -261,45 +248,127 @@ def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
 
 # The verbs.
 
+_HOW: Final = (
+    "TRIAL is an id such as 0007 or 7, or best. The command waits for the driver's answer; without a driver the next one carries the "
+    "request out."
+)
 
-def _plain(verb: str, *more: Callable[[Callable[..., object]], Callable[..., object]]) -> click.Command:
-    """Return a verb for trials."""
 
-    def call(
-        name: str,
-        broker: str | None,
-        choice: Choice,
-        *,
-        as_json: bool,
-        configs: tuple[str, ...] = (),
-        origin: str | None = None,
-        **how: object,
-    ) -> None:
-        changes: dict[str, object] = {"config": config_of(configs)} if configs else {}
-        steer_trials(verb, name, broker, choice, {**how, **changes}, as_json=as_json, origin=origin)
+@click.command("pause", help=f"Pause trials: they save a checkpoint, and their slots become free.\n\n{_HOW}")
+@trial_options
+@_reason
+@timeout_option
+@_broker
+@json_option
+def _pause(name: str, broker: str | None, choice: Choice, reason: str, timeout_s: float, *, as_json: bool) -> None:
+    steer_trials("pause", name, broker, choice, {"reason": reason, "timeout_s": timeout_s}, as_json=as_json)
 
-    call.__doc__ = (
-        f"{VERBS[verb].help}\n\nTRIAL is an id such as 0007 or 7, or best. The driver's answer is waited for; without a driver "
-        "the next one carries the request out."
-    )
-    options = (
-        trial_options,
-        *more,
-        *(() if verb == "save" else (reason_option,)),
-        timeout_option,
-        _broker,
-        json_option,
-    )
-    command: Callable[..., object] = call
-    for add in reversed(options):
-        command = add(command)
-    return click.command(verb)(command)
+
+@click.command("save", help=f"Save checkpoints of running trials, as soon as they can.\n\n{_HOW}")
+@trial_options
+@timeout_option
+@_broker
+@json_option
+def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as_json: bool) -> None:
+    steer_trials("save", name, broker, choice, {"timeout_s": timeout_s}, as_json=as_json)
+
+
+@click.command(
+    "stop", help=f"Stop trials, or end them as completed, failed or abandoned; or end the experiment.\n\n{_HOW}"
+)
+@trial_options
+@click.option(
+    "--as",
+    "end",
+    type=click.Choice([*_ENDS]),
+    default="stopped",
+    show_default=True,
+    help="How the trials end: completed ones have done all that they were to do, failed ones are not tried again, and the configs of "
+    "abandoned ones are never proposed again.",
+)
+@click.option(
+    "--experiment",
+    "whole",
+    is_flag=True,
+    help="End the experiment: no other trial is started, and those that run end by themselves.",
+)
+@click.option("--now", is_flag=True, help="With --experiment: stop the trials that run.")
+@_reason
+@timeout_option
+@_broker
+@json_option
+def _stop(
+    name: str,
+    broker: str | None,
+    choice: Choice,
+    end: str,
+    reason: str,
+    timeout_s: float,
+    *,
+    whole: bool,
+    now: bool,
+    as_json: bool,
+) -> None:
+    if not whole:
+        if now:
+            raise click.UsageError("--now is for --experiment")
+        if not choice.trials and not choice.by_rule:
+            raise click.UsageError(f"{_NAME_TRIALS}; to end the experiment, give --experiment")
+        steer_trials(_ENDS[end], name, broker, choice, {"reason": reason, "timeout_s": timeout_s}, as_json=as_json)
+        return
+    if choice.trials or choice.by_rule or is_asked_for("end") or reason:
+        raise click.UsageError("--experiment ends the experiment; leave out the trials and the options for trials")
+    with steered(find_place(name, broker)) as handle:
+        state = handle.state()
+        if state is not None and state.outcome == "finished":
+            raise ConfigurationError(f"experiment {handle.name!r} has finished already")
+        tell(handle.name, [ask("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
+
+
+@click.command(
+    "resume",
+    help="Resume paused trials, from their newest checkpoint; or restart trials that have not ended, from elsewhere.\n\n"
+    f"{_HOW}",
+)
+@trial_options
+@_config
+@click.option(
+    "--from",
+    "origin",
+    metavar=f"{_SCRATCH}|TRIAL[@best]",
+    help=f"Restart the trials, also those that run: from {_SCRATCH}, or from this trial's newest checkpoint, its best, or @ID; @best "
+    "alone is the trial's own.",
+)
+@_reason
+@timeout_option
+@_broker
+@json_option
+def _resume(
+    name: str,
+    broker: str | None,
+    choice: Choice,
+    configs: tuple[str, ...],
+    origin: str | None,
+    reason: str,
+    timeout_s: float,
+    *,
+    as_json: bool,
+) -> None:
+    action = "resume" if origin is None else "restart"
+    how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "timeout_s": timeout_s}
+    found = None if origin == _SCRATCH else origin
+    steer_trials(action, name, broker, choice, how, as_json=as_json, origin=found)
 
 
 @click.command("add")
 @name_argument
-@config_option
-@_from
+@_config
+@click.option(
+    "--from",
+    "origin",
+    metavar="TRIAL[@best]",
+    help="Begin with this trial's newest checkpoint, its best, or @ID; @best alone is the best trial's.",
+)
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the new trial; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="What there is to say about it.")
 @click.option("--key", default="", help="A name of your own for it; adding it again adds nothing.")
@@ -336,12 +405,12 @@ def _add(
             key=key,
             request_id=secrets.token_hex(16),
         )
-        outcome = asked("add", "", partial(request, timeout_s=min(timeout_s, _TAKEN_S)))
+        outcome = ask("add", "", partial(request, timeout_s=min(timeout_s, _TAKEN_S)))
         if not outcome.done and not outcome.refused and (state := handle.state()) is not None and state.is_driven:
             if why := _why_queued(place, handle, state):
                 outcome = outcome._replace(reason=f"it is queued, and begins as soon as it has a slot: {why}")
             elif timeout_s > _TAKEN_S:
-                outcome = asked("add", "", partial(request, timeout_s=timeout_s - _TAKEN_S))
+                outcome = ask("add", "", partial(request, timeout_s=timeout_s - _TAKEN_S))
         tell(handle.name, [outcome], as_json=as_json)
 
 
@@ -401,29 +470,8 @@ def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: floa
             raise click.UsageError(f"{key}={value!r} {_LIMITS[key].must}")
     with steered(find_place(name, broker)) as handle:
         request = partial(handle.set, **values, timeout_s=timeout_s)
-        outcome = with_limits(asked("set", "", request), values)
+        outcome = with_limits(ask("set", "", request), values)
         tell(handle.name, [outcome], as_json=as_json)
 
 
-@click.command("end")
-@name_argument
-@click.option("--now", is_flag=True, help="Stop the trials that run; otherwise they end by themselves.")
-@timeout_option
-@_broker
-@json_option
-def _end(name: str, broker: str | None, timeout_s: float, *, now: bool, as_json: bool) -> None:
-    """End an experiment: no other trial is started."""
-    with steered(find_place(name, broker)) as handle:
-        state = handle.state()
-        if state is not None and state.outcome == "finished":
-            raise ConfigurationError(f"experiment {handle.name!r} has finished already")
-        tell(handle.name, [asked("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
-
-
-COMMANDS: Final = {
-    **{verb: _plain(verb) for verb in ("stop", "pause", "save", "complete", "abandon", "fail")},
-    "restart": _plain("restart", config_option, _from),
-    "add": _add,
-    "set": _set,
-    "end": _end,
-}
+COMMANDS: Final = {"stop": _stop, "pause": _pause, "resume": _resume, "save": _save, "add": _add, "set": _set}

@@ -13,7 +13,7 @@ import click
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, names_in_words
-from mqtune.core.trial import Config, Trial, is_number
+from mqtune.core.trial import Config, Trial, TrialStatus, is_number
 from mqtune.results.display import short_value
 
 _OPERATORS: Final[dict[str, Callable[..., bool]]] = {
@@ -32,6 +32,10 @@ _AND: Final = re.compile(r"\s+and(?:\s+|$)")
 _PYTHON: Final[dict[str, object]] = {"True": True, "False": False, "None": None}
 #: The word for the best trial, and the column of each trial's best value.
 BEST: Final = "best"
+#: The statuses, as options take them.
+STATUSES: Final = click.Choice([status.value for status in TrialStatus])
+#: The column of a trial's id: sorted by it, trials come in the order in which they were begun.
+BEGUN: Final = "trial"
 _OPENING: Final = "[{("
 _CLOSING: Final = "]})"
 
@@ -164,7 +168,7 @@ def row_of(trial: Trial) -> dict[str, object]:
     return {
         **metrics,
         **config,
-        "trial": trial.id,
+        BEGUN: trial.id,
         "status": trial.status.value,
         "reason": trial.reason,
         "reports": trial.reports,
@@ -196,6 +200,9 @@ def _check_known(name: str, rows: list[dict[str, object]]) -> None:
 
 def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reverse: bool = False) -> list[Trial]:
     """Return trials sorted by a column; a metric that is maximized has its highest values first, and who has none comes last."""
+    if name == BEGUN:
+        begun = {id_: place for place, id_ in enumerate(experiment.trials)}
+        return sorted(trials, key=lambda trial: begun[trial.id], reverse=reverse)
     rows = [(trial, row_of(trial)) for trial in trials]
     _check_known(name, [row for _, row in rows])
     objective = experiment.objective

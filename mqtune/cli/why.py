@@ -188,7 +188,7 @@ class Inquiry:
 
     @property
     def _go_on(self) -> str:
-        return f"go on with it: mqtune resume {self._place.name}"
+        return f"go on with it: mqtune drive {self._place.name}"
 
     def _of_experiment(self) -> Reason:
         if (reason := self._no_driver()) is not None:
@@ -349,7 +349,7 @@ class Inquiry:
         if busy < slots:
             return self._quota_used()
         what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
-        return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune top")
+        return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
 
     @cached_property
     def _quotas(self) -> list[Quota] | None:

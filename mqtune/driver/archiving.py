@@ -1,4 +1,4 @@
-"""Moves an experiment from its server into a folder, where it can be read, and from which its next driver brings it back."""
+"""Moves an experiment from its server into a folder, from which its next driver brings it back; or copies it there."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ def archive(name: str, url: str, folder: Path) -> Results:
         MqtuneError: the folder can't be written; nothing was deleted.
     """
     with undriven(name, url) as journal:
-        folder.mkdir(parents=True, exist_ok=True)
-        results = complete_copy(journal, folder)
-        _write_dicts(journal, folder)
-        _write_code(results, url)
+        results = _write(journal, url, folder)
         remove_messages(messages_of(name, url), url)
         owner = owner_on(url, name)
         found = remains_of(journal, owner)
@@ -58,6 +55,26 @@ def archive(name: str, url: str, folder: Path) -> Results:
             give_to_archive(open_store(found.store), owner)
         journal.forget(found.trials)
     replace_file(folder / ARCHIVED, [])
+    return results
+
+
+def copy_out(name: str, url: str, folder: Path) -> Results:
+    """Write what a server has of an experiment into a folder, as ``archive`` does; the server keeps it.
+
+    Raises:
+        NameTaken: a living driver has it.
+        AccessDenied: the account is no driver's.
+        MqtuneError: the folder can't be written.
+    """
+    with undriven(name, url) as journal:
+        return _write(journal, url, folder)
+
+
+def _write(journal: RedisJournal, url: str, folder: Path) -> Results:
+    folder.mkdir(parents=True, exist_ok=True)
+    results = complete_copy(journal, folder)
+    _write_dicts(journal, folder)
+    _write_code(results, url)
     return results
 
 

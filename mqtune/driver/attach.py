@@ -136,7 +136,7 @@ def _definition(name: str, place: BrokerDeployment) -> Definition:
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
         if (folder / ARCHIVED).is_file():
             raise ConfigurationError(
-                f"experiment {name!r} is archived in {folder}; give a broker, and it goes on there: `mqtune resume {name} --broker URL`"
+                f"experiment {name!r} is archived in {folder}; give a broker, and it goes on there: `mqtune drive {name} --broker URL`"
             )
         if (folder / JOURNAL_FILE).is_file():
             raise ConfigurationError(

@@ -275,7 +275,7 @@ class Plan:
         lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
         # A searcher that has the space and the seed would say the same once more.
         lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
-        go_on = f"`mqtune resume {self.name}`"
+        go_on = f"`mqtune drive {self.name}`"
         if moved := self._where_it_ran(*differing.get("store", ("", ""))):
             ran, go_on = moved
             lines = [ran, *(line for line in lines if not line.startswith("store "))]

@@ -359,7 +359,7 @@ class Runner:
             raise
         except OSError as error:
             logger.warning(
-                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune resume %s` writes them",
+                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune drive %s` writes them",
                 self.plan.name,
                 self.folder,
                 error,
@@ -377,7 +377,7 @@ class Runner:
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         return (
             f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.plan.name!r} to go on, "
-            f"or mqtune resume {self.plan.name}.{full}"
+            f"or mqtune drive {self.plan.name}.{full}"
         )
 
     def _keep_best_dict(self, driver: Driver) -> None:

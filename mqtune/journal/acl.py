@@ -81,7 +81,7 @@ _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 
 
 def rules_of(
-    role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, gc: bool = False
+    role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, all_keys: bool = False
 ) -> list[Rule]:
     """Return the rules of an account of this role, which beyond them may only connect.
 
@@ -90,7 +90,7 @@ def rules_of(
         experiments: the names of the experiments that it is for, ``*`` standing for any letters.
         db: the number of the database, which is part of the names of Celery's channels.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and workers.
-        gc: whether a driver may see the names of all keys, also of other programs', as ``mqtune gc`` does.
+        all_keys: whether a driver may see the names of all keys, also of other programs', as ``mqtune delete --unused`` does.
 
     Raises:
         ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands, or sees no names of keys.
@@ -100,14 +100,14 @@ def rules_of(
         raise ConfigurationError(
             f"a {role} sends no remote commands, so there is nothing to allow: give --remote-control to a monitor"
         )
-    if gc and (role, experiments) != ("driver", EVERY):
+    if all_keys and (role, experiments) != ("driver", EVERY):
         raise ConfigurationError(
-            "--gc is for a driver of all experiments: mqtune acl driver --gc, without --experiments"
+            "--all-keys is for a driver of all experiments: mqtune acl driver --all-keys, without --experiments"
         )
     kept = ExperimentKeys(experiments)
     match role:
         case "driver":
-            looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if gc else []
+            looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
             return [*_driver(kept, _queues(experiments), db), *looks]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)

@@ -156,7 +156,7 @@ def incomplete(path: Path, experiment: str) -> CopyIncomplete:
     """Return the error that a copy lacks entries."""
     return CopyIncomplete(
         f"{path} lacks the end of experiment {experiment!r}, as it could not be written: make room, and "
-        f"`mqtune resume {experiment}` or the same script fills it in from Redis"
+        f"`mqtune drive {experiment}` or the same script fills it in from Redis"
     )
 
 
@@ -385,7 +385,7 @@ class JournalReader:
         if not self.complete():
             name = self._journal.experiment
             logger.warning(
-                "%s lacks the end of experiment %r: make room, and run the same script or `mqtune resume %s` to fill it in",
+                "%s lacks the end of experiment %r: make room, and run the same script or `mqtune drive %s` to fill it in",
                 self._copy.path,
                 name,
                 name,

@@ -303,7 +303,7 @@ class RedisJournal(Journal):
             raise JournalBlocked(
                 f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given one the last id that "
                 "there is; docs/security.md says how it goes on: XDEL that entry and those behind it, delete journal.msgpack in its "
-                f"folder, then mqtune archive {self.experiment} --yes, and mqtune resume {self.experiment}"
+                f"folder, then mqtune delete {self.experiment} --archive --yes, and mqtune drive {self.experiment}"
             ) from None
         self._count_connects()
         return result

@@ -15,7 +15,8 @@ _MB: Final = 10**6
 #: What is said of a full server, and what can be done about it.
 FULL: Final = "Redis is full (maxmemory)"
 MAKE_ROOM: Final = (
-    "raise its maxmemory, or make room: mqtune archive or mqtune delete experiments that have ended, mqtune end one that fills it; "
+    "raise its maxmemory, or make room: mqtune delete experiments that have ended, with --archive if they are to be kept, and mqtune "
+    "stop the one that fills it, with --experiment; "
     "mqtune doctor names the largest"
 )
 
@@ -86,7 +87,7 @@ def way_to_grow(experiment: str) -> str:
     """Return what can be done about an experiment's full journal."""
     return (
         f"raise it: mqtune set {experiment} journal_mb=N (mqtune doctor says how much room its Redis has), "
-        f"or end the experiment: mqtune end {experiment}"
+        f"or end the experiment: mqtune stop {experiment} --experiment"
     )
 
 

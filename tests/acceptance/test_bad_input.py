@@ -373,9 +373,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
 
     first = tuner(seed=1).run()
     (mqtune_home / "again" / "notes.txt").write_text("of the first")
-    with pytest.raises(
-        NameTaken, match=r"seed was 1 and is 2\n.*name='again-2'.*`mqtune resume again`.*overwrite=True"
-    ):
+    with pytest.raises(NameTaken, match=r"seed was 1 and is 2\n.*name='again-2'.*`mqtune drive again`.*overwrite=True"):
         tuner(seed=2).run()
 
     second = tuner(seed=2, run=mqtune.Run(overwrite=True)).run()

@@ -55,7 +55,7 @@ def test_a_trial_that_prints_without_end_keeps_its_first_and_last_lines_and_fill
         assert file.readline() == "the first line\n"
     assert failed.attempts[-1].stdout_tail.endswith(".\nthe last line\n")
     assert failed.attempts[-1].stderr_tail.endswith("ValueError: no luck\n\n")
-    assert "the last line" in run("show", "chatty", "--trial", "1")
+    assert "the last line" in run("show", "chatty", "1")
 
 
 def test_large_reports_arrive_or_are_refused_with_their_size_and_everything_shows_them(bound: Tune):
@@ -76,10 +76,10 @@ def test_large_reports_arrive_or_are_refused_with_their_size_and_everything_show
     shown = run("show", "large")
     assert "best loss=1 in trial 0001" in shown
     assert len(shown) < 2_000
-    assert "metric_4999 = 4999.0" in run("show", "large", "--trial", "1")
-    (row,) = csv.DictReader(io.StringIO(run("show", "large", "--csv")))
+    assert "metric_4999 = 4999.0" in run("show", "large", "1")
+    (row,) = csv.DictReader(io.StringIO(run("export", "large")))
     assert row["metrics.metric_4999"] == "4999.0"
-    lines = [json.loads(line) for line in run("show", "large", "--jsonl").splitlines()]
+    lines = [json.loads(line) for line in run("export", "large", "--format", "jsonl", "--rows", "reports").splitlines()]
     assert len(lines) == 7
     assert json.loads((results.folder / "results.json").read_text())["best"]["metrics"]["n" * 10_000] == 3.0
 

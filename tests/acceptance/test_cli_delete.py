@@ -104,7 +104,7 @@ def test_an_experiment_that_is_driven_is_refused_whole(tune: Tune, fleet: str, m
         tuner.step(0.1)
     tuner.close()
 
-    assert "end it first: mqtune end alive --now" in refused
+    assert "end it first: mqtune stop alive --experiment --now" in refused
     assert "seems to run; end it first" in here
     assert before
     assert run("alive", "--here", "--yes").endswith("alive is deleted\n")
@@ -153,7 +153,7 @@ def test_what_is_on_no_broker_goes_with_its_folder_and_is_not_made_known_there(
 
 
 def archived(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["archive", *arguments])
+    done = CliRunner().invoke(group, ["delete", "--archive", *arguments])
     is_refused = isinstance(done.exception, MqtuneError)
     assert (1 if is_refused else done.exit_code) == code, (done.output, done.exception)
     return str(done.exception) if is_refused else done.output
@@ -201,6 +201,21 @@ def test_an_archive_keeps_the_earlier_one_of_that_name(
     assert Results.load(earlier).csv() == before
 
 
+def test_a_copy_of_an_experiment_is_all_of_it_and_its_server_keeps_it(tune: Tune, fleet: str, tmp_path: Path):
+    results = tune("learns", name="kept", max_trials=2).run()
+    before = keys_of(fleet, "kept")
+    copy = tmp_path / "copy"
+
+    copied = CliRunner().invoke(group, ["export", "kept", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
+    again = CliRunner().invoke(group, ["export", "kept", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
+
+    assert copied.output == f"{copy}: 2 trials of kept; to read them: mqtune show {copy}\n"
+    assert isinstance(again.exception, ConfigurationError)
+    assert "has something in it" in str(again.exception)
+    assert Results.load(copy).csv() == results.csv()
+    assert keys_of(fleet, "kept") == before != []
+
+
 def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):
     with contextlib.closing(tune("slow", name="half", max_trials=2)) as tuner:
         eventually(lambda: tuner.step(0.1) or tuner.get_trials(mqtune.TrialStatus.RUNNING), 60)
@@ -209,8 +224,8 @@ def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: T
     assert keys_of(fleet, "half")
     done = archived("half", "--yes")
 
-    assert "end it first: mqtune end half --now" in driven
-    assert "trials that run end when it is archived: mqtune resume half, or archive it with --yes" in undriven
+    assert "end it first: mqtune stop half --experiment --now" in driven
+    assert "trials that run end when it is archived: mqtune drive half, or archive it with --yes" in undriven
     assert done.startswith("half is archived: ")
     assert keys_of(fleet, "half") == []
 
@@ -230,11 +245,11 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     ) as tuner:  # fmt: skip
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
-    assert "to go on with it: mqtune resume" in archived(name, "--yes")
+    assert "to go on with it: mqtune drive" in archived(name, "--yes")
     monkeypatch.delenv("MQTUNE_BROKER")
-    with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune resume {name} --broker URL`"):
+    with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):
         mqtune.Tuner.attach(name)
-    done = CliRunner().invoke(group, ["resume", name, "--broker", fleet])
+    done = CliRunner().invoke(group, ["drive", name, "--broker", fleet])
 
     assert done.exit_code == 0, done.output
     (trial,) = Results.load(name)

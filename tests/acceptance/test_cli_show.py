@@ -96,7 +96,7 @@ def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: 
     tune("raises", name="broken", max_trials=2, failures=mqtune.Failures(max_failures=1)).run()
 
     overview = run("show", "broken")
-    shown = run("show", "broken", "--trial", "1")
+    shown = run("show", "broken", "1")
 
     assert "failed" in overview
     assert "the learning rate exploded" in overview
@@ -110,7 +110,7 @@ def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: 
 def test_binary_output_of_a_trial_does_not_reach_the_terminal_as_it_is(tune: Tune):
     tune("prints_binary", name="binary", max_trials=1).run()
 
-    with terminal([*MQTUNE, "show", "binary", "--trial", "0001"]) as screen:
+    with terminal([*MQTUNE, "show", "binary", "0001"]) as screen:
         assert screen.wait(30) == 0
 
     assert b"\\x07" in screen.raw
@@ -118,21 +118,23 @@ def test_binary_output_of_a_trial_does_not_reach_the_terminal_as_it_is(tune: Tun
     assert b"\x00" not in screen.raw
 
 
-@pytest.mark.parametrize("form", ["--csv", "--jsonl"])
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path: Path, form: str):
     book = Book(tmp_path / "steers")
     # Clears the screen, and the same by one character of Latin-1.
     book.run("0001", 0.5, config={"x": "a\x1b[2Jb\x9b2Jc"})
     book.save()
 
-    with terminal([*MQTUNE, "show", str(book.folder), form]) as screen:
+    with terminal([*MQTUNE, "export", str(book.folder), "--format", form]) as screen:
         assert screen.wait(30) == 0
-    piped = subprocess.run([*MQTUNE, "show", str(book.folder), form], capture_output=True, timeout=30).stdout
+    piped = subprocess.run(
+        [*MQTUNE, "export", str(book.folder), "--format", form], capture_output=True, timeout=30
+    ).stdout
 
     assert b"\x1b" not in screen.raw
     assert b"\xc2\x9b" not in screen.raw
-    assert b"\\x9b2Jc" in screen.raw or form == "--jsonl"
-    if form == "--csv":
+    assert b"\\x9b2Jc" in screen.raw or form == "jsonl"
+    if form == "csv":
         assert "a\x1b[2Jb\x9b2Jc".encode() in piped
     else:
         assert b"\x1b" not in piped, "JSON has words for that"
@@ -141,25 +143,27 @@ def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path
 def test_a_trial_that_is_not_there_is_named_with_those_that_are(tune: Tune):
     tune("steady", name="small", max_trials=3).run()
 
-    assert "experiment 'small' has no trial '7'; it has 0001 to 0003" in run("show", "small", "--trial", "7", code=1)
+    assert "experiment 'small' has no trial '7'; it has 0001 to 0003" in run("show", "small", "7", code=1)
 
 
 def test_csv_and_json_lines_can_be_piped_into_other_programs(tune: Tune):
     tune("reports_nan", name="piped", max_trials=4, seed=3).run()
 
-    rows = [*csv.DictReader(io.StringIO(run("show", "piped", "--csv")))]
-    reports = [json.loads(line) for line in run("show", "piped", "--jsonl").splitlines()]
+    rows = [*csv.DictReader(io.StringIO(run("export", "piped")))]
+    reports = [
+        json.loads(line) for line in run("export", "piped", "--format", "jsonl", "--rows", "reports").splitlines()
+    ]
 
     assert [row["trial"] for row in rows] == ["0001", "0002", "0003", "0004"]
     assert {row["status"] for row in rows} == {"completed"}
-    assert [r["metrics"]["loss"] for r in reports if r["trial"] == "0001"][:2] == ["NaN", "Infinity"]
+    assert [r["metrics.loss"] for r in reports if r["trial"] == "0001"][:2] == ["NaN", "Infinity"]
 
 
 def test_a_reader_that_stops_early_gets_no_traceback(tune: Tune):
     tune("steady", name="cut", max_trials=30).run()
 
     done = subprocess.run(
-        f"{sys.executable} -m mqtune show cut --jsonl | head -1",
+        f"{sys.executable} -m mqtune export cut --format jsonl --rows reports | head -1",
         shell=True,
         capture_output=True,
         text=True,
@@ -232,7 +236,7 @@ def test_an_empty_home_is_said_to_be_empty(mqtune_home: Path):
 def test_nothing_that_is_not_needed_is_waited_for(tune: Tune):
     tune("steady", name="quick", max_trials=2).run()
 
-    for arguments in (["show", "quick"], ["list"], ["show", "quick", "--csv"], ["--help"]):
+    for arguments in (["show", "quick"], ["list"], ["export", "quick"], ["--help"]):
         done = subprocess.run(
             [sys.executable, "-c", IMPORTS, *arguments], capture_output=True, text=True, check=True, timeout=30
         )
@@ -256,7 +260,7 @@ def test_a_terminal_of_any_width_will_do(tune: Tune, columns: int):
     with terminal([*MQTUNE, "show", name], columns=columns) as screen:
         assert screen.wait(30) == 0
         assert "0001" in screen.text or columns == 20
-    for verb in (["list"], ["compare", name]):
+    for verb in (["list"], ["list", name, "--compare"]):
         with terminal([*MQTUNE, *verb], columns=columns) as screen:
             assert screen.wait(30) == 0
             assert re.search(rf"{name}.*loss=\S", screen.text) or columns == 20
@@ -295,10 +299,8 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
     shown = run("show", "done-there")
     assert shown.startswith("done-there · finished · started 20")
     assert f"best loss={done.best.value:.4g} in trial {done.best.id}" in shown
-    assert len(run("show", "done-there", "--jsonl").splitlines()) == 27
-    assert run("show", "--broker", broker, "done-there", "--trial", "1").startswith(
-        "trial 0001 of done-there · COMPLETED"
-    )
+    assert len(run("export", "done-there", "--format", "jsonl", "--rows", "reports").splitlines()) == 27
+    assert run("show", "--broker", broker, "done-there", "1").startswith("trial 0001 of done-there · COMPLETED")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -326,7 +328,7 @@ def test_on_its_drivers_machine_an_experiment_on_a_broker_is_listed_once_and_as_
                 "running"
             ]
             assert told("show", "driven-here").startswith("driven-here · running · started 20")
-            assert told("compare", "driven-here").splitlines()[1].split()[:2] == ["driven-here", "running"]
+            assert told("list", "driven-here", "--compare").splitlines()[1].split()[:2] == ["driven-here", "running"]
             assert "only-here" not in told("list", "--broker", broker)
         tuner.stop_all()
         eventually(lambda: tuner.step(0.1) or tuner.is_finished)

@@ -100,7 +100,7 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
         mine = Results.load("steered-by-hand").experiment.keys["mine"]
         again = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--json")
         limits = run("set", "steered-by", "max_trials=4", "max_concurrent=3")
-        ended = run("end", "steered-by", "--now")
+        ended = run("stop", "steered-by", "--experiment", "--now")
         eventually(lambda: all(each.status.is_terminal for each in Results.load("steered-by-hand")), 60)
 
     assert paused == (0, "trial 0001 is paused\n", "")
@@ -116,23 +116,22 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
     assert [(each["done"], each["trial"]) for each in json.loads(again.out)] == [(True, mine)]
     assert ended == (0, "steered-by-hand is ending\n", "")
     assert "it is EARLY_STOPPED already" in run("pause", "steered-by", "2").err
-    assert run("end", "steered-by") == (1, "", "experiment 'steered-by-hand' has finished already")
+    assert run("stop", "steered-by", "--experiment") == (1, "", "experiment 'steered-by-hand' has finished already")
 
 
 def test_what_is_asked_of_a_dead_driver_the_next_one_does(tune: Tune):
     with driven(tune("slow", name="left-alone", max_trials=2), leave=True):
         eventually(lambda: len(Results.load("left-alone")) == 2, 60)
 
-    assert run("resume", "left-alone", "1", "--max-trials", "3").code == 2
-    for verb in ("stop", "abandon"):
-        trial = {"stop": "1", "abandon": "0002"}[verb]
-        said = run(verb, "left-alone", trial)
+    for action, arguments in {"stop": ["1"], "abandon": ["0002", "--as", "abandoned"]}.items():
+        trial = arguments[0]
+        said = run("stop", "left-alone", *arguments)
         assert said.code == 3
         assert said.out == (
-            f"trial {trial.zfill(4)}: {verb} is requested; no driver runs experiment 'left-alone' now; the next one will carry "
+            f"trial {trial.zfill(4)}: {action} is requested; no driver runs experiment 'left-alone' now; the next one will carry "
             "the request out\n"
         )
-        assert "mqtune resume left-alone" in said.err
+        assert "mqtune drive left-alone" in said.err
     tune("slow", name="left-alone", max_trials=2).run()
 
     assert status("left-alone", "0001") is TrialStatus.EARLY_STOPPED
@@ -153,7 +152,7 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
         eventually(lambda: status("at-home", "0001") is TrialStatus.RUNNING, 60)
         assert run("set", "at-home", "max_trials=2").code == 0
 
-    assert run("end", "at-home", "--now").code == 3
+    assert run("stop", "at-home", "--experiment", "--now").code == 3
     with EmbeddedServer.start(mqtune_home / "at-home") as server, contextlib.closing(connect(server.url)) as client:
         killed = WorkerInfo(
             name="local-0@here", host="here", pid=0, version=__version__, queue="", gpus=0, cpus=1, slots=0,
@@ -216,27 +215,31 @@ def test_the_shell_completes_experiments_and_trials(tune: Tune, monkeypatch: pyt
 
     assert "completed-by-tab" in completed("stop", "compl")
     assert completed("show", "completed-by-tab", "00") == ["0001", "0002"]
-    assert set(COMMANDS) >= set(completed("re")) == {"replay", "restart", "resume"}
+    assert set(COMMANDS) >= set(completed("re")) == {"replay", "resume"}
 
 
 def test_the_fleet_is_shown_with_what_runs_where(tune: Tune, fleet: str):
     with driven(tune("slow", name="seen-from-above", max_trials=2)):
         eventually(lambda: Results.load("seen-from-above").experiment.counts[TrialStatus.RUNNING] == 2, 60)
-        eventually(lambda: json.loads(run("workers", "--json").out)[0]["busy"] == 2, 60)
-        workers, queues, top = (run(verb).out for verb in ("workers", "queues", "top"))
-        runs = json.loads(run("top", "--json").out)
-        queue = json.loads(run("queues", "--json").out)
-        assert run("end", "seen-from-above", "--now").code == 0
+        eventually(lambda: json.loads(run("fleet", "--only", "workers", "--json").out)["workers"][0]["busy"] == 2, 60)
+        shown = run("fleet").out
+        found = json.loads(run("fleet", "--json").out)
+        assert set(json.loads(run("fleet", "--json", "--only", "runs").out)) == {"runs"}
+        assert run("stop", "seen-from-above", "--experiment", "--now").code == 0
         eventually(lambda: all(each.status.is_terminal for each in Results.load("seen-from-above")), 60)
 
-    worker = runs[0]["worker"]
-    assert [row.split()[:3] for row in workers.splitlines()[1:]] == [[worker, "2", "2"]]
-    assert top.startswith("1 worker · 2 of 2 slots busy\n")
-    assert {(each["experiment"], each["trial"]) for each in runs} == {
-        ("seen-from-above", id_) for id_ in ("0001", "0002")
-    }
-    assert [(each["workers"], each["slots"], each["waiting"]) for each in queue] == [(1, 2, 0)]
-    assert queue[0]["queue"] in queues
+    workers, queues, runs = found["workers"], found["queues"], found["runs"]
+    assert shown.startswith("1 worker · 2 of 2 slots busy\n")
+    rows = [row.split() for row in shown.splitlines() if row.startswith(f"{workers[0]['name']} ")]
+    assert rows[0][1:3] == ["2", "2"]
+    assert len(rows) == 3, "the worker, and a row for each trial on it"
+    assert [(each["worker"], each["experiment"], each["trial"]) for each in runs] == [
+        (workers[0]["name"], "seen-from-above", id_) for id_ in ("0001", "0002")
+    ]
+    assert [(each["queue"], each["workers"], each["slots"], each["waiting"]) for each in queues] == [
+        (workers[0]["queue"], 1, 2, 0)
+    ]
+    assert f"\n{queues[0]['queue']} " in shown
 
 
 def test_an_experiment_is_watched_over_the_broker_until_it_ends(
@@ -247,13 +250,13 @@ def test_an_experiment_is_watched_over_the_broker_until_it_ends(
     thread = threading.Thread(target=tuner.run)
     thread.start()
 
-    watched = run("watch", "watched", "--broker", fleet, "--json")
+    watched = run("show", "watched", "--follow", "--broker", fleet, "--json")
     thread.join()
     tuner.close()
 
     last = {each["trial"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
     assert last == dict.fromkeys(("0001", "0002", "0003"), "completed")
-    assert "3 completed" in run("watch", "watched").out
+    assert "3 completed" in run("show", "watched", "--follow").out
 
 
 def why(*arguments: str) -> tuple[str, str]:
@@ -310,29 +313,29 @@ def test_why_names_a_worker_that_is_missing_and_a_driver_that_is_dead(tune: Tune
     assert re.match(r"nothing runs: no worker offers a slot with 1000 CPUs; connected: (.*, )?w1@", greedy[1])
     assert cause == "no driver"
     assert text.startswith("nobody drives alone, so nothing new starts: its last event was ")
-    assert shown.endswith("go on with it: mqtune resume alone\n")
+    assert shown.endswith("go on with it: mqtune drive alone\n")
 
 
 def test_tags_and_notes_are_kept_with_a_driver_and_without(tune: Tune, fleet: str):
     with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop")), leave=True):
         eventually(lambda: Results.load("noted").experiment.trials, 60)
-        living = run("tag", "noted", "baseline", "v2")
+        living = run("label", "noted", "--tag", "baseline", "--tag", "v2")
     before = kept_on_loss(fleet, "noted")
-    dead = run("note", "noted", "1", "look at it")
-    run("tag", "noted", "v2", "--remove")
-    run("tag", "noted", "odd", "--trial", "1")
+    dead = run("label", "noted", "1", "--note", "look at it")
+    run("label", "noted", "--untag", "v2")
+    run("label", "noted", "1", "--tag", "odd")
 
-    assert living == (0, "noted is tagged\n", "")
-    assert dead == (0, "trial 0001 has this note\n", "")
+    assert living == (0, "noted has new labels\n", "")
+    assert dead == (0, "trial 0001 has new labels\n", "")
     shown = json.loads(run("show", "noted", "--json").out)
     assert shown["tags"] == ["baseline"]
-    (trial,) = json.loads(run("trials", "noted", "--tag", "odd", "--json").out)
+    (trial,) = json.loads(run("show", "noted", "--tag", "odd", "--json").out)["table"]
     assert (trial["tags"], trial["notes"]) == (["odd"], "look at it")
-    assert run("trials", "noted", "--tag", "even").out == ""
+    assert json.loads(run("show", "noted", "--tag", "even", "--json").out)["table"] == []
     for place in (["--broker", fleet], []):
         found = json.loads(run("list", "--tag", "baseline", "--json", *place).out)
         assert {each["name"] for each in found} == {"noted"}
-    assert run("tag", "noted", "a\nb").code == 1
+    assert run("label", "noted", "--tag", "a\nb").code == 1
     assert kept_on_loss(fleet, "noted") == before, "what workers do without a driver stays"
     with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop"))):
         pass

@@ -165,7 +165,7 @@ def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: 
 
 
 def shown(folder: Path, trial: Trial) -> str:
-    command = [sys.executable, "-m", "mqtune", "show", str(folder), "--trial", trial.id]
+    command = [sys.executable, "-m", "mqtune", "show", str(folder), trial.id]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SOON_S).stdout
 
 

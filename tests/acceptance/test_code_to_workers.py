@@ -123,15 +123,15 @@ def test_a_worker_without_the_code_runs_what_the_driver_brings_and_it_comes_back
     assert set(bundles(results)) == {results.definition["bundle"]}
 
     for place, *options in (["here"], ["broker", "--broker", takes_code]):
-        given = CliRunner().invoke(group, ["code", "brings", "3", "-o", str(tmp_path / place), *options])
+        given = CliRunner().invoke(group, ["export", "brings", "3", "--code", "-o", str(tmp_path / place), *options])
         assert given.exit_code == 0, given.output
         assert (tmp_path / place / "brought_main.py").read_text() == TRAIN
         assert not (tmp_path / place / ".env").exists()
-    listed = CliRunner().invoke(group, ["code", "brings"]).output
+    listed = CliRunner().invoke(group, ["export", "brings", "--code"]).output
     assert set(bundles(results)) == {listed.split()[1]}
     assert "brought/helper.py" in listed
     assert "1 takes code that drivers bring" in CliRunner().invoke(group, ["doctor", "--broker", takes_code]).output
-    refused = CliRunner().invoke(group, ["code", "brings", "-o", str(tmp_path / "here")])
+    refused = CliRunner().invoke(group, ["export", "brings", "--code", "-o", str(tmp_path / "here")])
     assert "give a new folder, or an empty one" in str(refused.exception)
 
 
@@ -246,7 +246,7 @@ def test_a_trainable_of_a_cell_runs_on_another_machines_worker_and_an_edited_cel
     with caplog.at_level(logging.WARNING):
         assert losses(tuned(2, 2)) == [1, 2]
     assert "has changed since its first 1 trials (train_cell.py)" in caplog.text
-    given = CliRunner().invoke(group, ["code", "cell", "1", "-o", str(tmp_path / "ran")])
+    given = CliRunner().invoke(group, ["export", "cell", "1", "--code", "-o", str(tmp_path / "ran")])
     assert given.exit_code == 0
     assert "VALUE = 1" in (tmp_path / "ran" / "train_cell.py").read_text()
 

@@ -165,7 +165,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("way", ["resume", "script"])
+@pytest.mark.parametrize("way", ["drive", "script"])
 def test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_disturbed(
     workers: str, tmp_path: Path, watch: Callable[[str], Watcher], mqtune_home: Path, way: str
 ):
@@ -189,7 +189,7 @@ def test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_dis
     eventually(lambda: len(watcher.entries()) > size + 10, HEARD_S, "trials run on without a driver")
 
     commands = {
-        "resume": [sys.executable, "-m", "mqtune", "resume", name],
+        "drive": [sys.executable, "-m", "mqtune", "drive", name],
         "script": [sys.executable, str(script), name],
     }
     done = subprocess.run(
@@ -206,7 +206,7 @@ def test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_dis
         sequences = [report.sequence for report in results.reports(trial.id)]
         assert sequences == list(range(1, len(sequences) + 1))
     assert [entry.id for entry in watcher.entries()] == [entry.id for entry in results._copy.read()]
-    if way == "resume":
+    if way == "drive":
         assert f"{name} · finished" in done.stdout
         again = subprocess.run(
             commands[way], env={**os.environ, **environment}, cwd=tmp_path, capture_output=True, text=True, timeout=60
@@ -244,7 +244,7 @@ def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(t
     )
 
     done = subprocess.run(
-        [sys.executable, "-m", "mqtune", "resume", "alone"],
+        [sys.executable, "-m", "mqtune", "drive", "alone"],
         env=environment,
         cwd="/",
         capture_output=True,
@@ -266,7 +266,7 @@ def test_an_unknown_experiment_is_an_error_that_names_those_there_are(workers: s
     known.close()
 
     done = subprocess.run(
-        [sys.executable, "-m", "mqtune", "resume", "no-such", "--max-trials", "3"],
+        [sys.executable, "-m", "mqtune", "drive", "no-such", "--max-trials", "3"],
         env={**os.environ, "MQTUNE_BROKER": workers},
         capture_output=True,
         text=True,
@@ -382,7 +382,7 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
     assert full.returncode == 1
     (line,) = [line for line in full.stderr.splitlines() if line.startswith("mqtune: ")]
     assert f"CopyIncomplete: {copy} lacks the end of experiment '{name}'" in line
-    assert f"`mqtune resume {name}`" in line
+    assert f"`mqtune drive {name}`" in line
     assert full.stderr.count(f"the local copy {copy} can't be written") == 1
     assert f"{copy} lacks the end of experiment '{name}'" in full.stderr
 
@@ -390,9 +390,8 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
     with pytest.raises(CopyIncomplete, match=f"lacks the end of experiment '{name}'"):
         Results.load(name)
     verbs = {
-        "show": ["show", name, "--jsonl"],
+        "show": ["show", name, "--all"],
         "export": ["export", name, "--rows", "reports", "--format", "jsonl"],
-        "trials": ["show", name, "--csv"],
         "replay": ["replay", name],
     }
     for verb, arguments in verbs.items():
@@ -403,7 +402,7 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
     known = {verb: CliRunner().invoke(group, arguments) for verb, arguments in verbs.items()}
     for verb, done in known.items():
         assert (done.exit_code, done.stdout) == (0, there[verb].stdout), (verb, done.output)
-    assert known["show"].stdout.count('"loss"') == 800
+    assert "800 reports" in known["show"].stdout
     assert len(known["export"].stdout.splitlines()) == 800
 
     freed = run(0)

@@ -175,9 +175,9 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_its_own(script:
         process.terminate()
         output, _ = process.communicate(timeout=30)
     assert process.returncode == 143, output
-    assert "mqtune resume endings" in output
+    assert "mqtune drive endings" in output
 
-    with running_command("-m", "mqtune", "resume", "endings") as process:
+    with running_command("-m", "mqtune", "drive", "endings") as process:
         wait_for_trials(process, mqtune_home, trials_started(mqtune_home) + 1)
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=30)

@@ -146,7 +146,7 @@ def test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_s
     if how == "the trial":
         flooded.says("stop", flooded.name, "0001")
     else:
-        flooded.says("end", flooded.name, "--now")
+        flooded.says("stop", flooded.name, "--experiment", "--now")
 
     status, reports = flooded.ended()
     assert status is TrialStatus.EARLY_STOPPED

@@ -102,7 +102,7 @@ class Dashboard:
 
 @contextmanager
 def opened(tmp_path: Path) -> Iterator[Dashboard]:
-    command = [sys.executable, "-m", "mqtune", "optuna-dashboard", "shown", "--port", "0"]
+    command = [sys.executable, "-m", "mqtune", "ui", "--optuna", "shown", "--port", "0"]
     with subprocess.Popen(command, env=_environment(tmp_path), stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Dashboard(process)
@@ -137,7 +137,7 @@ def test_it_shows_what_runs_live_and_what_has_ended_from_the_folder(
 
 def test_an_experiment_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "mqtune", "optuna-dashboard", "no-such"],
+        [sys.executable, "-m", "mqtune", "ui", "--optuna", "no-such"],
         env=_environment(tmp_path),
         capture_output=True,
         text=True,

@@ -254,11 +254,11 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
         said.append(mqtune_says("why", run.name))
         said.append(mqtune_says("why", run.name, "0001"))
         mqtune_says("delete", old[0].name, "--yes")
-        mqtune_says("archive", old[1].name, "--yes")
-        mqtune_says("end", run.name)
+        mqtune_says("delete", old[1].name, "--archive", "--yes")
+        mqtune_says("stop", run.name, "--experiment")
         place.server.client.config_set("maxmemory", 0)
         eventually(lambda: "Redis has room again" in caplog.text, BACK_S)
-        mqtune_says("end", run.name, "--now")
+        mqtune_says("stop", run.name, "--experiment", "--now")
 
     try:
         results = run.run(fill_and_end)
@@ -267,7 +267,7 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
 
     for text in said:
         assert "Redis is full" in text
-        assert "mqtune archive" in text
+        assert "mqtune delete" in text
         assert "nobody drives" not in text
     assert not place.server.client.zscore("mqtune:experiments", old[0].name)
     assert not place.server.client.zscore("mqtune:experiments", old[1].name)
@@ -287,7 +287,7 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
     def block() -> None:
         client.xadd(journal, {"e": of_a_later_version}, id=f"{last}-{last}")
 
-    with pytest.raises(JournalBlocked, match=rf"{run.name}.*XDEL.*mqtune archive {run.name}"):
+    with pytest.raises(JournalBlocked, match=rf"{run.name}.*XDEL.*mqtune delete {run.name} --archive"):
         run.run(block)
     with pytest.raises(JournalBlocked):
         run.tuner().run()
@@ -298,7 +298,7 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
 
     client.xdel(journal, f"{last}-{last}")
     (mqtune_home() / run.name / JOURNAL_FILE).unlink()
-    mqtune_says("archive", run.name, "--yes")
+    mqtune_says("delete", run.name, "--archive", "--yes")
     results = run.tuner().run()
 
     run.check(results, attempts=None)

@@ -71,8 +71,8 @@ def why(tuner: mqtune.Tuner) -> list[str]:
 
 
 def without_slot() -> list[str]:
-    """Return the experiments that ``mqtune top`` lists as those that have no slot."""
-    _, _, rows = CliRunner().invoke(group, ["top"]).stdout.partition("no slot for")
+    """Return the experiments that ``mqtune fleet`` lists as those that have no slot."""
+    _, _, rows = CliRunner().invoke(group, ["fleet"]).stdout.partition("no slot for")
     return [line.split()[0] for line in rows.splitlines()[1:]]
 
 

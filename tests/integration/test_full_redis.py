@@ -162,7 +162,7 @@ GROWING: dict[str, Callable[[Filled], object]] = {
 def test_what_takes_memory_is_refused_with_the_way_out_where_a_person_waits(full: Filled, what: str) -> None:
     before = entries(full.driver)
 
-    with pytest.raises(BrokerUnavailable, match=r"Redis is full \(maxmemory\).*raise its maxmemory.*mqtune archive"):
+    with pytest.raises(BrokerUnavailable, match=r"Redis is full \(maxmemory\).*raise its maxmemory.*mqtune delete"):
         GROWING[what](full)
 
     assert entries(full.driver) == before
@@ -231,4 +231,4 @@ def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: E
     assert "the largest: flood (" in memory["text"]
     assert 3.5 < float(memory["text"].partition("flood (")[2].partition(" MiB")[0]) < 8
     assert memory["text"].index("flood (") < memory["text"].index("x (0.0 MiB)")
-    assert "mqtune archive" in memory["way_out"]
+    assert "mqtune delete" in memory["way_out"]

@@ -1,4 +1,4 @@
-"""``mqtune gc``: what belongs to nothing goes, and what may be somebody's stays."""
+"""``mqtune delete --unused``: what belongs to nothing goes, and what may be somebody's stays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.checkpoints.store import Owner
-from mqtune.cli import gc, group
+from mqtune.cli import group, unused
 from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
@@ -32,7 +32,7 @@ QUEUE = "mqtune-0-1-cpu1"
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["gc", *arguments])
+    done = CliRunner().invoke(group, ["delete", "--unused", *arguments])
     if isinstance(done.exception, AccessDenied):
         raise done.exception
     assert done.exit_code == code, (done.output, done.exception)
@@ -181,7 +181,7 @@ def test_the_account_that_acl_prints_for_it_sees_and_deletes_all(
     redis_client: Any, redis_server: EmbeddedServer
 ) -> None:
     with contextlib.closing(Accounts(redis_server.url)) as accounts:
-        cleaner = accounts.make("driver", "cleaner", gc=True)
+        cleaner = accounts.make("driver", "cleaner", all_keys=True)
         done = run("--yes", "--broker", cleaner)
 
         assert accounts.refused() == []
@@ -276,7 +276,7 @@ def test_a_server_that_starts_meanwhile_keeps_its_files(home: Path, server_binar
     (home / "mine" / "redis").mkdir()
     for name in ("lock", "url"):
         (home / "mine" / "redis" / name).touch()
-    (found,) = gc.left_here()
+    (found,) = unused.left_here()
 
     with EmbeddedServer.start(home / "mine", binary=server_binary) as server:
         assert not found.delete()

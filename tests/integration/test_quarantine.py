@@ -226,7 +226,7 @@ def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free
         info = gpus.info()
         note = "device 0 is quarantined, others have 60.0 GB of its memory in use"
         assert (info.slots, info.note) == (1, note)
-        assert f"{info.name}: {note}\n" in CliRunner().invoke(group, ["top", "--broker", broker]).output
+        assert f"{info.name}: {note}\n" in CliRunner().invoke(group, ["fleet", "--broker", broker]).output
         assert has_reported(tuner, tuner.add({"number": 1})) == "1"
 
         gpus.set("0", 0)

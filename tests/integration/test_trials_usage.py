@@ -126,12 +126,12 @@ def test_two_experiments_on_one_gpu_see_what_it_does_and_are_warned_of_when_it_d
         eventually(lambda: "now device 0: 90 %, 31.2 GB, 412 W" in shown("mine"), SOON_S, "its use is shown")
         assert "2 slots share each device" in shown("mine")
         eventually(lambda: "now device 0: 90 %, 31.2 GB, 412 W" in shown("other"), SOON_S)
-        rows = json.loads(said("top", "--broker", broker, "--json"))
+        rows = json.loads(said("fleet", "--broker", broker, "--json"))["runs"]
         assert [(row["experiment"], row["use"]["devices"]["0"]["percent"]) for row in rows] == [
             ("mine", 90),
             ("other", 90),
         ]
-        assert said("top", "--broker", broker).count("90 %, 31.2 GB") == 2
+        assert said("fleet", "--broker", broker).count("90 %, 31.2 GB") == 2
         places = Places([], broker, broker_alone=True)
         [row] = usage(feeds.get("mine"), "0001")["attempts"]  # type: ignore[misc]
         assert (row["attempt"], row["warning"]) == (1, "")
@@ -147,7 +147,7 @@ def test_two_experiments_on_one_gpu_see_what_it_does_and_are_warned_of_when_it_d
         gpu.set(0)
         eventually(lambda: "holds device 0 and leaves it idle for " in shown("mine"), SOON_S, "the warning is shown")
         assert "trial 0001 leaves its GPU idle for " in said("show", "mine", "--broker", broker)
-        eventually(lambda: said("top", "--broker", broker).count(" idle for ") == 2, SOON_S)
+        eventually(lambda: said("fleet", "--broker", broker).count(" idle for ") == 2, SOON_S)
         [row] = usage(feeds.get("other"), "0001")["attempts"]  # type: ignore[misc]
         assert row["warning"].startswith("attempt 1 holds device 0 and leaves it idle for ")
         log = (tmp_path / "worker.log").read_text()

@@ -146,7 +146,7 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
     assert running == {"text": "", "way_out": ""}
     assert str(gone["text"]).endswith("which is not connected: it runs again elsewhere in some seconds")
     assert f"which is not connected, and nobody drives {NAME}" in str(gone_alone["text"])
-    assert gone_alone["way_out"] == f"go on with it: mqtune resume {NAME}"
+    assert gone_alone["way_out"] == f"go on with it: mqtune drive {NAME}"
     assert str(busy["text"]).startswith(f"1 trial runs; the one slot that fits is busy: {NAME} 0001 for ")
     assert str(left["text"]).startswith(f"nobody drives {NAME}, so nothing new starts")
     seconds = re.compile(r"\d+ s")
@@ -179,7 +179,7 @@ def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: A
     assert steer(operator, wanted) == {"text": "trial 0001 is paused", "done": True, "refused": False}
     with pytest.raises(AccessDenied):
         steer(monitor, wanted)
-    with pytest.raises(ConfigurationError, match="is not a verb"):
+    with pytest.raises(ConfigurationError, match="is not an action"):
         steer(operator, {**wanted, "verb": "delete"})
     with pytest.raises(ConfigurationError, match="not a whole number"):
         steer(operator, {"name": NAME, "verb": "set", "max_trials": True})

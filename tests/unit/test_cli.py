@@ -45,19 +45,52 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "head"])
 def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: str) -> None:
-    done = CliRunner().invoke(group, ["optuna-dashboard", "mine", "--host", host])
+    done = CliRunner().invoke(group, ["ui", "mine", "--optuna", "--host", host])
 
     assert isinstance(done.exception, ConfigurationError)
     assert "--no-login" in str(done.exception)
 
 
-def test_two_formats_at_once_are_refused(mqtune_home: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "--compare"], "--compare needs experiments"),
+        (["show", "mine", "1", "--all"], "the options for the table are not for TRIAL or --follow"),
+        (["show", "mine", "--follow", "--sort", "loss"], "the options for the table are not for TRIAL or --follow"),
+        (["show", "mine", "1", "--follow"], "mqtune logs mine 1 --follow"),
+        (["show", "mine", "--reverse"], "--reverse is for --sort"),
+        (
+            ["stop", "mine"],
+            "name the trials, or give --all, --where or --status; to end the experiment, give --experiment",
+        ),
+        (["stop", "mine", "1", "--now"], "--now is for --experiment"),
+        (["stop", "mine", "1", "--experiment"], "leave out the trials and the options for trials"),
+        (["stop", "mine", "--experiment", "--as", "stopped"], "leave out the trials and the options for trials"),
+        (["stop", "mine", "--experiment", "--reason", "late"], "leave out the trials and the options for trials"),
+        (["resume", "mine"], "name the trials, or give --all, --where or --status"),
+        (["label", "mine", "1"], "give --tag, --untag or --note"),
+        (["label", "mine", "--note", ""], "with --replace it removes the notes"),
+        (["label", "mine", "--tag", "a", "--replace"], "--replace is for --note"),
+        (["export", "mine", "1"], "TRIAL and --json are for --code"),
+        (["export", "mine", "--code", "--rows", "trials"], "leave out --format, --rows and --to"),
+        (["export", "mine", "--format", "mqtune"], "mqtune is not for a terminal; give --output FILE"),
+        (["delete"], "give the NAME of an experiment; or --unused"),
+        (["delete", "mine", "--unused"], "leave out NAME, --here and --archive"),
+        (["delete", "mine", "--json"], "--checkpoints, --unused-days and --json are for --unused"),
+        (["delete", "mine", "--unused-days", "1"], "--checkpoints, --unused-days and --json are for --unused"),
+        (["delete", "mine", "--archive", "--dry-run"], "leave out --here and --dry-run"),
+        (["ui", "--optuna"], "--optuna is for one experiment"),
+        (["ui", "mine", "--optuna", "--steer"], "--steer, --export and --allow-host are not for --optuna"),
+        (["ui", "mine", "--no-login"], "--no-login is for --optuna"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(mqtune_home: Path, arguments: list[str], said: str) -> None:
     Book(mqtune_home / "mine").save()
 
-    shown = CliRunner().invoke(group, ["show", "mine", "--csv", "--jsonl"])
+    shown = CliRunner().invoke(group, arguments, env={"COLUMNS": "200"})
 
     assert shown.exit_code == 2
-    assert "--csv prints one row per trial and --jsonl one object per report; give only one of them" in shown.output
+    assert said in shown.output
 
 
 def test_the_example_that_follows_takes_the_broker_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,19 +125,25 @@ def _mine(mqtune_home: Path) -> None:
 @pytest.mark.usefixtures("_mine")
 def test_trials_are_filtered_sorted_and_limited() -> None:
     def ids(*options: str) -> list[str]:
-        return [each["trial"] for each in json.loads(said("trials", "mine", "--json", *options))]
+        return [each["trial"] for each in json.loads(said("show", "mine", "--json", *options))["table"]]
 
-    assert ids() == ["0001", "0002"]
+    assert ids() == ["0002", "0001"], "the best comes first"
+    assert ids("--sort", "trial") == ["0001", "0002"]
+    assert ids("--sort", "trial", "--reverse") == ["0002", "0001"]
     assert ids("--sort", "loss") == ["0002", "0001"]
     assert ids("--sort", "loss", "--reverse", "--limit", "1") == ["0001"]
     assert ids("--status", "running") == ["0002"]
     assert ids("--where", "lr<0.15 and loss<1") == ["0001"]
     assert ids("--where", "lr>9") == []
-    assert [line[:4] for line in said("trials", "mine").splitlines()] == ["tria", "0001", "0002"]
+    assert "no trial matches" in said("show", "mine", "--where", "lr>9")
+    table = [line[:4] for line in said("show", "mine", "--sort", "trial").splitlines()]
+    assert table[table.index("tria") :][:3] == ["tria", "0001", "0002"]
 
 
 @pytest.mark.usefixtures("_mine")
-@pytest.mark.parametrize("arguments", [["trials", "mine"], ["compare", "mine"], ["show", "mine", "2"], ["list"]])
+@pytest.mark.parametrize(
+    "arguments", [["show", "mine"], ["list", "mine", "--compare"], ["show", "mine", "2"], ["list"]]
+)
 def test_what_a_trial_chose_does_not_steer_a_terminal(arguments: list[str]) -> None:
     shown = said(*arguments)
 
@@ -245,11 +284,11 @@ def test_an_experiment_that_another_process_writes_is_watched_to_its_end(mqtune_
 
     timer = threading.Timer(0.3, go_on)
     timer.start()
-    shown = [json.loads(line) for line in said("watch", "mine", "--json").splitlines()]
+    shown = [json.loads(line) for line in said("show", "mine", "--follow", "--json").splitlines()]
     timer.join()
 
     assert [(each["trial"], each["status"]) for each in shown] == [
         ("0001", "running"),
         ("0001", "completed"),
     ]
-    assert "1 completed" in said("watch", "mine")
+    assert "1 completed" in said("show", "mine", "--follow")

@@ -24,7 +24,9 @@ from mqtune.core.events import WorkerInfo
 PAGE: Final = ROOT / "docs" / "cli.md"
 EXAMPLES: Final = re.findall(r"^\$ mqtune (.*)$", PAGE.read_text(), re.MULTILINE)
 #: Verbs that need no server, as what they read is on this machine.
-OFFLINE: Final = {"list", "show", "trials", "watch", "compare", "export"}
+OFFLINE: Final = {"list", "show", "export"}
+#: Options that need a server, or code that a driver has brought.
+ON_A_SERVER: Final = {"study.optuna", "mqtune", "--code"}
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.Monke
     command.make_context(
         verb, [*arguments, "--broker", "redis://h"] if verb in SECTIONS["Fleet"].keys() - {"acl"} else [*arguments]
     )
-    if verb in OFFLINE and "study.optuna" not in arguments:
+    if verb in OFFLINE and not ON_A_SERVER & {*arguments}:
         done = CliRunner().invoke(group, [verb, *arguments])
         assert (done.exit_code, done.stderr) == (0, "")
         assert done.stdout or [*tmp_path.iterdir()]
@@ -97,11 +99,15 @@ def test_the_schema_is_the_one_that_is_printed() -> None:
         found = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)
         return found if isinstance(found, dict) else found[0]
 
-    assert set(shown("show", "digits")) == fields_of("An **experiment") - {"pareto_front"}
-    assert set(shown("list")) == set(shown("show", "digits"))
-    assert set(shown("compare", "digits")) == set(shown("show", "digits"))
+    experiment = fields_of("An **experiment") - {"pareto_front"}
+    table = shown("show", "digits")["table"]
+
+    assert set(shown("show", "digits")) == experiment | {"table"}
+    assert set(shown("list")) == experiment
+    assert set(shown("list", "digits", "--compare")) == experiment
     assert set(shown("show", "digits", "1")) == fields_of("A **trial")
-    assert set(shown("trials", "digits")) == fields_of("A **trial")
+    assert isinstance(table, list)
+    assert set(table[0]) == fields_of("A **trial")
     assert {each.name for each in fields(WorkerInfo)} == fields_of("A **worker")
     assert {"experiment", "trial", *Reason._fields} == fields_of("A **reason")
     assert set(Outcome._fields) == fields_of("An **outcome")

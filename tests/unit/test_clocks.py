@@ -216,7 +216,7 @@ def test_what_an_attempt_has_run_is_told_by_the_clock_of_its_events(tmp_path: Pa
     an_hour_ago = time.time() - HOUR_S
     os.utime(book.save() / JOURNAL_FILE, (an_hour_ago, an_hour_ago))
 
-    shown = CliRunner().invoke(command, [str(book.folder), "--trial", "1"]).output
+    shown = CliRunner().invoke(command, [str(book.folder), "1"]).output
 
     assert "1 h 02 min" in shown or "1 h 01 min" in shown
 

@@ -39,7 +39,7 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
 
     assert (len(results), results.outcome) == (3, "finished")
     assert f"the results of experiment x can't be written to {mqtune_home / 'x'}" in caplog.text
-    assert "`mqtune resume x` writes them" in caplog.text
+    assert "`mqtune drive x` writes them" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,7 @@ def test_every_text_file_is_read_and_written_in_an_encoding_that_is_named() -> N
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    "command", [["show", "groesse"], ["show", "groesse", "--trial", "0001"], ["list"], ["worker", "--help"]]
-)
+@pytest.mark.parametrize("command", [["show", "groesse"], ["show", "groesse", "0001"], ["list"], ["worker", "--help"]])
 def test_commands_print_in_a_locale_without_umlauts(command: list[str], tmp_path: Path) -> None:
     book = Book(tmp_path / "home" / "groesse")
     book.run("0001", 0.5, config={"text": "größe …"})

@@ -67,10 +67,10 @@ def test_nobody_but_a_driver_gets_a_drivers_key(role: Role):
 def test_the_names_of_all_keys_are_for_a_driver_of_all_experiments_that_asks_for_them(
     role: Role, options: dict[str, str]
 ):
-    with pytest.raises(ConfigurationError, match="mqtune acl driver --gc"):
-        rules_of(role, gc=True, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="mqtune acl driver --all-keys"):
+        rules_of(role, all_keys=True, **options)  # type: ignore[arg-type]
 
-    assert "scan" in {command for rule in rules_of("driver", gc=True) for command in rule.commands.split()}
+    assert "scan" in {command for rule in rules_of("driver", all_keys=True) for command in rule.commands.split()}
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -169,8 +169,8 @@ def test_labels_are_shown_listed_exported_and_searched(mqtune_home: Path) -> Non
     assert "baseline" in shown
     found = said("show", "first", "--tag", "baseline", "--notes", "PAPER")
     assert found.count("completed") == 2, "one in the counts, one in the table"
-    assert "no trial has these tags" in said("show", "first", "--tag", "nothing")
-    one = said("show", "first", "--trial", "1")
+    assert "no trial matches" in said("show", "first", "--tag", "nothing")
+    one = said("show", "first", "1")
     assert "tags: baseline" in one
     assert "notes: as in the paper" in one
     listed = said("list")
@@ -193,11 +193,11 @@ def test_what_is_in_a_folder_alone_is_labelled_there(mqtune_home: Path, tmp_path
     for name in ("simulated", "imported", "archived"):
         before = len(list(JournalFile(mqtune_home / name / "journal.msgpack").read()))
 
-        assert said("tag", name, "paper", "old") == f"{name} is tagged\n"
-        said("tag", name, "old", "--remove")
-        said("tag", name, "odd", "--trial", "best")
-        said("note", name, "1", "diverges")
-        said("note", name, "for section 3")
+        assert said("label", name, "--tag", "paper", "--tag", "old") == f"{name} has new labels\n"
+        said("label", name, "--untag", "old")
+        said("label", name, "best", "--tag", "odd")
+        said("label", name, "1", "--note", "diverges")
+        said("label", name, "--note", "for section 3")
 
         results = Results.load(name)
         assert (results.tags, results.notes) == (("paper",), "for section 3")
@@ -213,25 +213,32 @@ def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_
     before = list(copy.read())
 
     for words in (
-        ["note", "simulated", "x" * 10_001],
-        ["tag", "simulated", "a\nb"],
-        ["tag", "simulated", "a", "--trial", "9"],
+        ["label", "simulated", "--note", "x" * 10_001],
+        ["label", "simulated", "--tag", "a\nb"],
+        ["label", "simulated", "9", "--tag", "a"],
     ):
         with pytest.raises(ConfigurationError):
             CliRunner().invoke(group, words, env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
     list(copy.go_on())
     with pytest.raises(NameTaken, match="is written in this moment"):
-        CliRunner().invoke(group, ["tag", "simulated", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
+        CliRunner().invoke(
+            group, ["label", "simulated", "--tag", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False
+        )
     copy.close()
 
     assert list(copy.read()) == before
 
 
-def test_a_trial_among_the_tags_is_not_taken_for_a_tag() -> None:
-    told = CliRunner().invoke(group, ["tag", "simulated", "2", "good"])
+def test_several_trials_get_several_labels_at_once(mqtune_home: Path) -> None:
+    run("simulated")
 
-    assert told.exit_code == 2
-    assert "--trial 2 good" in told.output
+    told = said("label", "simulated", "1", "best", "--tag", "odd", "--tag", "late", "--note", "diverges")
+    said("label", "simulated", "1", "--untag", "odd", "--note", "", "--replace")
+
+    results = Results.load("simulated")
+    best = results.best.id
+    assert told.splitlines() == [f"trial {id_} has new labels" for id_ in dict.fromkeys(("0001", best))]
+    assert ("odd" in results["0001"].tags, "late" in results["0001"].tags, results["0001"].notes) == (False, True, "")
 
 
 def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) -> None:
@@ -243,7 +250,7 @@ def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) ->
     copy.close()
 
     with pytest.raises(ConfigurationError, match="give its broker"):
-        CliRunner().invoke(group, ["tag", "theirs", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
+        CliRunner().invoke(group, ["label", "theirs", "--tag", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
 
 
 def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:

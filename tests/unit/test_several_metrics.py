@@ -260,7 +260,7 @@ def test_the_front_is_saved_and_shown(mqtune_home: Path) -> None:
         ("0003", "3", "9", True),
         ("0002", "2.5", "4", False),
     ]
-    one = CliRunner().invoke(group, ["show", "mine", "--trial", "1"]).output
+    one = CliRunner().invoke(group, ["show", "mine", "1"]).output
     assert "1 report · loss=2, speed=5" in one
     assert "Pareto front: 2" in CliRunner().invoke(group, ["list"]).output
 

@@ -1,4 +1,4 @@
-"""What the page may ask of an experiment's driver: what the command line's verbs ask, and with their words."""
+"""What the page may ask of an experiment's driver: what the command line asks, and with its words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqtune.cli.place import find_trial, steered
-from mqtune.cli.steer import VERBS, Choice, Outcome, asked, experiment_of, in_words, steered_trial, with_limits
+from mqtune.cli.steer import ACTIONS, Choice, Outcome, ask, experiment_of, in_words, steer_trial, with_limits
 from mqtune.cli.ui.places import Places
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
@@ -41,26 +41,26 @@ def steer(places: Places, wanted: Row) -> Row:
     """
     name, verb, trial = (str(wanted.get(key) or "") for key in ("name", "verb", "trial"))
     with steered(places.find(name)) as handle:
-        if verb in VERBS and "where" in wanted:
+        if verb in ACTIONS and "where" in wanted:
             return _steer_many(handle, verb, str(wanted["where"] or "").strip(), wanted.get("count"))
-        if verb in VERBS:
+        if verb in ACTIONS:
             experiment = experiment_of(handle)
             found = experiment.trials[find_trial(experiment, trial)]
             outcome = _steered(handle, verb, found, _ANSWER_S)
         elif verb == "end":
-            outcome = asked("end", "", partial(handle.end, now=wanted.get("now") is True, timeout_s=_ANSWER_S))
+            outcome = ask("end", "", partial(handle.end, now=wanted.get("now") is True, timeout_s=_ANSWER_S))
         elif verb == "set":
             most, at_once = (_limit(wanted, key) for key in ("max_trials", "max_concurrent"))
             request = partial(handle.set, max_trials=most, max_concurrent=at_once, timeout_s=_ANSWER_S)
-            outcome = with_limits(asked("set", "", request), {"max_trials": most, "max_concurrent": at_once})
+            outcome = with_limits(ask("set", "", request), {"max_trials": most, "max_concurrent": at_once})
         else:
-            raise ConfigurationError(f"{verb!r} is not a verb; there are {names_in_words([*VERBS, 'end', 'set'])}")
+            raise ConfigurationError(f"{verb!r} is not an action; there are {names_in_words([*ACTIONS, 'end', 'set'])}")
     return _told(outcome, name)
 
 
 def _steer_many(handle: ExperimentHandle, verb: str, where: str, count: object) -> Row:
     choice = Choice((), everyone=True, wheres=(where,) if where else (), statuses=())
-    trials = choice.of(experiment_of(handle), VERBS[verb].statuses)
+    trials = choice.of(experiment_of(handle), ACTIONS[verb].statuses)
     if type(count) is not int or len(trials) > count:
         text = f"nothing was asked: it would be {len(trials)} trials by now; press it again"
         return {"text": text, "done": False, "refused": True}
@@ -76,7 +76,7 @@ def _steer_many(handle: ExperimentHandle, verb: str, where: str, count: object) 
 
 def _steered(handle: ExperimentHandle, verb: str, trial: Trial, timeout_s: float) -> Outcome:
     why = {} if verb == "save" else {"reason": _REASON}
-    return steered_trial(handle, verb, trial, {"timeout_s": timeout_s, **why})
+    return steer_trial(handle, verb, trial, {"timeout_s": timeout_s, **why})
 
 
 def _told(outcome: Outcome, name: str) -> Row:

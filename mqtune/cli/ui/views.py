@@ -13,7 +13,7 @@ from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
 from mqtune.cli.fleet import Run, Share, busy_slots, open_fleet, queues_of, runs_of, shares_on, with_use
 from mqtune.cli.place import live_broker
-from mqtune.cli.steer import VERBS
+from mqtune.cli.steer import ACTIONS
 from mqtune.cli.terms import conditions_of, in_order, selected
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
@@ -120,7 +120,7 @@ def table(feed: Feed, where: str, sort: str, *, reverse: bool, count: int) -> Ro
 def _verbs_for(trials: Iterable[Trial]) -> dict[str, int]:
     """Return to how many of these trials each verb may be done."""
     counts = Counter(trial.status for trial in trials)
-    found = {verb: sum(counts[status] for status in what.statuses) for verb, what in VERBS.items()}
+    found = {verb: sum(counts[status] for status in what.statuses) for verb, what in ACTIONS.items()}
     return {verb: count for verb, count in found.items() if count}
 
 
@@ -205,7 +205,7 @@ def trial_page(feed: Feed, name: str) -> Row:
         return {
             **described_trial(trial),
             "experiment": experiment.name,
-            "verbs": [verb for verb, what in VERBS.items() if trial.status in what.statuses],
+            "verbs": [verb for verb, what in ACTIONS.items() if trial.status in what.statuses],
             "best_trial": None if best is None else best.id,
             "config": _beside(trial.config, compared),
             "metrics": _texts(trial.best_metrics),
@@ -362,7 +362,7 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
             with open_fleet(url) as fleet:
                 found = fleet.workers()
                 workers += [{**asdict(info), "busy": busy_slots(info)} for info in found]
-                queues += [queue._asdict() for queue in queues_of(fleet)]
+                queues += [queue._asdict() for queue in queues_of(fleet, found)]
             of_all = shares_on(url, found)
             shares += [_share(each, names) for each in of_all.shares or ()]
             quotas += [{**each._asdict(), "pattern": _text(each.pattern)} for each in of_all.quotas or ()]

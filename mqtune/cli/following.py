@@ -1,4 +1,4 @@
-"""``mqtune watch``: the live table of an experiment, in any process on any machine."""
+"""Follows an experiment from its journal: the live table, in any process on any machine."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import click
-
 from mqtune.cli.describe import described_trial
-from mqtune.cli.output import broker_option, json_option, output, say
-from mqtune.cli.place import Place, find_place, live_broker, name_argument, opened
-from mqtune.cli.show import show_experiment
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition
+from mqtune.cli.output import output, say
+from mqtune.cli.place import Place, live_broker
+from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.events import DriverStarted, ExperimentCreated, ExperimentEnded, Reports, TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Trial, TrialId, TrialStatus
@@ -30,26 +27,18 @@ _LOOK_S: Final = 1.0
 _Read = Callable[[float], list[Entry]]
 
 
-@click.command("watch")
-@name_argument
-@broker_option("The Redis server that has the experiment, unless it is on this machine.")
-@json_option
-def command(name: str, broker: str | None, *, as_json: bool) -> None:
-    """Show the live table of an experiment until it has ended; Ctrl-C ends the look alone.
+def follow(place: Place, *, as_json: bool) -> None:
+    """Show the live table of an experiment until it has ended, or print each trial whose status changes as JSON.
 
-    Where there is no terminal, a line every ten seconds. With --json, a trial per line, whenever its status changes.
+    Where there is no terminal, the table is a line every ten seconds.
+
+    Raises:
+        BrokerUnavailable: its server does not answer, or has ended with its driver.
+        ConfigurationError: it has not begun yet.
     """
-    place = find_place(name, broker)
-    try:
-        with _reader(place) as read:
-            watch = _Watch(read, place.name)
-            watch.tell_json() if as_json else watch.show()
-    except BrokerUnavailable:
-        if place.folder is None:
-            raise
-        # Its own server has ended with its driver.
-        with opened(place) as view:
-            show_experiment(output(), view.results, view.state, view.place, show_all=False)
+    with _reader(place) as read:
+        followed = _Followed(read, place.name)
+        followed.print_changes() if as_json else followed.show()
 
 
 @contextlib.contextmanager
@@ -80,7 +69,7 @@ class _FileTail:
         return found
 
 
-class _Watch:
+class _Followed:
     """An experiment as far as its journal has been read."""
 
     def __init__(self, read: _Read, name: str) -> None:
@@ -95,7 +84,7 @@ class _Watch:
         self._entries = first[1:]
         self._heard_at = time.monotonic()
 
-    def tell_json(self) -> None:
+    def print_changes(self) -> None:
         """Print each trial whose status changes, until the experiment has ended."""
         while self._more(0 if self.has_ended else _LOOK_S) or not self.has_ended:
             for trial in self._changed():

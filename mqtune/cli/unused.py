@@ -1,4 +1,4 @@
-"""``mqtune gc``: deletes what belongs to nothing any more."""
+"""Deletes the remains of killed processes, and of experiments that a broker has no more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.delete import is_wanted
-from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.output import is_wanted, print_json, say
 from mqtune.core.machine import mqtune_home
 from mqtune.results.experiments import saved_experiments
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _KIB: Final = 1 << 10
 _DAY_S: Final = 86_400.0
 #: For how many days a store must not have changed: longer than it takes to see, and to mend, that a server has lost something.
-_UNUSED_DAYS: Final = 7.0
+UNUSED_DAYS: Final = 7.0
 _WHAT: Final = {
     "experiment": "its name alone",
     "messages": "{} messages in queues of workers",
@@ -32,31 +31,18 @@ _WHAT: Final = {
 }
 
 
-@click.command("gc")
-@broker_option("A Redis server to look at too; an account that mqtune acl driver --gc makes sees all.")
-@click.option(
-    "--checkpoints",
-    "places",
-    multiple=True,
-    metavar="PLACE",
-    help="Look also where the broker's experiments store checkpoints, as Checkpoints(store=…) has it; may be repeated.",
-)
-@click.option(
-    "--unused-days",
-    type=click.FloatRange(min=0),
-    default=_UNUSED_DAYS,
-    show_default=True,
-    help="Take only checkpoints of stores to which nothing was added for so long.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
-@json_option
-def command(
+def delete_unused(
     broker: str | None, places: tuple[str, ...], unused_days: float, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete what killed processes have left on this machine, and what a broker has of experiments that it has no more.
 
-    What may still be somebody's is kept.
+    Args:
+        broker: the server to look at too.
+        places: where the broker's experiments store checkpoints.
+        unused_days: for how many days a store must not have changed.
+        dry_run: whether nothing is deleted.
+        yes: whether nobody is asked.
+        as_json: whether what was found is printed as JSON.
     """
     if as_json and not (dry_run or yes):
         raise click.UsageError("--json asks nothing; give --yes or --dry-run")

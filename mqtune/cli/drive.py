@@ -1,0 +1,35 @@
+"""``mqtune drive``: becomes the driver of an experiment, without its script."""
+
+from __future__ import annotations
+
+import click
+
+from mqtune.cli.output import broker_option, output
+from mqtune.cli.place import name_argument, whole_name
+from mqtune.cli.show import show_experiment
+from mqtune.results.experiments import state_of_folder
+
+
+@click.command("drive")
+@name_argument
+@broker_option("The Redis server that has the experiment; by default this machine's own.")
+@click.option("--max-trials", type=click.IntRange(min=1), help="How many trials there are to be in all.")
+def command(name: str, broker: str | None, max_trials: int | None) -> None:
+    """Become the driver of experiment NAME, and go on where its last driver stopped: after Ctrl-C, a crash or a power failure.
+
+    Trials on a broker's workers keep running without a driver. An experiment with a scheduler, searcher or function of your own
+    needs its script: run that again. The exit code is 130 after Ctrl-C, and 1 if no trial has a result.
+    """
+    from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
+
+    name = whole_name(name, broker)
+    tuner = Tuner.attach(name, backend=broker, max_trials=max_trials)
+    try:
+        was_finished = tuner.is_finished
+        results = tuner.run()
+    finally:
+        tuner.close()
+    if was_finished:
+        click.echo(f"experiment {name} is finished; give --max-trials to run more than its {len(results)} trials")
+    show_experiment(output(), results, state_of_folder(results.folder, results.outcome), str(results.folder))
+    results.raise_if_failed()
