@@ -15,8 +15,8 @@ from mqtune.core.version import __version__
 
 __all__ = ["main"]
 
-#: The verbs by their purpose, each in a few words. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in a module of
-#: ``_MODULES``.
+#: The verbs by their purpose, each in a few words. Each is ``command`` in the module of its name, or one of
+#: ``COMMANDS`` in a module of ``_MODULES``.
 SECTIONS: Final = {
     "Look": {
         "list": "List experiments, or compare some.",

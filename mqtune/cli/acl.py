@@ -39,7 +39,8 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 @click.option(
     "--all-keys",
     is_flag=True,
-    help="Let a driver for all experiments see the names of all keys on the server, which mqtune delete --unused needs.",
+    help="Let a driver for all experiments see the names of all keys on the server, which mqtune delete --unused "
+    "needs.",
 )
 @click.option(
     "--db",

@@ -38,14 +38,16 @@ _QUIET_S: Final = 3 * LOCK_S
 @click.option(
     "--unused",
     is_flag=True,
-    help="Delete, without a NAME, the remains of killed processes on this machine, and of deleted experiments on the broker.",
+    help="Delete, without a NAME, the remains of killed processes on this machine, and of deleted experiments on the "
+    "broker.",
 )
 @click.option(
     "--checkpoints",
     "places",
     multiple=True,
     metavar="PLACE",
-    help="With --unused: look also where the broker's experiments store checkpoints, as Checkpoints(store=…) has it; may be repeated.",
+    help="With --unused: look also where the broker's experiments store checkpoints, as Checkpoints(store=…) has it; may "
+    "be repeated.",
 )
 @click.option(
     "--unused-days",
@@ -74,10 +76,11 @@ def command(
 ) -> None:
     """Delete an experiment: everything that Redis has of it, its checkpoints, and its folder on this machine.
 
-    An experiment that a living driver has is refused: end it first. With --archive the experiment stays in its folder, with its journal,
-    checkpoints that are dicts, and code that its driver has brought, and everything that reads finds it there; checkpoints that are
-    folders stay in their store. `mqtune drive NAME --broker URL` puts it back on a broker. With --unused, things that may still be somebody's are kept; an
-    account that `mqtune acl driver --all-keys` makes sees everything.
+    An experiment that a living driver has is refused: end it first. With --archive the experiment stays in its folder,
+    with its journal, checkpoints that are dicts, and code that its driver has brought, and everything that reads finds
+    it there; checkpoints that are folders stay in their store. `mqtune drive NAME --broker URL` puts it back on a
+    broker. With --unused, things that may still be somebody's are kept; an account that `mqtune acl driver --all-keys`
+    makes sees everything.
     """
     if unused:
         if name is not None or here or archives:

@@ -15,10 +15,11 @@ from mqtune.results.experiments import state_of_folder
 @broker_option("The Redis server that has the experiment; by default this machine's own.")
 @click.option("--max-trials", type=click.IntRange(min=1), help="How many trials there are to be in all.")
 def command(name: str, broker: str | None, max_trials: int | None) -> None:
-    """Become the driver of experiment NAME, and go on where its last driver stopped: after Ctrl-C, a crash or a power failure.
+    """Become the driver of experiment NAME, and go on where its last driver stopped.
 
-    Trials on a broker's workers keep running without a driver. An experiment with a scheduler, searcher or function of your own
-    needs its script: run that again. The exit code is 130 after Ctrl-C, and 1 if no trial has a result.
+    The last driver may have ended by Ctrl-C, a crash or a power failure. Trials on a broker's workers keep running
+    without a driver. An experiment with a scheduler, searcher or function of your own needs its script: run that again.
+    The exit code is 130 after Ctrl-C, and 1 if no trial has a result.
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 

@@ -55,8 +55,8 @@ _LOGGERS: Final = {
 @click.option(
     "--code",
     is_flag=True,
-    help="List the files that ran, as the driver has brought them; with --output write them to a new folder. Without TRIAL they are "
-    "those of the attempt that started last.",
+    help="List the files that ran, as the driver has brought them; with --output write them to a new folder. Without "
+    "TRIAL they are those of the attempt that started last.",
 )
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="With --code: print JSON.")
@@ -72,11 +72,12 @@ def command(
     code: bool,
     as_json: bool,
 ) -> None:
-    """Write an experiment as CSV, JSON lines, Parquet, a journal of Optuna's (JournalFileBackend), or a folder of Syne Tune's or mqtune's.
+    """Write an experiment as CSV, JSON lines, Parquet, a journal of Optuna's, or a folder of Syne Tune's or mqtune's.
 
-    Parquet needs pandas and pyarrow; Optuna's journal, which has a study of the experiment's name, Optuna. A folder of mqtune's is a
-    copy for `mqtune show FOLDER` and so on. With --to, the tool's extra is needed, and rows that the tool has already are not written
-    again. To read code from a broker takes the account of a driver or a worker.
+    Parquet needs pandas and pyarrow. Optuna's journal is for its JournalFileBackend, has a study of the experiment's
+    name, and needs Optuna. A folder of mqtune's is a copy for `mqtune show FOLDER` and so on. With --to, the tool's
+    extra is needed, and rows that the tool has already are not written again. To read code from a broker takes the
+    account of a driver or a worker.
     """
     if code:
         if wanted is not None or tools or is_asked_for("rows"):

@@ -61,9 +61,10 @@ _SECTIONS: Final = ("workers", "queues", "runs")
 )
 @json_option
 def command(broker: str, sections: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the connected workers, the queues that they serve, and the trials that run on them; and which experiments have no slot.
+    """Show the connected workers, their queues, the trials that run there, and the experiments that have no slot.
 
-    A trial is shown with how much of its machine it uses. To count the messages that wait in a queue takes a driver's account.
+    A trial is shown with how much of its machine it uses. To count the messages that wait in a queue takes a driver's
+    account.
     """
     asked, sections = sections, sections or _SECTIONS
     with open_fleet(broker) as fleet:

@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Give an experiment, or some of its trials, tags and notes.
 
-    They are in force at once, with a driver and without one. `mqtune list --tag TAG` finds experiments by them, `mqtune show NAME
-    --tag TAG` trials.
+    They are in force at once, with a driver and without one. `mqtune list --tag TAG` finds experiments by them, `mqtune
+    show NAME --tag TAG` trials.
     """
     given = _labels(tags, untags, note, replace=replace)
     # A driver need not be asked to know that a tag is impossible.

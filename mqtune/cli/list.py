@@ -56,7 +56,8 @@ def command(
 ) -> None:
     """List the experiments on this machine, those with the newest event first, and then those on a broker, each once.
 
-    On a broker the best value is shown where the journal is short enough to be read for that. With NAMEs, only these are listed.
+    On a broker the best value is shown where the journal is short enough to be read for that. With NAMEs, only these
+    are listed.
     """
     if compare and not names:
         raise click.UsageError("--compare needs experiments: mqtune list NAME NAME --compare")

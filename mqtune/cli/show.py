@@ -49,7 +49,8 @@ _TAIL_BYTES: Final = 16_000
 @click.option(
     "--sort",
     metavar="NAME",
-    help="Sort by a metric, a value of the config, or a column; a metric's best value comes first. By default the best trials do.",
+    help="Sort by a metric, a value of the config, or a column; a metric's best value comes first. By default the best "
+    "trials do.",
 )
 @click.option("--reverse", is_flag=True, help="Sort the other way round.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many trials in the table.")
@@ -72,13 +73,14 @@ def command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show an experiment that is running or has ended, with a table of trials: NAME, or its folder; by default the newest.
+    """Show an experiment with a table of its trials: NAME, or its folder; by default the newest.
 
-    With TRIAL, show one trial: its attempts, its error and the end of its output. With --follow, Ctrl-C ends the look alone; where
-    there is no terminal a line comes every ten seconds, and with --json a trial on each line, whenever its status changes.
+    With TRIAL, show one trial: its attempts, its error and the end of its output. With --follow, Ctrl-C ends the look
+    alone; where there is no terminal a line comes every ten seconds, and with --json a trial on each line, whenever its
+    status changes.
 
-    An experiment is read from the driver's copy on this machine, without a broker; or from a broker, on any machine. Only the broker
-    knows how much of its machine a running trial uses.
+    An experiment is read from the driver's copy on this machine, without a broker; or from a broker, on any machine.
+    Only the broker knows how much of its machine a running trial uses.
     """
     if reverse and sort is None:
         raise click.UsageError("--reverse is for --sort")

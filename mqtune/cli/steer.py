@@ -249,8 +249,8 @@ def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
 # The verbs.
 
 _HOW: Final = (
-    "TRIAL is an id such as 0007 or 7, or best. The command waits for the driver's answer; without a driver the next one carries the "
-    "request out."
+    "TRIAL is an id such as 0007 or 7, or best. The command waits for the driver's answer; without a driver the next one "
+    "carries the request out."
 )
 
 
@@ -283,8 +283,8 @@ def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as
     type=click.Choice([*_ENDS]),
     default="stopped",
     show_default=True,
-    help="How the trials end: completed ones have done all that they were to do, failed ones are not tried again, and the configs of "
-    "abandoned ones are never proposed again.",
+    help="How the trials end: completed ones have done all that they were to do, failed ones are not tried again, and the "
+    "configs of abandoned ones are never proposed again.",
 )
 @click.option(
     "--experiment",
@@ -336,8 +336,8 @@ def _stop(
     "--from",
     "origin",
     metavar=f"{_SCRATCH}|TRIAL[@best]",
-    help=f"Restart the trials, also those that run: from {_SCRATCH}, or from this trial's newest checkpoint, its best, or @ID; @best "
-    "alone is the trial's own.",
+    help=f"Restart the trials, also those that run: from {_SCRATCH}, or from this trial's newest checkpoint, its best, or "
+    "@ID; @best alone is the trial's own.",
 )
 @_reason
 @timeout_option

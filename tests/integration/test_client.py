@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 import time
@@ -376,6 +377,20 @@ def test_what_can_not_be_a_name_is_the_name_of_no_experiment(redis_server: Embed
         pytest.raises(ConfigurationError, match=re.escape(f"there is no experiment {name!r} on ")),
     ):
         client.experiment(name)
+
+
+def test_a_workers_account_sees_the_fleet_but_not_the_trials_that_run_there(
+    redis_server: EmbeddedServer, redis_client: Any, driver: AnsweringDriver
+) -> None:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        url = accounts.make("worker")
+        everything = CliRunner().invoke(group, ["fleet", "--broker", url, "--json"])
+        runs = CliRunner().invoke(group, ["fleet", "--broker", url, "--only", "runs"])
+
+    assert everything.exit_code == 0, everything.output
+    assert json.loads(everything.stdout) == {"workers": [], "queues": [], "runs": None}
+    assert "which trials run is not shown: " in everything.stderr
+    assert isinstance(runs.exception, AccessDenied)
 
 
 @pytest.mark.parametrize("is_first", [True, False])

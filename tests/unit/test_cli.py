@@ -141,6 +141,20 @@ def test_trials_are_filtered_sorted_and_limited() -> None:
 
 
 @pytest.mark.usefixtures("_mine")
+def test_experiments_that_are_named_are_listed_alone_or_compared(mqtune_home: Path) -> None:
+    for name in ("yours", "theirs"):
+        Book(mqtune_home / name).save()
+
+    listed, compared = said("list", "mine", "yours"), said("list", "mine", "yours", "--compare")
+
+    assert [line.split()[0] for line in listed.splitlines()] == ["name", "mine", "yours"]
+    assert [line.split()[0] for line in compared.splitlines()] == ["name", "mine", "yours"]
+    assert ("ran" in listed.split(), "ran" in compared.split()) == (False, True)
+    assert [each["name"] for each in json.loads(said("list", "mine", "yours", "--json"))] == ["mine", "yours"]
+    assert json.loads(said("list", "mine", "--tag", "paper", "--json")) == []
+
+
+@pytest.mark.usefixtures("_mine")
 @pytest.mark.parametrize(
     "arguments", [["show", "mine"], ["list", "mine", "--compare"], ["show", "mine", "2"], ["list"]]
 )

@@ -1,4 +1,4 @@
-"""What docs/cli.md says is so: its commands run, or at least parse, and its tables are the code's."""
+"""What docs/cli.md says is so: its commands, and those of docs/clean-up.md, run or parse; its tables are the code's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from mqtune.cli.why import Reason
 from mqtune.core.events import WorkerInfo
 
 PAGE: Final = ROOT / "docs" / "cli.md"
-EXAMPLES: Final = re.findall(r"^\$ mqtune (.*)$", PAGE.read_text(), re.MULTILINE)
+EXAMPLES: Final = [
+    example
+    for page in (PAGE, ROOT / "docs" / "clean-up.md")
+    for example in re.findall(r"^\$ mqtune (.*)$", page.read_text(), re.MULTILINE)
+]
 #: Verbs that need no server, as what they read is on this machine.
 OFFLINE: Final = {"list", "show", "export"}
 #: Options that need a server, or code that a driver has brought.

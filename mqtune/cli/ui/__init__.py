@@ -39,7 +39,8 @@ _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 @click.option(
     "--no-login",
     is_flag=True,
-    help="With --optuna: listen on an address that others reach. The dashboard has no login: whoever reaches it can look and write notes.",
+    help="With --optuna: listen on an address that others reach. The dashboard has no login: whoever reaches it can look "
+    "and write notes.",
 )
 @click.option("--port", default=8265, show_default=True, help="The port to listen on; 0 for a free one.")
 @click.option(
