@@ -7,7 +7,8 @@ from pathlib import Path
 from mqtune.cli.output import say
 from mqtune.cli.place import Place, server_of
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
+from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.results.labelling import is_in_folder_alone
 
 
 def archive_there(place: Place, *, yes: bool) -> None:
@@ -40,12 +41,12 @@ def copy_there(place: Place, folder: Path) -> None:
     """Write an experiment into a new folder, as an archive has it; its server keeps it.
 
     Raises:
-        ConfigurationError: it is archived, so that its folder is all there is; or the folder has something in it.
+        ConfigurationError: no server has it, but a folder alone; or the new folder has something in it.
         NameTaken: a living driver has it.
         MqtuneError: the folder can't be written.
     """
-    if place.folder is not None and (place.folder / ARCHIVED).is_file():
-        raise ConfigurationError(f"experiment {place.name!r} is archived: copy {place.folder}")
+    if place.folder is not None and is_in_folder_alone(place.folder):
+        raise ConfigurationError(f"all of experiment {place.name!r} is in {place.folder}: copy that folder")
     from mqtune.driver.archiving import copy_out  # noqa: PLC0415 - as above
 
     try:

@@ -178,6 +178,18 @@ def test_an_export_has_a_row_for_each_trial_attempt_or_report(tmp_path: Path) ->
     )
 
 
+def test_a_copy_of_an_experiment_that_no_server_has_is_refused_with_its_folder(
+    mqtune_home: Path, tmp_path: Path
+) -> None:
+    Book(mqtune_home / "mine").save()
+    (mqtune_home / "mine" / "archived").touch()
+
+    done = CliRunner().invoke(group, ["export", "mine", "--format", "mqtune", "-o", str(tmp_path / "copy")])
+
+    assert str(done.exception) == f"all of experiment 'mine' is in {mqtune_home / 'mine'}: copy that folder"
+    assert not (tmp_path / "copy").exists()
+
+
 @pytest.fixture
 def _odd() -> None:
     """An experiment whose values are of several kinds."""
