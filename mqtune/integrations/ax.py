@@ -10,19 +10,18 @@ import random
 import statistics
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.objective import OUTCOME_CONSTRAINTS, Mode, Objective
-from mqtune.core.objective import outcome_constraints as constraints_of
+from mqtune.core.objective import Objective
 from mqtune.core.registry import Description
 from mqtune.core.text import names_in_words
-from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus, is_number
-from mqtune.search.base import WAIT, PastTrial, Searcher, Suggestion, fingerprint
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal
+from mqtune.core.trial import Config, Metrics, Trial, TrialStatus, is_number
+from mqtune.search.base import WAIT, Later, PastTrial, fingerprint
+from mqtune.search.domains import Domain, Entries, Interval
+from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter, shares
 from mqtune.search.space import Space
 
 
@@ -47,8 +46,8 @@ try:
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.utils.common.logger import ROOT_STREAM_HANDLER
     from ax.utils.common.random import with_rng_seed
-    from botorch.acquisition.multi_objective import logei
 
+    from mqtune.integrations.ax_private import experiment_of, keep_nothing, rows_of, strategy_of, uncompiled
     from mqtune.integrations.ax_space import check_alike, check_objective, constrained
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
@@ -61,8 +60,6 @@ METHODS: Final = ("fast", "quality", "random_search")
 _SIGNS: Final = {"min": "-", "max": ""}
 #: What Ax warns of at each suggestion for several metrics: its own code, and that there are no bounds on them.
 _WARNINGS: Final = ("To copy construct from a tensor", "Encountered a `MultiObjective` without objective thresholds")
-#: The share of a normal distribution that is left out at each end: Ax's ranges have bounds.
-_TAIL: Final = 1e-6
 #: Values at an early time count only if trials differ there by this share of what they differ by at the time where they do most.
 _TELLING: Final = 0.5
 #: How many values it takes to know by how much trials differ: as many as Syne Tune's MOBSTER wants at a time that it suggests for.
@@ -87,23 +84,9 @@ _STATUSES_WITHOUT_DATA: Final = {
 
 
 @dataclass(slots=True)
-class _Parameter:
-    """A domain as Ax knows it, and the way there and back."""
-
-    ax: Any
-    to_value: Callable[[Any], object]
-    to_parameter: Callable[[Any], Any]
-
-
-#: A value that Ax has as it is.
-_AS_IT_IS: Final = _Parameter(None, lambda value: value, lambda value: value)
-
-
-@dataclass(slots=True)
-class _Record:
+class _Record(Record):
     """What the searcher knows of a trial's current config: Ax's trial, if it is in the space, and the metrics' newest values."""
 
-    config: Config
     trial: Any
     step: int = -1
     values: tuple[float, ...] = ()
@@ -126,7 +109,7 @@ class _Record:
         return not all(map(math.isfinite, self.values))
 
 
-class AxSearcher(Searcher):
+class AxSearcher(ModelSearcher[_Record]):
     """Proposes what Ax suggests: by default the centre of the space, four points of a Sobol sequence, and then a Gaussian process.
 
     Ax's ``Client`` is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal
@@ -165,9 +148,6 @@ class AxSearcher(Searcher):
     """
 
     kind = "ax"
-    takes_several = True
-    adaptive = True
-    is_slow = True
 
     def __init__(
         self, strategy: Any = "fast", *, outcome_constraints: Sequence[str] = (), seed: int | None = None
@@ -177,24 +157,17 @@ class AxSearcher(Searcher):
                 f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy or a "
                 "Client of Ax"
             )
-        #: The metrics that are constrained.
-        self._constrained = list(dict.fromkeys(each.metric for each in constraints_of(outcome_constraints)))
-        self.outcome_constraints = list(outcome_constraints)
+        super().__init__(seed, outcome_constraints)
         #: The client to begin with, if one was given.
         self._given = strategy if isinstance(strategy, Client) else None
         if self._given is not None:
             if outcome_constraints:
                 raise ConfigurationError("AxSearcher: a Client has outcome_constraints of its own")
             self._constrained = constrained(self._given)
-            strategy = self._given._maybe_generation_strategy or METHODS[0]
+            strategy = strategy_of(self._given) or METHODS[0]
         self._strategy = strategy
-        self._seed = seed
-        self._bound: tuple[Space, int] | None = None
-        self._records: dict[TrialId, _Record] = {}
         #: Values that Ax is to be told, all at once as that takes milliseconds each time.
         self._untold: list[DataRow] = []
-        #: Suggestions whose trial is not staged yet, oldest first.
-        self._asked: deque[_Record] = deque()
         self._tried: set[str] = set()
 
     def check_space(self, space: Space) -> None:
@@ -203,7 +176,8 @@ class AxSearcher(Searcher):
             raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
         if self._given is not None:
             check_alike(space, self._given)
-        _parameters(space)
+        for path, domain in space.domains.items():
+            _parameter(path, domain)
         self._check_strategy()
         if all(domain.size == 1 for domain in space.domains.values()):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
@@ -214,7 +188,7 @@ class AxSearcher(Searcher):
         Raises:
             ConfigurationError: it is another experiment's.
         """
-        if self._given is None and self._strategy not in METHODS and self._strategy._experiment is not None:
+        if self._given is None and self._strategy not in METHODS and _serves(self._strategy):
             raise ConfigurationError(
                 f"AxSearcher: the generation strategy {self._strategy.name} is another experiment's or Client's; give "
                 "strategy.clone_reset()"
@@ -237,68 +211,62 @@ class AxSearcher(Searcher):
         Raises:
             ConfigurationError: this searcher, or its strategy, is another experiment's.
         """
-        if self._bound is not None:
-            if self._bound != (space, seed):
-                raise ConfigurationError("this AxSearcher is another experiment's; make another one")
-            return
-        self._check_strategy()
-        self._bound = (space, seed)
-        self._space, objective = space, self.objective or Objective.of(metric, cast("Mode", mode))
+        if self._bound is None:
+            self._check_strategy()
+        super().bind(space, seed, metric=metric, mode=mode)
+
+    def _begin_model(self, seed: int) -> None:
+        objective, domains = self._objective, self._space.domains
         # By Ax's names: not all can stand in an objective of Ax's.
         metrics = dict.fromkeys([*objective.metrics, *self._constrained])
         self._names = {metric: metric if self._given else f"metric{number}" for number, metric in enumerate(metrics)}
-        self._own_seed = random.Random(self._seed if self._seed is not None else seed).getrandbits(31)
-        self._parameters = _parameters(space) if self._given is None else dict.fromkeys(space.domains, _AS_IT_IS)
+        self._own_seed = random.Random(seed).getrandbits(31)
+        #: None where Ax has the values as they are.
+        self._parameters = {
+            path: _parameter(path, domain) if self._given is None else None for path, domain in domains.items()
+        }
         self._client = self._configured(objective) if self._given is None else self._copied(self._given)
-        self._experiment = self._client._experiment
+        self._experiment = experiment_of(self._client)
         for message in _WARNINGS if not objective.is_single else ():
             # For good, as they come in another thread later.
             warnings.filterwarnings("ignore", message, module=r"ax\.")
         if self._strategy not in METHODS:
-            self._strategy._experiment = self._experiment
+            self._strategy.experiment = self._experiment
 
     def _configured(self, objective: Objective) -> Client:
         """Return a client for the experiment."""
         client = Client()
-        client.configure_experiment([each.ax for each in self._parameters.values()], name="mqtune")
+        known = {path: each for path, each in self._parameters.items() if each is not None}
+        client.configure_experiment([_range(path, each) for path, each in known.items()], name="mqtune")
         client.configure_optimization(
             ", ".join(
                 _SIGNS[mode] + self._names[metric]
                 for metric, mode in zip(objective.metrics, objective.modes, strict=True)
             ),
-            [
-                f"{self._names[each.metric]} {each.relation} {each.bound!r}"
-                for each in constraints_of(self.outcome_constraints)
-            ]
-            or None,
+            [f"{self._names[each.metric]} {each.relation} {each.bound!r}" for each in self._constraints] or None,
         )
         return client
 
     def _copied(self, given: Client) -> Client:
         """Return a copy of the user's client, which saves nothing: a driver that resumes begins with the same again."""
         client = copy.deepcopy(given)
-        client._storage_config = None
-        self._strategy = client._maybe_generation_strategy or self._strategy
+        keep_nothing(client)
+        self._strategy = strategy_of(client) or self._strategy
         return client
 
     @property
     def client(self) -> Client:
         """Ax's client, with all that it was told; for analyses, after the experiment."""
-        self._tell()
+        self._send()
         return self._client
-
-    @property
-    def can_learn(self) -> bool:
-        """Whether it learns from trials elsewhere, of which nobody knows what is constrained."""
-        return not self._constrained
 
     def learn(self, trial: PastTrial) -> None:
         """Attach a trial that has ended, which counts among those that come before there is a model."""
         is_end = trial.status is TrialStatus.COMPLETED and trial.step <= 1
         record = _Record(trial.config, self._begun(trial.config), trial.step, (trial.value,), is_end=is_end)
-        self._mark(record, trial.status)
+        self._tell(record, trial.status)
 
-    def suggest(self, trial: TrialId) -> Suggestion:
+    def _ask(self) -> _Record | Literal[Later.WAIT] | None:
         """Return Ax's next config; None if it has no more, and WAIT while its strategy needs more results.
 
         Raises:
@@ -307,7 +275,7 @@ class AxSearcher(Searcher):
         if len(self._tried) == self._space.size:
             # Ax would draw thousands of configs before it says so.
             return None
-        self._tell()
+        self._send()
         try:
             run = self._asked_of_ax()
         except (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete):
@@ -318,10 +286,10 @@ class AxSearcher(Searcher):
                     f"AxSearcher: Ax suggests nothing more without further results: {error}"
                 ) from error
             return WAIT
-        values = {path: self._parameters[path].to_value(each) for path, each in run.arms[0].parameters.items()}
+        params = run.arms[0].parameters.items()
+        values = {path: known.to_value(each) if (known := self._parameters[path]) else each for path, each in params}
         config = self._space.config_of(values)
-        self._asked.append(_Record(config, self._begun(config, None if self._strategy in METHODS else run)))
-        return copy.deepcopy(config)
+        return _Record(config, self._begun(config, None if self._strategy in METHODS else run))
 
     def _asked_of_ax(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
@@ -339,8 +307,9 @@ class AxSearcher(Searcher):
         """
         data = self._experiment.data
         if self._experiment.trials_by_status[Status.EARLY_STOPPED]:
-            first = _first_telling(data._data_rows)
-            self._experiment.data = Data(data_rows=[row for row in data._data_rows if not row.step < first])
+            rows = rows_of(data)
+            first = _first_telling(rows)
+            self._experiment.data = Data(data_rows=[row for row in rows if not row.step < first])
         try:
             yield
         finally:
@@ -362,9 +331,10 @@ class AxSearcher(Searcher):
                 min_observed_initialization_trials=max(_OBSERVED - stopped, 0),
                 allow_exceeding_initialization_budget=True,
             )
-        for node in self._client._generation_strategy._nodes:
+        strategy = cast("GenerationStrategy", strategy_of(self._client))
+        for node in strategy.nodes_by_name.values():
             self._place(node, over_time=bool(stopped))
-        return self._client._generation_strategy
+        return strategy
 
     def _place(self, node: Any, *, over_time: bool) -> None:
         """Have a new node of a strategy go on with the Sobol sequence behind what was taken of it.
@@ -383,14 +353,8 @@ class AxSearcher(Searcher):
         spec = GeneratorSpec(Generators.SOBOL, place, generator_key_override="Fallback_Sobol")
         node.fallback_specs = dict.fromkeys(node.fallback_specs, spec)
 
-    def replay(self, trial: TrialId, config: Config) -> Config:
-        """Adopt what was suggested to an earlier driver; Ax is not asked."""
-        self.adopt(trial, config)
-        return config
-
-    def adopt(self, trial: TrialId, config: Config) -> None:
-        """Learn of a config that was not suggested now, as of one that was."""
-        self._records[trial] = _Record(config, self._begun(config))
+    def _begin(self, config: Config) -> _Record:
+        return _Record(config, self._begun(config))
 
     def _begun(self, config: Config, run: Any = None) -> Any:
         """Begin a trial of Ax's; none for a config outside the space.
@@ -405,34 +369,23 @@ class AxSearcher(Searcher):
                 values = self._space.values(config)
             except SpaceError:
                 return None
-            parameters = {path: each.to_parameter(values[path]) for path, each in self._parameters.items()}
+            parameters = {
+                path: each.to_param(values[path]) if each else values[path] for path, each in self._parameters.items()
+            }
             with quiet():
                 return self._experiment.trials[self._client.attach_trial(parameters)]
         begun = self._experiment.new_trial(run)
         return begun.mark_running(no_runner_required=True)
 
-    def on_stage(self, trial: Trial) -> None:
-        """Learn which trial a suggestion has become; with another config it is another trial for Ax."""
-        record = self._records.get(trial.id)
-        if record is None:
-            self._records[trial.id] = self._suggested(trial.config)
-        elif record.config != trial.config:
-            self._mark(record, TrialStatus.EARLY_STOPPED)
-            self.adopt(trial.id, trial.config)
-        elif record.trial is not None and record.trial.status is not Status.RUNNING:
+    def _go_on(self, record: _Record) -> None:
+        if record.trial is not None and record.trial.status is not Status.RUNNING:
             record.trial.mark_running(no_runner_required=True, unsafe=True)
 
-    def _suggested(self, config: Config) -> _Record:
-        record = next(each for each in self._asked if fingerprint(each.config) == fingerprint(config))
-        self._asked.remove(record)
-        return record
-
-    def on_report(self, trial: Trial, report: Report) -> None:
+    def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
         """Learn a report's metrics; those at the highest step count."""
-        values = [value for name in self._names if is_number(value := report.metrics.get(name))]
-        step, record = report.metrics.get(ITERATION, trial.reports), self._records[trial.id]
-        is_whole = len(values) == len(self._names) and isinstance(step, int)
-        if record.trial is not None and is_whole and step >= max(record.step, 0):
+        values = [value for name in self._names if is_number(value := metrics.get(name))]
+        is_whole = len(values) == len(self._names)
+        if record.trial is not None and is_whole and step is not None and step >= max(record.step, 0):
             record.step, record.values = step, tuple(map(float, values))
             if record.is_due:
                 self._note(record)
@@ -448,15 +401,11 @@ class AxSearcher(Searcher):
             signature = self._experiment.metrics[name].signature
             self._untold.append(DataRow(trial.index, trial.arm.name, name, signature, value, math.nan, step=step))
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         """Tell Ax of the values that it hasn't."""
         if self._untold:
             self._experiment.attach_data(Data(data_rows=self._untold))
             self._untold = []
-
-    def on_trial_pause(self, trial: Trial) -> None:
-        """Count it as stopped early: it may never go on, and is not pending any more."""
-        self._mark(self._records[trial.id], TrialStatus.PAUSED)
 
     def on_trial_end(self, trial: Trial) -> None:
         """Learn how it has ended.
@@ -464,10 +413,9 @@ class AxSearcher(Searcher):
         Raises:
             ConfigurationError: it has completed and never reported a metric that is constrained.
         """
-        record = self._records[trial.id]
-        if trial.status is TrialStatus.COMPLETED and self._constrained and not record.values:
+        if trial.status is TrialStatus.COMPLETED and self._constrained and not self._records[trial.id].values:
             self._check_reported(trial)
-        self._mark(record, trial.status)
+        super().on_trial_end(trial)
 
     def _check_reported(self, trial: Trial) -> None:
         missing = [metric for metric in self._constrained if not is_number(trial.last_metrics.get(metric))]
@@ -477,33 +425,23 @@ class AxSearcher(Searcher):
                 f"report that has {missing[0]!r} beside what is optimised; its last one has {', '.join(sorted(trial.last_metrics))}"
             )
 
-    def _mark(self, record: _Record, status: TrialStatus) -> None:
+    def _tell(self, record: _Record, status: TrialStatus) -> None:
         if record.trial is None:
             return
         if record.told < record.step:
             self._note(record)
-        self._tell()
+        self._send()
         if record.has_diverged and status is not TrialStatus.FAILED:
             ended = Status.ABANDONED
         else:
             ended = (_STATUSES if record.has_data else _STATUSES_WITHOUT_DATA)[status]
         record.trial.mark_as(ended, unsafe=True)
 
-    def describe(self) -> Description:
-        """Return the strategy's name and the rest; a strategy of the user's own can't be made again from that."""
-        constraints = {OUTCOME_CONSTRAINTS: self.outcome_constraints} if self.outcome_constraints else {}
-        return {
-            "searcher": self.kind,
-            "strategy": self._name,
-            "seed": "" if self._seed is None else self._seed,
-            **constraints,
-        }
-
-    @property
-    def _name(self) -> str:
+    def _model(self) -> Description:
+        """Return the strategy's name; a strategy of the user's own can't be made again from that."""
         if self._given is not None:
-            return "of a Client"
-        return str(self._strategy if self._strategy in METHODS else self._strategy.name)
+            return {"strategy": "of a Client"}
+        return {"strategy": str(self._strategy if self._strategy in METHODS else self._strategy.name)}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxSearcher:
@@ -519,6 +457,14 @@ class AxSearcher(Searcher):
         return super().from_arguments(arguments)
 
 
+def _serves(strategy: GenerationStrategy) -> bool:
+    """Whether a strategy has an experiment already."""
+    try:
+        return strategy.experiment is not None
+    except ValueError:
+        return False
+
+
 def _first_telling(rows: Sequence[DataRow]) -> float:
     """Return the first time at which trials differ, by the standard deviation of the first metric; 0 if that can't be known."""
     values: dict[float, list[float]] = {}
@@ -530,40 +476,28 @@ def _first_telling(rows: Sequence[DataRow]) -> float:
     return next((step for step, spread in spreads.items() if spread >= _TELLING * most), 0.0)
 
 
-def _parameters(space: Space) -> dict[str, _Parameter]:
-    return {path: _parameter(path, domain) for path, domain in space.domains.items()}
-
-
-def _parameter(path: str, domain: Domain) -> _Parameter:
+def _parameter(path: str, domain: Domain) -> Parameter:
     """Return a domain as Ax sees it.
 
     Ax models values between 0 and 1 anyway, and refuses ranges that are small or far from 0: intervals are shares of what is sampled.
 
     Raises:
-        ConfigurationError: it is a domain of the user's own.
+        ConfigurationError: it is a domain of the user's own, or a choice of others.
     """
-    match domain:
-        case Interval():
-            return _Parameter(RangeParameterConfig(path, (0.0, 1.0), "float"), domain.at, domain.share)
-        case Normal():
-            shares = RangeParameterConfig(path, (_TAIL, 1 - _TAIL), "float")
-            return _Parameter(shares, domain.at, lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL))
-        case Multiples():
-            return _Parameter(_steps(path, domain), domain.value, domain.steps)
-        case Choice():
-            # Their places, as Ax's choices may be numbers and texts only.
-            places = ChoiceParameterConfig(
-                path, list(range(len(domain.options))), "int", is_ordered=isinstance(domain, Ordinal)
-            )
-            return _Parameter(places, lambda place: domain.options[place], domain.place)
-        case _:
-            raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")
+    if isinstance(domain, Entries):
+        raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")
+    return shares(domain) if isinstance(domain, Interval) else parameter(f"AxSearcher: {path}", "Ax", domain)
 
 
-def _steps(path: str, domain: Multiples) -> object:
-    if domain.first == domain.last:
-        return ChoiceParameterConfig(path, [domain.first], "int")
-    return RangeParameterConfig(path, (domain.first, domain.last), "int", scaling="log" if domain.log else "linear")
+def _range(path: str, known: Parameter) -> object:
+    if known.kind is Kind.INTERVAL:
+        return RangeParameterConfig(path, (known.low, known.high), "float")
+    if known.kind is Kind.STEPS:
+        if known.low == known.high:
+            return ChoiceParameterConfig(path, [known.low], "int")
+        return RangeParameterConfig(path, (known.low, known.high), "int", scaling="log" if known.log else "linear")
+    # Their places, as Ax's choices may be numbers and texts only.
+    return ChoiceParameterConfig(path, list(range(known.high + 1)), "int", is_ordered=known.kind is Kind.ORDERED)
 
 
 @contextlib.contextmanager
@@ -579,19 +513,6 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         ROOT_STREAM_HANDLER.removeFilter(lets_pass)
-
-
-@contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
-    """Have BoTorch do without the kernel that it compiles where there are several metrics.
-
-    A process that is killed meanwhile leaves a lock in the user's home, at which every later one waits for ever.
-    """
-    was_tried, logei._load_attempted = logei._load_attempted, True
-    try:
-        yield
-    finally:
-        logei._load_attempted = was_tried
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Trial, TrialStatus, is_number
 from mqtune.driver.settings import Checkpoints, Failures, Local, Process
-from mqtune.integrations.ax import uncompiled
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
 from mqtune.trainable.spec import AnyTrainable
 from mqtune.tuner import LOOK_S, BackgroundTuner
@@ -27,6 +26,8 @@ try:
     from ax.core.trial_status import TrialStatus as Status
     from ax.exceptions.core import DataRequiredError, OptimizationComplete, SearchSpaceExhausted
     from ax.exceptions.generation_strategy import GenerationStrategyRepeatedPoints, MaxParallelismReachedException
+
+    from mqtune.integrations.ax_private import experiment_of, uncompiled
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
 
@@ -99,7 +100,7 @@ def run_client(
         try:
             _Loop(client, runner, save_to=file, stops_early=early_stopping).run(max_trials, parallelism, ahead)
         except MetricMissing:
-            runner.stop_all(client._experiment, "the metric is never reported")
+            runner.stop_all(experiment_of(client), "the metric is never reported")
             raise
 
 
@@ -111,7 +112,7 @@ def _check(client: object, max_trials: object, parallelism: object, ahead: objec
     """
     if not isinstance(client, Client):
         raise ConfigurationError(f"run_client: {client!r:.80} is not an ax.api.client.Client")
-    if client._maybe_experiment is None or client._experiment.optimization_config is None:
+    if experiment_of(client) is None or experiment_of(client).optimization_config is None:
         raise ConfigurationError(
             "run_client: the client has no objective; call configure_experiment(…) and configure_optimization(…) before"
         )
@@ -132,7 +133,7 @@ def _alone(client: Client) -> Iterator[None]:
     Raises:
         ConfigurationError: another call has.
     """
-    me, key = object(), id(client._experiment)
+    me, key = object(), id(experiment_of(client))
     if _in_hand.setdefault(key, me) is not me:
         raise ConfigurationError(
             "run_client: another call runs this client; wait for that, or give a higher max_trials there"
@@ -149,7 +150,7 @@ class _Loop:
     def __init__(self, client: Client, runner: MqtuneRunner, *, save_to: Path | None, stops_early: bool) -> None:
         self._stops_early = stops_early
         self._client = client
-        self._experiment = client._experiment
+        self._experiment = experiment_of(client)
         self._runner = runner
         self._save_to = save_to
         #: How many reports of each trial were attached.

@@ -161,7 +161,7 @@ class MqtuneRunner(Runner):
                 tuner.trial(each).abandon(
                     f"Ax's experiment was loaded from before, and has another trial {trial.index}"
                 )
-        notes = f"of Ax's experiment {trial.experiment._name}" if trial.experiment.has_name else ""
+        notes = f"of Ax's experiment {trial.experiment.name}" if trial.experiment.has_name else ""
         added = {
             arm.name: tuner.add(arm.parameters, key=keys[arm.name], tags=[f"ax-{trial.index}"], notes=notes).id
             for arm in trial.arms

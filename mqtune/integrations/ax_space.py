@@ -7,6 +7,7 @@ from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, Parame
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
+from mqtune.integrations.ax_private import experiment_of
 from mqtune.search.domains import Choice, Domain, choice, lograndint, loguniform, ordinal, randint, uniform
 from mqtune.search.space import Space
 
@@ -19,9 +20,9 @@ def space_of(client: Client) -> dict[str, Domain]:
     Raises:
         ConfigurationError: the client has no experiment, or a parameter that depends on others.
     """
-    if client._maybe_experiment is None:
+    if experiment_of(client) is None:
         raise ConfigurationError("the Client has no experiment; call client.configure_experiment(…) before")
-    space = client._experiment.search_space
+    space = experiment_of(client).search_space
     if space.is_hierarchical:
         raise ConfigurationError("the Client's parameters depend on each other, which AxSearcher doesn't know")
     return {name: _domain(parameter) for name, parameter in space.parameters.items()}
@@ -69,12 +70,12 @@ def constrained(client: Client) -> list[str]:
     Raises:
         ConfigurationError: it has no objective.
     """
-    if client._maybe_experiment is None or client._experiment.optimization_config is None:
+    if experiment_of(client) is None or experiment_of(client).optimization_config is None:
         raise ConfigurationError(
             "AxSearcher: the Client has no objective; call client.configure_experiment(…) and "
             "client.configure_optimization(…) before"
         )
-    bounds = client._experiment.optimization_config.all_constraints
+    bounds = experiment_of(client).optimization_config.all_constraints
     return list(dict.fromkeys(name for bound in bounds for name in bound.metric_names))
 
 
@@ -84,7 +85,7 @@ def check_objective(objective: Objective, client: Client) -> None:
     Raises:
         ConfigurationError: it optimises something else, or a sum.
     """
-    theirs = client._experiment.optimization_config.objective
+    theirs = experiment_of(client).optimization_config.objective
     modes = {name: "max" if weight > 0 else "min" for name, weight in theirs.metric_weights}
     if theirs.is_scalarized_objective or modes != dict(zip(objective.metrics, objective.modes, strict=True)):
         raise ConfigurationError(

@@ -8,19 +8,17 @@ import itertools
 import math
 import random
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.objective import OUTCOME_CONSTRAINTS, Mode, Objective
-from mqtune.core.objective import outcome_constraints as constraints_of
 from mqtune.core.registry import Description
-from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import PastTrial, Searcher, fingerprint
-from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
+from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
+from mqtune.search.base import PastTrial, fingerprint
+from mqtune.search.domains import Entries
+from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter
 from mqtune.search.space import Space
 
 try:
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-#: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
-_TAIL: Final = 1e-6
 #: How often a sampler is asked for a config that was not abandoned and that the space's constraint allows, and how many are drawn at
 #: random then: mostly the first will do.
 _SUGGESTIONS: Final = 25
@@ -59,10 +55,11 @@ _POINT: Final = "x_for_tell"
 _EXCESSES: Final = "constraints"
 #: What a trial has that ``GridSampler`` was not asked for, else that takes it for a point of the grid.
 _NOT_IN_GRID: Final[dict[str, Any]] = {"grid_id": -1, "search_space": {}}
-#: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
+#: What a trial that has ended, or is paused, is for the study. Optuna's samplers learn nothing from one that is FAIL.
 _STATES: Final = {
     TrialStatus.COMPLETED: TrialState.COMPLETE,
     TrialStatus.EARLY_STOPPED: TrialState.PRUNED,
+    TrialStatus.PAUSED: TrialState.PRUNED,
     TrialStatus.FAILED: TrialState.FAIL,
     TrialStatus.ABANDONED: TrialState.FAIL,
 }
@@ -72,19 +69,9 @@ _Values = Mapping[int, tuple[float, ...]]
 
 
 @dataclass(slots=True)
-class _Parameter:
-    """A domain as Optuna knows it, and the way there and back."""
-
-    distribution: BaseDistribution
-    to_value: Callable[[Any], object]
-    to_param: Callable[[Any], Any]
-
-
-@dataclass(slots=True)
-class _Record:
+class _Record(Record):
     """What the study has of a trial's current config: a running trial, until that has ended or is paused."""
 
-    config: Config
     #: Empty for a config outside the space.
     params: dict[str, Any]
     #: Its number in the study while it runs there.
@@ -98,7 +85,7 @@ class _Record:
     number: int | None = None
 
 
-class OptunaSearcher(Searcher):
+class OptunaSearcher(ModelSearcher[_Record]):
     """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
 
     The study is held in memory, and is a model only: a driver that resumes an experiment fills it from the journal. With the default
@@ -141,9 +128,6 @@ class OptunaSearcher(Searcher):
     """
 
     kind = "optuna"
-    takes_several = True
-    adaptive = True
-    is_slow = True
 
     def __init__(
         self,
@@ -152,16 +136,10 @@ class OptunaSearcher(Searcher):
         seed: int | None = None,
         outcome_constraints: Sequence[str] = (),
     ) -> None:
-        self._constraints = constraints_of(outcome_constraints)
-        self.outcome_constraints = list(outcome_constraints)
+        super().__init__(seed, outcome_constraints)
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
         self._sampler = sampler
-        self._seed = seed
-        self._bound: tuple[Space, int] | None = None
-        self._records: dict[TrialId, _Record] = {}
-        #: Suggestions whose trial is not staged yet, oldest first.
-        self._asked: deque[_Record] = deque()
         #: How many configs were suggested or adopted: the default sampler's random numbers depend on it, so that a driver that
         #: resumes goes on with others than those that were used.
         self._count = 0
@@ -178,21 +156,10 @@ class OptunaSearcher(Searcher):
         if not _parameters(space):
             raise ConfigurationError("OptunaSearcher: the space has no domain to choose from, only constants")
 
-    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Make the study.
-
-        Raises:
-            ConfigurationError: this searcher is another experiment's.
-        """
-        if self._bound is not None:
-            if self._bound != (space, seed):
-                raise ConfigurationError("this OptunaSearcher is another experiment's; make another one")
-            return
-        self._bound = (space, seed)
-        self._space, self._objective = space, self.objective or Objective.of(metric, cast("Mode", mode))
-        self._own_seed = self._seed if self._seed is not None else seed
-        self._parameters = _parameters(space)
-        self._distributions = {path: each.distribution for path, each in self._parameters.items()}
+    def _begin_model(self, seed: int) -> None:
+        self._own_seed = seed
+        self._parameters = _parameters(self._space)
+        self._distributions = {path: _distribution(each) for path, each in self._parameters.items()}
         self._storage = LevelStorage()
         # Of arguments that the user has not given; for good, as it is said in another thread later.
         warnings.filterwarnings(
@@ -232,11 +199,6 @@ class OptunaSearcher(Searcher):
     def _numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
 
-    @property
-    def can_learn(self) -> bool:
-        """Whether it learns from trials elsewhere, of which nobody knows what is constrained."""
-        return not self._constraints
-
     def learn(self, trial: PastTrial) -> None:
         """Add a trial that has ended to the study."""
         params, state = self._params(trial.config), _STATES[trial.status]
@@ -248,7 +210,7 @@ class OptunaSearcher(Searcher):
             ended = self._trial(TrialState.PRUNED, params)
         self._study.add_trial(ended)
 
-    def suggest(self, trial: TrialId) -> Config | None:
+    def _ask(self) -> _Record | None:
         """Return the sampler's next config; None if the sampler is through, or all that can be found were abandoned."""
         if self._sampler is None:
             self._study.sampler = self._tpe()
@@ -260,10 +222,7 @@ class OptunaSearcher(Searcher):
             record = self._new_from_sampler()
         if record is None and not self._study.is_stopped:
             record = self._new_at_random()
-        if record is None:
-            return None
-        self._asked.append(record)
-        return copy.deepcopy(record.config)
+        return record
 
     def _new_from_sampler(self) -> _Record | None:
         """Return a suggestion that was not abandoned and is allowed, if the sampler has one soon."""
@@ -298,8 +257,8 @@ class OptunaSearcher(Searcher):
         for path in self._space.walk(values):
             if path in self._drawn:
                 values[path] = self._drawn[path]
-            elif (parameter := self._parameters.get(path)) is not None:
-                values[path] = parameter.to_value(_suggested(asked, path, parameter.distribution))
+            elif (each := self._parameters.get(path)) is not None:
+                values[path] = each.to_value(_suggested(asked, path, self._distributions[path]))
         return values
 
     def _new_at_random(self) -> _Record | None:
@@ -337,39 +296,23 @@ class OptunaSearcher(Searcher):
             # The point is another config's, and the sampler must not learn of it.
             self._storage.set_trial_system_attr(number, _GENERATION, -1)
 
-    def adopt(self, trial: TrialId, config: Config) -> None:
-        """Learn of a config that was not suggested now, as of one that was."""
+    def _begin(self, config: Config) -> _Record:
         self._count += 1
         try:
-            self._records[trial] = self._record(config)
+            return self._record(config)
         except SpaceError:
             # A scheduler that mutates configs may leave the space, of which the sampler can learn nothing then.
-            self._records[trial] = _Record(config, {}, None)
+            return _Record(config, {}, None)
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
         return {path: each.to_param(values[path]) for path, each in self._parameters.items() if path in values}
 
-    def on_stage(self, trial: Trial) -> None:
-        """Learn which trial a suggestion has become; with another config it is another trial for the sampler."""
-        record = self._records.get(trial.id)
-        if record is None:
-            self._records[trial.id] = self._suggested(trial.config)
-        elif record.config != trial.config:
-            self._close(record, TrialState.PRUNED)
-            self.adopt(trial.id, trial.config)
-
-    def _suggested(self, config: Config) -> _Record:
-        record = next(each for each in self._asked if fingerprint(each.config) == fingerprint(config))
-        self._asked.remove(record)
-        return record
-
-    def on_report(self, trial: Trial, report: Report) -> None:
+    def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
         """Learn a report's metrics; of several reports at the same step only the first counts."""
-        values, record = self._objective.values(report.metrics), self._records[trial.id]
-        record.reported.update(report.metrics)
-        step = report.metrics.get(ITERATION, trial.reports)
-        if values is not None and isinstance(step, int) and step not in record.values:
+        values = self._objective.values(metrics)
+        record.reported.update(metrics)
+        if values is not None and step is not None and step not in record.values:
             record.values[step] = tuple(map(float, values))
             if record.running is not None and self._objective.is_single:
                 # A study with several directions has no steps.
@@ -385,20 +328,13 @@ class OptunaSearcher(Searcher):
             self._storage.set_trial_system_attr(number, _EXCESSES, excesses)
         return is_known
 
-    def on_trial_pause(self, trial: Trial) -> None:
-        """Count it as pruned: it may never go on, and is not pending any more."""
-        self._close(self._records[trial.id], TrialState.PRUNED)
-
     def on_abandon(self, trial: Trial) -> None:
         """Never suggest its config again."""
         self._abandoned.add(fingerprint(trial.config))
 
-    def on_trial_end(self, trial: Trial) -> None:
-        """Learn how it has ended."""
-        self._close(self._records[trial.id], _STATES[trial.status])
-
-    def _close(self, record: _Record, state: TrialState) -> None:
+    def _tell(self, record: _Record, status: TrialStatus) -> None:
         """Tell the study how a trial has ended; one that it took for ended before, and that went on, becomes one more."""
+        state = _STATES[status]
         values = record.values
         is_known = record.running is None and state is TrialState.PRUNED and len(values) == record.told
         if not record.params or is_known:
@@ -448,16 +384,9 @@ class OptunaSearcher(Searcher):
             intermediate_values={step: each for step, (each, *others) in values.items() if not others},
         )
 
-    def describe(self) -> Description:
-        """Return the sampler's class and the seed; only the default sampler can be made again from that."""
-        sampler = "" if self._sampler is None else type(self._sampler).__name__
-        constraints = {OUTCOME_CONSTRAINTS: self.outcome_constraints} if self.outcome_constraints else {}
-        return {
-            "searcher": self.kind,
-            "sampler": sampler,
-            "seed": "" if self._seed is None else self._seed,
-            **constraints,
-        }
+    def _model(self) -> Description:
+        """Return the sampler's class; only the default sampler can be made again from that."""
+        return {"sampler": "" if self._sampler is None else type(self._sampler).__name__}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> OptunaSearcher:
@@ -479,8 +408,17 @@ def _place(trial: optuna.trial.FrozenTrial) -> object:
     return trial.system_attrs.get("grid_id", trial.params)
 
 
-def _parameters(space: Space) -> dict[str, _Parameter]:
-    return {path: each for path, domain in space.domains.items() if (each := _parameter(domain)) is not None}
+def _parameters(space: Space) -> dict[str, Parameter]:
+    return {path: parameter("OptunaSearcher", "Optuna", domain) for path, domain in space.domains.items()}
+
+
+def _distribution(known: Parameter) -> BaseDistribution:
+    if known.kind is Kind.INTERVAL:
+        return FloatDistribution(known.low, known.high, log=known.log)
+    if known.kind is Kind.UNORDERED:
+        # Their places, as Optuna's categories may be numbers and texts only.
+        return CategoricalDistribution(range(known.high + 1))
+    return IntDistribution(known.low, known.high, log=known.log)
 
 
 def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
@@ -493,39 +431,6 @@ def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribut
         case CategoricalDistribution():
             return asked.suggest_categorical(name, distribution.choices)
     raise TypeError(distribution)
-
-
-def _parameter(domain: Domain) -> _Parameter | None:
-    """Return a domain as a sampler sees it; None if it has one value alone.
-
-    Raises:
-        ConfigurationError: it is a domain of the user's own.
-    """
-    match domain:
-        case ReverseInterval():
-            distances = FloatDistribution(1 - domain.high, 1 - domain.low, log=True)
-            return _Parameter(
-                distances, lambda distance: min(max(1 - distance, domain.low), domain.high), lambda value: 1 - value
-            )
-        case Interval():
-            return _Parameter(FloatDistribution(domain.low, domain.high, log=domain.log), float, float)
-        case Multiples():
-            steps = IntDistribution(domain.first, domain.last, log=domain.log)
-            return _Parameter(steps, domain.value, domain.steps)
-        case Normal():
-            shares = FloatDistribution(_TAIL, 1 - _TAIL)
-            return _Parameter(shares, domain.at, lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL))
-        case Ordinal():
-            places: BaseDistribution = IntDistribution(0, len(domain.options) - 1)
-            return _Parameter(places, lambda place: domain.options[place], domain.place)
-        case Choice():
-            # Their places, as Optuna's categories may be numbers and texts only.
-            places = CategoricalDistribution(range(len(domain.options)))
-            return _Parameter(places, lambda place: domain.options[place], domain.place)
-        case Entries():
-            return _Parameter(CategoricalDistribution(range(domain.size)), int, int)
-        case _:
-            raise ConfigurationError(f"OptunaSearcher: {domain} is a domain that Optuna has nothing like")
 
 
 @contextlib.contextmanager

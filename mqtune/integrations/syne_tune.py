@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from inspect import signature
 from typing import Any, Final, NoReturn, cast
@@ -31,7 +31,8 @@ from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_
 from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.search.domains import Choice as OneOf
-from mqtune.search.domains import Domain, Interval, Multiples, Normal, Ordinal, ReverseInterval
+from mqtune.search.domains import Domain, Ordinal, ReverseInterval
+from mqtune.search.model import Kind, Parameter, interval, parameter
 from mqtune.search.space import Space
 
 try:
@@ -41,8 +42,6 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"Syne Tune can't be imported ({error}); pip install 'mqtune[syne-tune]'") from error
 
-#: The share of a normal distribution that is left out at each end: Syne Tune's domains have bounds.
-_TAIL: Final = 1e-6
 #: Types of options that Syne Tune's models take as they are, if all are of one.
 _PLAIN: Final = (str, int, float, bool)
 #: How long a driver that resumes asks for suggestions again, in seconds and in all: an earlier driver loses its lock after 20.
@@ -50,15 +49,6 @@ _REPLAY_S: Final = 10.0
 #: The names that Syne Tune's schedulers have for the key of the time, and for its end.
 _TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
 _END_NAMES: Final = ("max_t", "max_resource_level")
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """A domain as Syne Tune knows it, and the way there and back."""
-
-    domain: Any
-    to_value: Callable[[Any], object]
-    to_param: Callable[[Any], Any]
 
 
 def config_space(space: Space | dict[str, object]) -> dict[str, Any]:
@@ -75,10 +65,10 @@ def config_space(space: Space | dict[str, object]) -> dict[str, Any]:
     whole = space if isinstance(space, Space) else Space(space)
     described: dict[str, Any] = whole.describe()
     constants = {path: each["constant"] for path, each in described.items() if "constant" in each}
-    return constants | {path: each.domain for path, each in _parameters(whole).items()}
+    return constants | _domains(whole, _parameters(whole))
 
 
-def _parameters(space: Space) -> dict[str, _Parameter]:
+def _parameters(space: Space) -> dict[str, Parameter]:
     lacks = "conditions" if space.has_conditions else space.constraint and "a constraint"
     if lacks:
         raise ConfigurationError(
@@ -87,34 +77,36 @@ def _parameters(space: Space) -> dict[str, _Parameter]:
     return {path: _parameter(domain) for path, domain in space.domains.items()}
 
 
-def _parameter(domain: Domain) -> _Parameter:
-    match domain:
-        case Interval():
-            new = st.uniform if not domain.log else st.loguniform
-            new = st.reverseloguniform if isinstance(domain, ReverseInterval) else new
-            low, high = domain.low, domain.high
-            return _Parameter(new(low, high), lambda value: min(max(float(value), low), high), float)
-        case Multiples():
-            steps = (st.lograndint if domain.log else st.randint)(domain.first, domain.last)
-            return _Parameter(steps, lambda step: domain.value(int(step)), domain.steps)
-        case Normal():
-            shares = st.uniform(_TAIL, 1 - _TAIL)
-            return _Parameter(
-                shares,
-                lambda share: domain.at(float(share)),
-                lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL),
-            )
-        case Ordinal():
-            places = st.randint(0, len(domain.options) - 1)
-            return _Parameter(places, lambda place: domain.options[int(place)], domain.place)
-        case OneOf():
-            kind = type(domain.options[0])
-            if kind in _PLAIN and all(type(each) is kind for each in domain.options):
-                return _Parameter(st.choice(list(domain.options)), kind, kind)
-            places = st.choice([*range(len(domain.options))])
-            return _Parameter(places, lambda place: domain.options[int(place)], domain.place)
-        case _:
-            raise ConfigurationError(f"SyneTuneScheduler: {domain} is a domain that Syne Tune has nothing like")
+def _parameter(domain: Domain) -> Parameter:
+    if isinstance(domain, ReverseInterval):
+        return interval(domain)
+    known = parameter("SyneTuneScheduler", "Syne Tune", domain)
+    if (kind := _plain(domain)) is not None:
+        return replace(known, to_value=kind, to_param=kind)
+    return known
+
+
+def _domains(space: Space, parameters: dict[str, Parameter]) -> dict[str, Any]:
+    return {path: _theirs(domain, parameters[path]) for path, domain in space.domains.items()}
+
+
+def _theirs(domain: Domain, known: Parameter) -> Any:
+    if known.kind is Kind.INTERVAL:
+        new = st.loguniform if known.log else st.uniform
+        return (st.reverseloguniform if isinstance(domain, ReverseInterval) else new)(known.low, known.high)
+    if known.kind is Kind.UNORDERED:
+        if isinstance(domain, OneOf) and _plain(domain):
+            return st.choice(list(domain.options))
+        return st.choice([*range(known.high + 1)])
+    return (st.lograndint if known.log else st.randint)(known.low, known.high)
+
+
+def _plain(domain: Domain) -> type | None:
+    """Return the type of a choice's options, if Syne Tune's models take them as they are."""
+    if not isinstance(domain, OneOf) or isinstance(domain, Ordinal):
+        return None
+    kind = type(domain.options[0])
+    return kind if kind in _PLAIN and all(type(each) is kind for each in domain.options) else None
 
 
 @dataclass(slots=True)
@@ -261,7 +253,7 @@ class SyneTuneScheduler(Scheduler):
             ConfigurationError: it was made for another.
         """
         self._space, self._parameters = space, _parameters(space)
-        own = {path: each.domain for path, each in self._parameters.items()}
+        own = _domains(space, self._parameters)
         theirs = next(self._attributes("config_space"), own)
         chosen = {key: domain for key, domain in theirs.items() if isinstance(domain, st.Domain)}
         differing = sorted(key for key in own.keys() | chosen.keys() if own.get(key) != chosen.get(key))

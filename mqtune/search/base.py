@@ -15,14 +15,16 @@ from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.space import Space
 
 
-class _Later(Enum):
+class Later(Enum):
+    """What is suggested while a config is being worked out."""
+
     WAIT = "wait"
 
 
 #: Says that a config is being worked out: ask again.
-WAIT: Final = _Later.WAIT
+WAIT: Final = Later.WAIT
 #: A config, ``WAIT``, or None if there are no more.
-Suggestion = Config | Literal[_Later.WAIT] | None
+Suggestion = Config | Literal[Later.WAIT] | None
 
 
 class PastTrial(NamedTuple):

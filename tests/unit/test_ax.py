@@ -112,8 +112,7 @@ class Story:
     @property
     def model(self) -> list[tuple[Status, float | None, int]]:
         """Each of Ax's trials: its status, and its value with the step that it is of."""
-        self.searcher._tell()
-        rows = self.searcher._experiment.lookup_data().df
+        rows = self.searcher.client._experiment.lookup_data().df
         found = []
         for index, trial in self.searcher._experiment.trials.items():
             last = rows[rows["trial_index"] == index]
@@ -193,10 +192,9 @@ def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(sto
     first, second = story.begin(), story.begin()
     story.report(first, *range(1, 101))
     story.report(second, {"val/loss": 10.0, "training_iteration": 10})
-    story.searcher._tell()
 
     def told() -> dict[int, list[int]]:
-        rows = story.searcher._experiment.data._data_rows
+        rows = story.searcher.client._experiment.data._data_rows
         assert all(row.mean == step_of(row.step) for row in rows)
         return {index: [step_of(row.step) for row in rows if row.trial_index == index] for index in (0, 1)}
 
@@ -491,9 +489,8 @@ def test_of_several_metrics_a_report_counts_whole_or_not_at_all() -> None:
     trial = story.report(story.begin(), {"hits/s": 3.0, "loss": 2.0, "bytes per s": 5.0}, {"hits/s": 9.0, "loss": 1.0})
     story.report(story.begin(), {"hits/s": 3.0, "loss": math.nan, "bytes per s": 5.0})
     story.end(trial)
-    story.searcher._tell()
 
-    config = story.searcher._experiment.optimization_config
+    config = story.searcher.client._experiment.optimization_config
     assert str(config.objective.expression) == "metric0, -metric1"
     assert [str(each.expression) for each in config.outcome_constraints] == ["metric2 <= 1000.0"]
     rows = story.searcher._experiment.lookup_data().df
