@@ -12,7 +12,7 @@ import click
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
-from mqtune.core.text import flatten, names_in_words
+from mqtune.core.text import flatten, names_in_words, put
 from mqtune.core.trial import Config, Trial, TrialStatus, is_number
 from mqtune.results.display import short_value
 
@@ -119,7 +119,10 @@ def config_of(texts: Iterable[str]) -> Config:
             name, equals, value = part.partition("=")
             if not equals or not name.strip():
                 raise click.UsageError(f"{part!r} is not an assignment; write lr=0.1,width=64 or a JSON object")
-            _put(config, name.strip(), value_of(value.strip()))
+            try:
+                put(config, name.strip(), value_of(value.strip()))
+            except ConfigurationError as error:
+                raise click.UsageError(str(error)) from None
     return config
 
 
@@ -145,17 +148,6 @@ def _parts(text: str) -> list[str]:
         else:
             parts[-1] += char
     return parts
-
-
-def _put(config: dict[str, object], name: str, value: object) -> None:
-    """Put a value under a name such as ``layers.width`` into a nested dict."""
-    *outer, last = name.split(".")
-    for key in outer:
-        inner = config.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise click.UsageError(f"{name}: {key} has a value already")
-        config = inner
-    config[last] = value
 
 
 # What is known of a trial.

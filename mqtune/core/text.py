@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
-from mqtune.core.errors import MqtuneError, UserCodeFailed
+from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
 
 #: The maximum length of such a text: it is sent with each task and each heartbeat.
 _MOST_CHARS: Final = 1_000
@@ -61,6 +61,32 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def put(tree: dict[str, Any], name: str, value: object, separator: str = ".") -> None:
+    """Put a value under a name such as ``layers.width`` into a nested dict.
+
+    Raises:
+        ConfigurationError: a part of the name has a value that is no dict.
+    """
+    *outer, last = name.split(separator)
+    for key in outer:
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise ConfigurationError(f"{name}: {key} has a value of its own")
+    tree[last] = value
+
+
+def nested(values: Mapping[str, object], separator: str = ".") -> dict[str, Any]:
+    """Return values under names such as ``layers.width`` as the nested dict that they stand for.
+
+    Raises:
+        ConfigurationError: a part of a name has a value of its own.
+    """
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        put(tree, name, value, separator)
+    return tree
 
 
 def cell_value(text: str) -> object:

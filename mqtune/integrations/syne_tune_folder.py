@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.text import cell_value, flatten
+from mqtune.core.text import cell_value, flatten, nested
 from mqtune.core.trial import Metrics, TrialStatus
 from mqtune.results.experiments import RecordedReport
-from mqtune.results.foreign import Foreign, ForeignTrial, nested
+from mqtune.results.foreign import Foreign, ForeignTrial
 from mqtune.results.frames import Row
 from mqtune.results.results import Results
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import VERSION, Body, encode_value
+from mqtune.core.codec import VERSION, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import (
     START,
@@ -23,7 +23,7 @@ from mqtune.core.events import (
     Reports,
     TrialStaged,
 )
-from mqtune.core.text import cell_value, names_in_words, text_of_cell
+from mqtune.core.text import cell_value, names_in_words, nested, text_of_cell
 from mqtune.core.trial import ITERATION, AttemptEnd, Config, Intent, Metrics, TrialId, TrialStatus, is_number
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -251,17 +251,3 @@ def _number(value: object) -> float:
 
 def _group(values: Mapping[str, object], group: str) -> dict[str, object]:
     return {name.removeprefix(group): value for name, value in values.items() if name.startswith(group)}
-
-
-def nested(values: Mapping[str, object]) -> Body:
-    """Return values with names such as ``layers.width`` as a nested dict."""
-    found: Body = {}
-    for name, value in values.items():
-        *outer, last = name.split(".")
-        inner = found
-        for key in outer:
-            inner = inner.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise ConfigurationError(f"{name}: {key} has a value of its own")
-        inner[last] = value
-    return found

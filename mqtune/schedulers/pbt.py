@@ -12,13 +12,14 @@ from typing import Final, Self
 from mqtune.core.checks import flag, number, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
+from mqtune.core.text import nested
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
 from mqtune.schedulers.population import Generations, Member, Pace, Turns
 from mqtune.schedulers.timed import Milestones, TimedScheduler, exact, rank_of
 from mqtune.search.domains import domain_of
-from mqtune.search.space import Space, nested
+from mqtune.search.space import SEPARATOR, Space
 
 #: A quantile may not reach the other one.
 _LARGEST_QUANTILE: Final = 0.5
@@ -204,7 +205,7 @@ class PBT(TimedScheduler[Member]):
         if arguments["explore"] is not None:
             raise ConfigurationError(f"the scheduler 'pbt' explores with a function of yours, {arguments['explore']}")
         mutations = {path: domain_of(domain) for path, domain in arguments["hyperparam_mutations"].items()}
-        return cls(**arguments | {"hyperparam_mutations": nested(mutations)})
+        return cls(**arguments | {"hyperparam_mutations": nested(mutations, SEPARATOR)})
 
     def _enrol(self, trial: Trial) -> Member:
         member = Member(trial, self._enrolled, self._milestones.lowest)

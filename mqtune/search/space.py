@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqtune.core.errors import SpaceError
+from mqtune.core.text import nested
 from mqtune.core.trial import Config
 from mqtune.search.domains import (
     Constant,
@@ -354,7 +355,7 @@ class Space:
         """
         if path not in self._outer or isinstance(self._outer[path], Entries):
             raise SpaceError(f"{path} is not a domain outside of lists and choices whose values have no domains")
-        return Space(nested({**self._outer, path: Constant(value)}), constraint=self._constraint)
+        return Space(nested({**self._outer, path: Constant(value)}, SEPARATOR), constraint=self._constraint)
 
     def with_value(self, config: Mapping[str, object], path: str, value: object) -> Config:
         """Return a config with another value at a path, and with what functions compute of that.
@@ -560,19 +561,7 @@ def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bo
     if constraint is not None and not any_unknown:
         raise SpaceError(f"the space's constraint {constraint['function']} stands in your code alone")
     unknown = sample_from(lambda _: None) if any_unknown else None
-    return Space(nested({path: _entry(path, entry, unknown) for path, entry in entries.items()}))
-
-
-def nested(entries: Mapping[str, object]) -> dict[str, object]:
-    """Return values by path as the nested dicts that the paths stand for."""
-    tree: dict[str, Any] = {}
-    for path, value in entries.items():
-        *folders, name = path.split(SEPARATOR)
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[name] = value
-    return tree
+    return Space(nested({path: _entry(path, entry, unknown) for path, entry in entries.items()}, SEPARATOR))
 
 
 def _entry(path: str, description: Mapping[str, object], unknown: Domain | None) -> object:
