@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import queue
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
+from mqtune.core.background import Background
 from mqtune.core.errors import MqtuneError, UserCodeFailed
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import WAIT, Searcher, Suggestion
@@ -17,8 +17,6 @@ from mqtune.search.base import WAIT, Searcher, Suggestion
 #: A suggestion that took longer than this is worth having one ready before a slot is free, although it then knows less:
 #: a slot waits about as long for a trial's process to start.
 PREFETCH_S: Final = 0.1
-#: How long ``close`` waits for the call that the thread is in; it is a daemon, and ends with the process at the latest.
-CLOSE_S: Final = 0.5
 
 
 class BackgroundSearcher(Searcher):
@@ -40,20 +38,16 @@ class BackgroundSearcher(Searcher):
     def __init__(self, searcher: Searcher) -> None:
         self.adaptive = searcher.adaptive
         self._searcher = searcher
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._background = Background("mqtune-searcher")
         self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
         #: Whether a config is being worked out, or is there.
         self._is_asked = False
         #: How long the last suggestion took, in seconds.
         self._took_s = 0.0
-        self._error: MqtuneError | None = None
-        self._thread: threading.Thread | None = None
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the config that was worked out since it was asked for, or WAIT."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="mqtune-searcher", daemon=True)
-            self._thread.start()
+        self._background.start()
         self._ask(trial)
         try:
             found = self._found.get_nowait()
@@ -98,17 +92,13 @@ class BackgroundSearcher(Searcher):
 
     def close(self) -> None:
         """End the thread after the call that it is in; what waits behind that is not done any more."""
-        while not self._calls.empty():
-            self._calls.get()
-        self._calls.put(None)
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
+        self._background.close()
 
     def _ask(self, trial: TrialId) -> None:
-        self._raise_error()
+        self._background.check()
         if not self._is_asked:
             self._is_asked = True
-            self._calls.put(_Call("suggest", f"trial {trial}", partial(self._suggest, trial)))
+            self._background.tell(partial(self._make, "suggest", trial, partial(self._suggest, trial)))
 
     def _suggest(self, trial: TrialId) -> None:
         begin = time.monotonic()
@@ -117,34 +107,18 @@ class BackgroundSearcher(Searcher):
         self._found.put(found)
 
     def _tell(self, method: str, trial: Trial | TrialId, *more: object) -> None:
-        self._raise_error()
+        self._background.check()
         told = getattr(self._searcher, method)
-        if self._thread is None:
-            told(trial, *more)
+        if self._background.is_live:
+            id_ = trial.id if isinstance(trial, Trial) else trial
+            self._background.tell(partial(self._make, method, id_, partial(told, copy.copy(trial), *more)))
         else:
-            place = trial.id if isinstance(trial, Trial) else trial
-            self._calls.put(_Call(method, f"trial {place}", partial(told, copy.copy(trial), *more)))
+            told(trial, *more)
 
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                call.make()
-            except MqtuneError as error:
-                self._error = error
-                return
-            except Exception as error:  # noqa: BLE001 - a user's code; the driver raises it
-                self._error = UserCodeFailed.by(self._searcher, call.method, call.place, error)
-                self._error.__cause__ = error
-                return
-
-
-class _Call(NamedTuple):
-    """A call of the searcher, and what an error says of it."""
-
-    method: str
-    place: str
-    make: Callable[[], object]
+    def _make(self, method: str, trial: TrialId, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except MqtuneError:
+            raise
+        except Exception as error:
+            raise UserCodeFailed.by(self._searcher, method, f"trial {trial}", error) from error
