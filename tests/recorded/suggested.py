@@ -278,7 +278,9 @@ def kept(configs: list[Config], libraries: tuple[str, ...]) -> dict[str, Any]:
     return {
         "versions": versions(libraries),
         "first": plain[:_BLOCK],
-        "hashes": [sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()[:16] for each in blocks],
+        "hashes": [
+            sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()[:16] for each in blocks if len(each) == _BLOCK
+        ],
     }
 
 
@@ -315,6 +317,26 @@ def _ax(strategy: str = "fast", **options: Any) -> Searcher:
     from mqtune.integrations.ax import AxSearcher
 
     return AxSearcher(strategy, **options)
+
+
+def _ax_client() -> Searcher:
+    from ax.api.client import Client
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+
+    from mqtune.integrations.ax import AxSearcher
+
+    client = Client(random_seed=3)
+    client.configure_experiment(
+        [
+            RangeParameterConfig("x", (0.0, 1.0), "float"),
+            RangeParameterConfig("lr", (1e-5, 1.0), "float", scaling="log"),
+            RangeParameterConfig("n", (1, 9), "int"),
+            ChoiceParameterConfig("act", ["relu", "tanh", "none"], "str", is_ordered=False),
+        ],
+        name="of-a-client",
+    )
+    client.configure_optimization("-loss")
+    return AxSearcher(client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +401,8 @@ def _syne_tune(name: str, **options: Any) -> Any:
 
 
 _OPTUNA: Final = ("numpy", "optuna", "scipy")
+#: A Gaussian process takes seconds for a suggestion: the tests play what comes before one.
+_BEFORE_MODEL: Final = 5
 _AX: Final = ("numpy", "ax-platform", "botorch", "torch", "scipy")
 
 COURSES: Final[dict[str, Course | TunedCourse]] = {
@@ -419,6 +443,19 @@ COURSES: Final[dict[str, Course | TunedCourse]] = {
     ),
     "own-qmc": Course(lambda: _sampled("QMCSampler", seed=2), FEW, 60, libraries=_OPTUNA),
     "ax-sobol": Course(lambda: _ax("random_search"), PLAIN, 200, STOPPING, libraries=_AX),
+    "ax": Course(_ax, FEW, 10, STOPPING, libraries=_AX, tested=_BEFORE_MODEL),
+    "ax-learnt": Course(_ax, FEW, 4, libraries=_AX, tested=1, learns=6),
+    "ax-client": Course(
+        _ax_client,
+        {**FEW, "act": mqtune.choice(["relu", "tanh", "none"])},
+        8,
+        libraries=_AX,
+        tested=_BEFORE_MODEL,
+        is_quiet=True,
+    ),
+    "ax-constrained": Course(
+        lambda: _ax(outcome_constraints=["latency <= 6"]), FEW, 8, libraries=_AX, tested=_BEFORE_MODEL
+    ),
     "syne-tune-random": TunedCourse(lambda: _syne_tune("RandomSearch")),
     "syne-tune-asha": TunedCourse(lambda: _syne_tune("ASHA")),
     "syne-tune-bohb": TunedCourse(lambda: _syne_tune("BOHB"), 60),

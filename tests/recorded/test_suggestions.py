@@ -20,7 +20,7 @@ def test_a_searcher_suggests_what_was_recorded(name: str, tmp_path: Path, monkey
 
     now = kept(course.run(course.tested), course.libraries)
 
-    assert now["first"] == then["first"]
+    assert now["first"] == then["first"][: len(now["first"])]
     assert now["hashes"] == then["hashes"][: len(now["hashes"])]
 
 
