@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.trial import Action, Decision, TrialStatus
-    from mqtune.driver.settings import Checkpoints, Failures, Local, Process, Run
+    from mqtune.driver.settings import Checkpoints, Failures, Local, Process, RunOptions
     from mqtune.driver.warm_start import WarmStart
     from mqtune.driver.whatif import Replay
     from mqtune.results.logs import follow_log
@@ -110,7 +110,7 @@ __all__ = [
     "Resources",
     "Results",
     "Resume",
-    "Run",
+    "RunOptions",
     "Scheduler",
     "Searcher",
     "Simulated",
@@ -203,7 +203,7 @@ _HOMES: Final[dict[str, str]] = {
     "Trainable": "mqtune.trainable.class_",
     **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
     **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
-    **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "Run"), "mqtune.driver.settings"),
+    **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "RunOptions"), "mqtune.driver.settings"),
     "Replay": "mqtune.driver.whatif",
     "WarmStart": "mqtune.driver.warm_start",
     "Callback": "mqtune.core.callback",

@@ -26,7 +26,16 @@ from mqtune.driver.connect import Deployment, deployment_of
 from mqtune.driver.names import with_hints
 from mqtune.driver.plan import Plan
 from mqtune.driver.runner import STEP_S, Runner
-from mqtune.driver.settings import ELSEWHERE, Checkpoints, Failures, KnownTrainable, Local, Process, Run, Settings
+from mqtune.driver.settings import (
+    ELSEWHERE,
+    Checkpoints,
+    Failures,
+    KnownTrainable,
+    Local,
+    Process,
+    RunOptions,
+    Settings,
+)
 from mqtune.driver.trials import DrivenTrial, LocalSteering
 from mqtune.driver.warm_start import WarmStart
 from mqtune.results.checkpoints import Origin
@@ -108,7 +117,7 @@ class Tuner:
         failures: Failures = Failures(),
         checkpoints: Checkpoints = Checkpoints(),
         process: Process = Process(),
-        run: Run = Run(),
+        run: RunOptions = RunOptions(),
     ) -> None:
         say_in_one_line()
         deployment = deployment_of(backend, checkpoints)
@@ -146,7 +155,7 @@ class Tuner:
         scheduler: Scheduler | None = None,
         stop: object = None,
         max_trials: int | None = None,
-        run: Run = Run(),
+        run: RunOptions = RunOptions(),
     ) -> Self:
         """Return a tuner that goes on with an experiment, without the script that began it.
 

@@ -35,7 +35,7 @@ from mqtune.driver.checkpoints import CheckpointGC, Deletes
 from mqtune.driver.loop import Driver
 from mqtune.driver.plan import Plan
 from mqtune.driver.retention import Retention
-from mqtune.driver.settings import Checkpoints, Failures, Process, Run, Settings
+from mqtune.driver.settings import Checkpoints, Failures, Process, RunOptions, Settings
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
@@ -184,7 +184,7 @@ class Slots:
 
 def settings_of(**options: Any) -> Settings:
     """Settings in which each option is put into the group that has it."""
-    for name, group in {"failures": Failures, "process": Process, "run": Run}.items():
+    for name, group in {"failures": Failures, "process": Process, "run": RunOptions}.items():
         inside = {each.name: options.pop(each.name) for each in fields(group) if each.name in options}
         options[name] = group(**inside)
     return Settings.of(**options)

@@ -28,5 +28,5 @@ def tuner(logger: mqtune.Callback, backend: mqtune.Simulated | None = None) -> m
         mode="min",
         name="mine",
         backend=backend or mqtune.Simulated(curve),
-        run=mqtune.Run(progress=False, callbacks=[logger]),
+        run=mqtune.RunOptions(progress=False, callbacks=[logger]),
     )

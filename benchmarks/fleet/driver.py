@@ -75,7 +75,7 @@ def main() -> None:
         max_trials=int(trials),
         backend=url,
         name=name,
-        run=mqtune.Run(progress=False, max_concurrent=int(trials)),
+        run=mqtune.RunOptions(progress=False, max_concurrent=int(trials)),
     )
     threading.Thread(target=_listen, args=(tuner, scheduler), daemon=True).start()
     print(json.dumps({"at": time.time(), "event": "begins"}), flush=True)

@@ -50,7 +50,7 @@ def _run(searcher: str, scheduler: str) -> Any:
             backend=mqtune.Simulated(curve, slots=SLOTS, checkpoints=scheduler != "ASHA"),
             name=f"{task.name}-{seed}",
             seed=seed,
-            run=mqtune.Run(progress=False, callbacks=[Recording()]),
+            run=mqtune.RunOptions(progress=False, callbacks=[Recording()]),
         ).run()
         return record
 

@@ -23,7 +23,7 @@ from mqtune.driver.settings import (
     Failures,
     KnownTrainable,
     Process,
-    Run,
+    RunOptions,
     Settings,
     rebuilt,
 )
@@ -51,7 +51,7 @@ def attached(
     scheduler: Scheduler | None,
     stop: object,
     max_trials: int | None,
-    run: Run,
+    run: RunOptions,
 ) -> Settings:
     """Return an experiment's settings as its definition has them, but for what is given; they hold a connection to it.
 
@@ -70,7 +70,7 @@ def attached(
         with _explained(name, definition):
             whole = _space(space, definition)
             rule = stop if stop is not None else _rule(definition)
-            kept = rebuilt(Run, definition)
+            kept = rebuilt(RunOptions, definition)
             decides = scheduler or _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"]))
             if searcher is None and decides.searcher is None:
                 searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))

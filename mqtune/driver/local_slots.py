@@ -52,7 +52,7 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
     if number % per_gpu:
         raise ConfigurationError(
             f"Local(slots={number}) does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
-            f"Run(max_concurrent={number}) for no more at once"
+            f"RunOptions(max_concurrent={number}) for no more at once"
         )
     used = gpus[: number // per_gpu * per_slot]
     memory_mb = find_gpu_memory("auto", used)

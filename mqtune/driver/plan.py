@@ -267,7 +267,7 @@ class Plan:
             raise CodeDiffers(
                 f"experiment {self.name!r} began with other code, and goes on with no other (code='strict'): "
                 f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from scratch: "
-                "run=Run(overwrite=True)"
+                "run=RunOptions(overwrite=True)"
             )
 
     def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
@@ -282,7 +282,7 @@ class Plan:
         head = f"experiment {self.name!r} exists, and is another one:"
         ways_out = (
             f"Give this one another name, such as name={f'{self.name}-2'!r}; or go on with the one that exists: "
-            f"{go_on}; or delete that, with its results, and start from scratch: run=Run(overwrite=True)"
+            f"{go_on}; or delete that, with its results, and start from scratch: run=RunOptions(overwrite=True)"
         )
         return "\n  ".join([head, *lines, ways_out])
 

@@ -302,7 +302,7 @@ class Runner:
         if driver.is_finished:
             logger.warning(
                 "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "
-                "nothing ran. Use another name, or run=Run(overwrite=True), to run the code as it is now",
+                "nothing ran. Use another name, or run=RunOptions(overwrite=True), to run the code as it is now",
                 self.plan.name,
                 changed,
             )
@@ -310,7 +310,7 @@ class Runner:
         count = len(self.experiment.trials)
         logger.warning(
             "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code as it is "
-            "now. Use another name, or run=Run(overwrite=True), for results of one code; code='strict' refuses to go on",
+            "now. Use another name, or run=RunOptions(overwrite=True), for results of one code; code='strict' refuses to go on",
             self.plan.name,
             count,
             changed,

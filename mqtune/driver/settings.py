@@ -272,7 +272,7 @@ class Process(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(_Checked):
+class RunOptions(_Checked):
     """What belongs to one run of an experiment rather than to the experiment.
 
     Args:
@@ -329,7 +329,12 @@ class Local(_Checked):
 #: Where options stand that somebody may look for among the tuner's arguments.
 ELSEWHERE: Final[Mapping[str, str]] = {
     each.name: f"{argument}=mqtune.{group.__name__}({each.name}=…)"
-    for argument, group in (("run", Run), ("process", Process), ("checkpoints", Checkpoints), ("failures", Failures))
+    for argument, group in (
+        ("run", RunOptions),
+        ("process", Process),
+        ("checkpoints", Checkpoints),
+        ("failures", Failures),
+    )
     for each in fields(group)
 }
 
@@ -381,7 +386,7 @@ class Settings(_Checked):
     failures: Failures = field(default_factory=Failures, metadata={"group": Failures})
     checkpoints: Checkpoints = field(default_factory=Checkpoints, metadata={"group": Checkpoints})
     process: Process = field(default_factory=Process, metadata={"group": Process})
-    run: Run = field(default_factory=Run, metadata={"group": Run})
+    run: RunOptions = field(default_factory=RunOptions, metadata={"group": RunOptions})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,7 @@ from mqtune.core.trial import AttemptEnd, Config, Metrics, Trial, TrialId, Trial
 from mqtune.driver.connect import BackendDeployment
 from mqtune.driver.plan import Plan
 from mqtune.driver.runner import Runner
-from mqtune.driver.settings import Failures, KnownTrainable, Run, Settings
+from mqtune.driver.settings import Failures, KnownTrainable, RunOptions, Settings
 from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
 from mqtune.results.experiments import duration
 from mqtune.results.results import Results
@@ -161,7 +161,7 @@ class Replay:
             name=_NAME,
             seed=definition.get("seed", 0),
             failures=Failures(metric_from="later", accept_no_report=True),
-            run=Run(progress=False),
+            run=RunOptions(progress=False),
         )
 
     def _recorded_ids(self, results: Results, curves: Curves) -> dict[TrialId, TrialId]:

@@ -21,7 +21,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, InvalidTransition, MqtuneError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus, is_number
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.journal.connection import redact
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 from mqtune.tuner import BackgroundTuner, Tuner
@@ -301,7 +301,11 @@ class MqtuneRunner(Runner):
     def _tuner(self, name: str) -> Tuner:
         groups = {group: getattr(self, group) for group in _GROUPS}
         return Tuner(
-            self.trainable, backend=self.backend, name=name, run=Run(progress=False, callbacks=[_SaysWhy()]), **groups
+            self.trainable,
+            backend=self.backend,
+            name=name,
+            run=RunOptions(progress=False, callbacks=[_SaysWhy()]),
+            **groups,
         )
 
     def arms(self, trial: BaseTrial) -> dict[str, Trial | None]:

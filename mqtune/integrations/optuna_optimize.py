@@ -24,7 +24,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
 from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, distribution_of, mark_of
@@ -399,7 +399,7 @@ class _Call:
             **_metric_of(study),
             "trainable": known._replace(spec=replace(known.spec, adapter=ADAPTER)),
             "failures": replace(options["failures"], accept_no_report=True),
-            "run": Run(progress=is_shown, callbacks=[_Ended(self.ended)]),
+            "run": RunOptions(progress=is_shown, callbacks=[_Ended(self.ended)]),
         }
         begun = study._storage.get_study_system_attrs(study._study_id).get(EXPERIMENT)
         self.tuner, self.trials = self._open(begun or _new_name(study))

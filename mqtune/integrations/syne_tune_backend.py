@@ -24,7 +24,7 @@ from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.driver.names import with_hints
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.driver.trials import DrivenTrial
 from mqtune.integrations.syne_tune_function import ADAPTER
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
@@ -250,7 +250,7 @@ class CeleryBackend(TrialBackend):
                 self._trainable,
                 backend=place,
                 name=self._name,
-                run=Run(progress=False, tags=self._tags or None),
+                run=RunOptions(progress=False, tags=self._tags or None),
                 **self._settings,
             )
             self._is_open = True

@@ -18,7 +18,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, ExperimentCreated, ExperimentEnded
 from mqtune.core.trial import Config, Metrics, Report
-from mqtune.driver.settings import Failures, Run
+from mqtune.driver.settings import Failures, RunOptions
 from mqtune.results.results import Results
 from mqtune.search.domains import uniform
 from mqtune.testing.play import play_unsaved
@@ -98,7 +98,7 @@ class World:
             backend=backend,
             name=name,
             failures=Failures(metric_from="later"),
-            run=Run(callbacks=callbacks, progress=False),
+            run=RunOptions(callbacks=callbacks, progress=False),
             **{**usual, **arguments},
         )
 

@@ -39,7 +39,7 @@ def tuners(broker: str, name: str) -> dict[str, mqtune.Tuner]:
             name=f"{name}-{kind}",
             seed=5,
             process=mqtune.Process(sync="lockstep"),
-            run=mqtune.Run(progress=False, max_concurrent=1),
+            run=mqtune.RunOptions(progress=False, max_concurrent=1),
         )
         for kind, make in SCHEDULERS.items()
     }

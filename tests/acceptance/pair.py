@@ -61,7 +61,7 @@ def tuners(broker: str, store: Path) -> Iterator[Tune]:
             **given,
             **options,
             "checkpoints": checkpoints if checkpoints.store else replace(checkpoints, store=store),
-            "run": replace(options.get("run", mqtune.Run()), progress=False),
+            "run": replace(options.get("run", mqtune.RunOptions()), progress=False),
         }
         built.append(mqtune.Tuner(trainable, **settings))
         return built[-1]

@@ -86,7 +86,7 @@ def tune(fleet: str) -> Callable[..., mqtune.Tuner]:
             "backend": fleet,
             "name": f"test-{os.getpid()}-{next(_names)}",
             **options,
-            "run": replace(options.get("run", mqtune.Run()), progress=False),
+            "run": replace(options.get("run", mqtune.RunOptions()), progress=False),
         }
         return mqtune.Tuner(getattr(trainables, trainable), space or {"x": mqtune.uniform(0, 1)}, **settings)
 

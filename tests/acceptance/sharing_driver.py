@@ -23,5 +23,5 @@ if __name__ == "__main__":
         resources=mqtune.Resources(cpus=int(cpus)),
         backend=broker,
         name=name,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()

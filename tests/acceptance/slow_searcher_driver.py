@@ -74,7 +74,7 @@ def main(name: str, broker: str) -> None:
         name=name,
         scheduler=SyneTuneScheduler(theirs()),
         backend=broker,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
 

@@ -22,5 +22,5 @@ mqtune.Tuner(
     backend=broker,
     name=name,
     checkpoints=mqtune.Checkpoints(Path(store)),
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
 ).run()

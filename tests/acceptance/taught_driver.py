@@ -21,7 +21,7 @@ def taught(name: str, broker: str, old: str, max_concurrent: int = 1) -> mqtune.
         name=name,
         backend=broker,
         searcher=mqtune.WarmStart([old], "tpe"),
-        run=mqtune.Run(progress=False, max_concurrent=max_concurrent),
+        run=mqtune.RunOptions(progress=False, max_concurrent=max_concurrent),
     )
 
 

@@ -251,7 +251,7 @@ def test_a_driver_may_drain_a_worker(team: Team, tmp_path: Path):
 
 def test_an_experiment_of_others_gets_no_slot_of_a_team(crew: Team, tmp_path: Path):
     everyone = crew.accounts.make("driver", "everyone")
-    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "run": mqtune.Run(queue_trials=False)}
+    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "run": mqtune.RunOptions(queue_trials=False)}
     with tuners(everyone, tmp_path / "store") as build:
         tuner = build(trainables.steady, name="team-b-refused", **options)
         with pytest.raises(InsufficientResources, match="no worker is connected"):

@@ -76,8 +76,8 @@ def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
         (lambda: {"metric": ""}, "metric"),
         (lambda: {"mode": "best"}, "mode"),
         (lambda: {"max_trials": 0}, "max_trials=0"),
-        (lambda: {"run": mqtune.Run(max_concurrent=-1)}, "max_concurrent=-1"),
-        (lambda: {"run": mqtune.Run(progress="no")}, "progress='no'"),
+        (lambda: {"run": mqtune.RunOptions(max_concurrent=-1)}, "max_concurrent=-1"),
+        (lambda: {"run": mqtune.RunOptions(progress="no")}, "progress='no'"),
         (lambda: {"failures": mqtune.Failures(max_failures=-2)}, "max_failures=-2"),
         (lambda: {"failures": {"max_failures": 2}}, r"failures=.*give mqtune\.Failures\(…\)"),
         (lambda: {"checkpoints": "/a/folder"}, r"checkpoints=.*give mqtune\.Checkpoints\(…\)"),
@@ -117,7 +117,7 @@ def test_an_invalid_argument_is_refused_when_it_is_given(given, names):
         ("max_failures", "failures=mqtune.Failures(max_failures=…)"),
         ("broker", "backend=, or $MQTUNE_BROKER"),
         ("checkpoint", "checkpoints="),
-        ("progress", "run=mqtune.Run(progress=…)"),
+        ("progress", "run=mqtune.RunOptions(progress=…)"),
     ],
 )
 def test_an_argument_that_is_elsewhere_is_refused_with_where_it_is(name: str, meant: str):
@@ -155,7 +155,7 @@ def refused(broker: str, root: Path, name: str) -> str:
             metric="loss",
             mode="min",
             backend=broker,
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             name=f"refused-{name}",
             resources=mqtune.Resources(cpus=7),
             max_trials=5,
@@ -199,7 +199,7 @@ def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp
             metric="loss",
             mode="min",
             backend=broker,
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             resources=mqtune.Resources(cpus=8),
         )
         with contextlib.closing(tuner):
@@ -218,7 +218,7 @@ def test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when
         metric="loss",
         mode="min",
         backend=fleet,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         max_trials=2,
         resources=mqtune.Resources(gpus=1),
     )
@@ -357,7 +357,7 @@ def test_a_name_of_this_machine_is_refused_on_a_broker_in_words_and_the_other_wa
     assert "backend=mqtune.Local(), or without $MQTUNE_BROKER" in str(refused.value)
     assert "store was" not in str(refused.value)
 
-    there(run=mqtune.Run(overwrite=True)).run()
+    there(run=mqtune.RunOptions(overwrite=True)).run()
     assert CliRunner().invoke(group, ["show", "moving", "--broker", broker]).exit_code == 0
     # Nothing says any more that it has a server of its own.
     assert not (mqtune_home / "moving" / "redis").exists()
@@ -376,7 +376,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     with pytest.raises(NameTaken, match=r"seed was 1 and is 2\n.*name='again-2'.*`mqtune drive again`.*overwrite=True"):
         tuner(seed=2).run()
 
-    second = tuner(seed=2, run=mqtune.Run(overwrite=True)).run()
+    second = tuner(seed=2, run=mqtune.RunOptions(overwrite=True)).run()
 
     assert (len(second), second.outcome) == (2, "finished")
     assert [trial.config for trial in second] != [trial.config for trial in first]
@@ -410,7 +410,7 @@ def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune
             # The group is gone when the end is journaled, so it must be gone now.
             assert not any(map(psutil.pid_exists, children))
 
-    tune("leaves_children", run=mqtune.Run(callbacks=[Watch()])).run()
+    tune("leaves_children", run=mqtune.RunOptions(callbacks=[Watch()])).run()
 
     assert len(children) == 2
 
@@ -456,7 +456,7 @@ def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_f
             "mode": "min",
             "name": "local",
             "resources": resources,
-            "run": mqtune.Run(progress=False),
+            "run": mqtune.RunOptions(progress=False),
         }
         return mqtune.Tuner(trainables.steady, SPACE, **{**given, **options})
 
@@ -468,6 +468,6 @@ def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_f
 
     assert [trial.status for trial in results] == [TrialStatus.COMPLETED]
     with pytest.raises(InsufficientResources):
-        tuner(mqtune.Resources(gpus=0.5), run=mqtune.Run(overwrite=True)).run()
+        tuner(mqtune.Resources(gpus=0.5), run=mqtune.RunOptions(overwrite=True)).run()
     assert Results.load("local").best.value == results.best.value
     assert "+big" in results.best.attempts[0].queue

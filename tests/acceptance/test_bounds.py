@@ -35,7 +35,7 @@ def bound(fleet: str) -> Tune:
             "metric": "loss",
             "mode": "min",
             "backend": fleet,
-            "run": mqtune.Run(progress=False),
+            "run": mqtune.RunOptions(progress=False),
             "max_trials": 1,
             **options,
         }
@@ -120,7 +120,7 @@ def test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same(b
         "metric": "loss",
         "mode": "min",
         "backend": broker,
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
         "max_trials": 2,
         **tag,
     }
@@ -176,7 +176,7 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
             mode="min",
             max_trials=2,
             backend=server.url,
-            run=mqtune.Run(callbacks=[disk], progress=False),
+            run=mqtune.RunOptions(callbacks=[disk], progress=False),
         )
         results = tuner.run()
 

@@ -31,7 +31,7 @@ def run(backend: Any, **options: Any) -> list[Trial]:
         max_trials=TRIALS,
         backend=backend,
         failures=mqtune.Failures(max_failures=1),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         **options,
     )
     tuner.run()

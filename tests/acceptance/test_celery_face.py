@@ -50,7 +50,7 @@ def tune_here(own_broker: str) -> Tune:
             "metric": "loss",
             "mode": "min",
             "backend": own_broker,
-            "run": mqtune.Run(progress=False),
+            "run": mqtune.RunOptions(progress=False),
             "name": "face",
             **options,
         }
@@ -123,7 +123,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
 
 def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker: str, tmp_path: Path, tune_here: Tune):
     one = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
-    tuner = tune_here("slow", max_trials=2, run=mqtune.Run(progress=False, max_concurrent=2))
+    tuner = tune_here("slow", max_trials=2, run=mqtune.RunOptions(progress=False, max_concurrent=2))
     with running(celery("worker"), one, tmp_path / "w.log"), contextlib.closing(tuner):
         wait_until_joined(own_broker, "celery")
         eventually(lambda: reports_come(tuner), 30)
@@ -143,7 +143,7 @@ def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker
 def test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later(
     own_broker: str, tmp_path: Path, tune_here: Tune
 ):
-    tuner = tune_here("slow", max_trials=2, run=mqtune.Run(progress=False, max_concurrent=2))
+    tuner = tune_here("slow", max_trials=2, run=mqtune.RunOptions(progress=False, max_concurrent=2))
     of_another_queue = settings(own_broker, tmp_path, MQTUNE_EXPERIMENTS="other-*")
     fitting = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
     with contextlib.closing(connect(own_broker)) as client:
@@ -396,7 +396,7 @@ def test_each_slot_has_its_device_before_user_code_is_imported_and_the_worker_ne
         mode="min",
         max_trials=2,
         backend=own_broker,
-        run=mqtune.Run(callbacks=[Note()], progress=False),
+        run=mqtune.RunOptions(callbacks=[Note()], progress=False),
         resources=mqtune.Resources(gpus=1),
     )
     with running(command, environment, tmp_path / "w.log", cwd=tmp_path) as worker, contextlib.closing(tuner):

@@ -426,7 +426,7 @@ def test_a_class_writes_its_model_again_from_a_checkpoint(tune: Tune, tmp_path: 
 
 
 def test_what_has_no_checkpoint_or_lost_it_can_not_be_fetched(tune: Tune, tmp_path: Path):
-    tuner = tune(saving.in_files, counting(3), counting(0), run=mqtune.Run(max_concurrent=1))
+    tuner = tune(saving.in_files, counting(3), counting(0), run=mqtune.RunOptions(max_concurrent=1))
     first, second = finished(tuner)
     _remove(folder_of(tuner, tmp_path, first.checkpoint))
 

@@ -240,7 +240,7 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     with contextlib.closing(
         mqtune.Tuner(
             getattr(trainables_saving, kind), space, metric="loss", mode="min", name=name, max_trials=1, backend=fleet,
-            checkpoints=places, run=mqtune.Run(progress=False),
+            checkpoints=places, run=mqtune.RunOptions(progress=False),
         )
     ) as tuner:  # fmt: skip
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
@@ -270,7 +270,7 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
 def test_an_experiment_with_a_server_of_its_own_goes_with_its_folder(mqtune_home: Path):
     mqtune.Tuner(
         trainables.steady, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", name="own", max_trials=1,
-        backend=mqtune.Local(slots=1), run=mqtune.Run(progress=False),
+        backend=mqtune.Local(slots=1), run=mqtune.RunOptions(progress=False),
     ).run()  # fmt: skip
 
     assert run("own", "--yes").endswith("own is deleted\n")

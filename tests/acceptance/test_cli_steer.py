@@ -145,7 +145,7 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
         space = {"x": mqtune.uniform(0, 1)}
         return mqtune.Tuner(
             trainables.slow, space, metric="loss", mode="min", name="at-home", max_trials=1,
-            backend=mqtune.Local(slots=1), run=mqtune.Run(progress=False),
+            backend=mqtune.Local(slots=1), run=mqtune.RunOptions(progress=False),
         )  # fmt: skip
 
     with driven(tuner(), leave=True):
@@ -269,7 +269,7 @@ def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune,
     limited = ("running", "2 trials run; no other starts: no more than max_concurrent=2 trials may run at once")
     # What the driver says of itself comes with its lock.
     monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.2)
-    with driven(tune("slow", name="asked", run=mqtune.Run(max_concurrent=2), max_trials=4)):
+    with driven(tune("slow", name="asked", run=mqtune.RunOptions(max_concurrent=2), max_trials=4)):
         eventually(lambda: status("asked", "0002") is TrialStatus.RUNNING, 60)
         # What the driver says of itself is as old as its lock, and for a moment one of the trials may not run.
         eventually(lambda: why("asked") == limited, 60)

@@ -84,7 +84,7 @@ def tuner(broker: str, name: str, trainable: Any, **options: Any) -> mqtune.Tune
         "metric": "loss",
         "mode": "min",
         "backend": broker,
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
         "process": mqtune.Process(sync="lockstep"),
     }
     return mqtune.Tuner(trainable, {"lr": mqtune.uniform(0, 1)}, name=name, **{**settings, **options})
@@ -111,7 +111,7 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
         seed=5,
         stop=mqtune.TimeLimit(HOUR_S) | mqtune.TimeLimit(HOUR_S, "driver") | mqtune.TimeLimit(HOUR_S, "trials"),
         max_trials=14,
-        run=mqtune.Run(max_concurrent=1, progress=False),
+        run=mqtune.RunOptions(max_concurrent=1, progress=False),
         process=mqtune.Process(ttl_s=HOUR_S, sync="lockstep"),
         resources=resources,
     )

@@ -63,7 +63,7 @@ class Project:
             train = importlib.import_module("brought_main").train
         finally:
             sys.path.remove(str(self.root))
-        given = {"resources": mqtune.Resources(tags=[TAG]), "run": mqtune.Run(progress=False), **options}
+        given = {"resources": mqtune.Resources(tags=[TAG]), "run": mqtune.RunOptions(progress=False), **options}
         return mqtune.Tuner(
             train,
             {"x": mqtune.uniform(0, 1)},
@@ -157,7 +157,7 @@ def test_an_experiment_goes_on_with_changed_code_and_without_its_script_with_wha
     monkeypatch.chdir(project.root)
     monkeypatch.delenv("MQTUNE_CODE_KEY")
     monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "elsewhere"))
-    on = mqtune.Tuner.attach("goes-on", backend=takes_code, max_trials=3, run=mqtune.Run(progress=False)).run()
+    on = mqtune.Tuner.attach("goes-on", backend=takes_code, max_trials=3, run=mqtune.RunOptions(progress=False)).run()
     assert losses(on) == [1, 2, 2]
     assert bundles(on)[-1] == second
 
@@ -202,7 +202,7 @@ def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing
 def test_no_trial_goes_to_a_worker_that_takes_no_code(fleet: str, tmp_path: Path):
     project = Project(tmp_path / "project", 1)
     tuner = project.tuner(
-        "nobody", backend=fleet, run=mqtune.Run(queue_trials=False), resources=mqtune.Resources(cpus=100)
+        "nobody", backend=fleet, run=mqtune.RunOptions(queue_trials=False), resources=mqtune.Resources(cpus=100)
     )
     with pytest.raises(InsufficientResources, match=r"tag accepts-code"):
         tuner.run()
@@ -213,7 +213,7 @@ def test_on_this_machine_trials_run_what_was_packed(tmp_path: Path, monkeypatch:
     project = Project(tmp_path / "project", 1)
     options = {"backend": mqtune.Local(slots=1), "process": mqtune.Process(bundle=project.root, start_method="spawn")}
     results = project.tuner("packed", max_trials=1, **options).run()
-    again = mqtune.Tuner.attach("packed", max_trials=2, run=mqtune.Run(progress=False)).run()
+    again = mqtune.Tuner.attach("packed", max_trials=2, run=mqtune.RunOptions(progress=False)).run()
     assert losses(again) == [1, 1]
     assert bundles(again) == bundles(results) * 2
 
@@ -240,7 +240,9 @@ def test_a_trainable_of_a_cell_runs_on_another_machines_worker_and_an_edited_cel
         main = run_cells(monkeypatch, f"VALUE = {number}", "def train(config): return VALUE")
         space, tags = {"x": mqtune.uniform(0, 1)}, mqtune.Resources(tags=[TAG])
         options = {"metric": "loss", "mode": "min", "name": "cell", "backend": takes_code, "resources": tags}
-        return mqtune.Tuner(main.train, space, max_trials=trials, run=mqtune.Run(progress=False), **options).run()
+        return mqtune.Tuner(
+            main.train, space, max_trials=trials, run=mqtune.RunOptions(progress=False), **options
+        ).run()
 
     assert losses(tuned(1, 1)) == [1]
     with caplog.at_level(logging.WARNING):

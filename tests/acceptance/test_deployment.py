@@ -28,7 +28,7 @@ from digits import SPACE, train
 if __name__ == "__main__":
     results = mqtune.Tuner(
         train, SPACE, metric="accuracy", mode="max", max_trials=2, stop={"training_iteration": 1}, name="deployed",
-        checkpoints=mqtune.Checkpoints("CHECKPOINTS"), run=mqtune.Run(progress=False),
+        checkpoints=mqtune.Checkpoints("CHECKPOINTS"), run=mqtune.RunOptions(progress=False),
         searcher=mqtune.PointsFirst([{"width": 16, "batch": 128}] * 2),
     ).run()
     print(len(results), "trials", 0 < results.best.value <= 1)

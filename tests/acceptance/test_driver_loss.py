@@ -66,7 +66,7 @@ def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
             "backend": workers,
             "checkpoints": mqtune.Checkpoints(tmp_path / "store"),
             "searcher": mqtune.PointsFirst(configs),
-            "run": mqtune.Run(progress=False),
+            "run": mqtune.RunOptions(progress=False),
             "max_trials": len(configs),
             "name": name,
         }
@@ -80,7 +80,7 @@ def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
 
 
 def attach(broker: str, name: str, **given: Any) -> mqtune.Tuner:
-    return mqtune.Tuner.attach(name, backend=broker, run=mqtune.Run(progress=False), **given)
+    return mqtune.Tuner.attach(name, backend=broker, run=mqtune.RunOptions(progress=False), **given)
 
 
 def running_trials(tuner: mqtune.Tuner, number: int = 2, reports: int = 3) -> list[mqtune.core.trial.Trial]:
@@ -159,7 +159,7 @@ space = {{"lr": mqtune.uniform(1, 2), "steps": 120, "step_s": 0.02}}
 mqtune.Tuner(
     trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
     max_trials=4, scheduler=mqtune.ASHA(90, grace_period=30, reduction_factor=2), seed=3,
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
 ).run()
 print("done")
 """
@@ -225,7 +225,7 @@ def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(t
         "        mqtune.report({'loss': config['x'] / (step + 1)})\n"
         "if __name__ == '__main__':\n"
         "    mqtune.Tuner(train, {'x': mqtune.uniform(0, 1)}, metric='loss', mode='min', name='alone', max_trials=4,\n"
-        "                 backend=mqtune.Local(slots=2), run=mqtune.Run(progress=False)).run()\n"
+        "                 backend=mqtune.Local(slots=2), run=mqtune.RunOptions(progress=False)).run()\n"
     )
     log, copy = tmp_path / "driver.log", mqtune_home / "alone" / "journal.msgpack"
     environment = {key: value for key, value in os.environ.items() if key != "MQTUNE_BROKER"}
@@ -338,7 +338,7 @@ limit = int(sys.argv[2])
 space = {{"lr": mqtune.uniform(1, 2), "steps": 400, "step_s": 0.0}}
 tuner = mqtune.Tuner(
     trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
-    max_trials=2, run=mqtune.Run(progress=False),
+    max_trials=2, run=mqtune.RunOptions(progress=False),
 )
 copy = mqtune_home() / sys.argv[1] / "journal.msgpack"
 while not (copy.exists() and copy.stat().st_size):

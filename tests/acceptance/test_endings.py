@@ -36,7 +36,7 @@ def train(config):
 if __name__ == "__main__":
     mqtune.Tuner(
         train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=mqtune.ASHA(max_t=9),
-        max_trials=24, backend=mqtune.Local(slots=2), name="endings", seed=3, run=mqtune.Run(progress=False),
+        max_trials=24, backend=mqtune.Local(slots=2), name="endings", seed=3, run=mqtune.RunOptions(progress=False),
     ).run()
 """
 
@@ -248,12 +248,12 @@ def test_a_local_experiment_that_has_ended_is_extended_by_hand(
         "mode": "min",
         "max_trials": 1,
         "backend": mqtune.Local(slots=1),
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
         "name": "extended",
     }
     mqtune.Tuner(trainables.steady, {"x": mqtune.uniform(0, 1)}, **given).run()
 
-    with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.Run(progress=False))) as tuner:
+    with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.RunOptions(progress=False))) as tuner:
         # The first look at it, before anything else has it connect.
         assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED]
         assert tuner.is_finished
@@ -263,7 +263,7 @@ def test_a_local_experiment_that_has_ended_is_extended_by_hand(
         assert (added.status, added.reports) == (TrialStatus.COMPLETED, 9)
 
     assert "nobody has taken it" not in caplog.text, "it waited in a queue of slots that nobody offers"
-    with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.Run(progress=False))) as again:
+    with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.RunOptions(progress=False))) as again:
         assert [trial.config["x"] for trial in again.get_trials()][1:] == [0.5]
 
 
@@ -306,7 +306,10 @@ def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
         broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="dying"
     ) as dying:
         tuner = tune(
-            "leaves_children", {"stay": True}, resources=mqtune.Resources(cpus=6), run=mqtune.Run(callbacks=[Watch()])
+            "leaves_children",
+            {"stay": True},
+            resources=mqtune.Resources(cpus=6),
+            run=mqtune.RunOptions(callbacks=[Watch()]),
         )
         with contextlib.closing(tuner):
             eventually(lambda: tuner.step(0.1) or len(pids) == 3, 20)

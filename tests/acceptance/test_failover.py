@@ -66,7 +66,7 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
         metric="loss",
         mode="min",
         backend=watched.url,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name=name,
         max_trials=3,
     ).run()

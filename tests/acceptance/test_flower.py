@@ -82,7 +82,7 @@ def tuner_of(broker: str, name: str, trainable: Callable[..., None], **options: 
         "metric": "loss",
         "mode": "min",
         "backend": broker,
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
         "name": name,
         **options,
     }

@@ -58,7 +58,7 @@ class Flooded:
             mode="min",
             backend=server.url,
             process=mqtune.Process(sync=sync),
-            run=mqtune.Run(progress=False, journal_mb=JOURNAL_MB),
+            run=mqtune.RunOptions(progress=False, journal_mb=JOURNAL_MB),
             name=self.name,
             max_trials=1,
         )
@@ -124,7 +124,7 @@ def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_o
         metric="loss",
         mode="min",
         backend=redis_server.url,
-        run=mqtune.Run(progress=False, max_concurrent=1),
+        run=mqtune.RunOptions(progress=False, max_concurrent=1),
         name=f"{flooded.name}-other",
         max_trials=2,
     ).run()

@@ -144,7 +144,7 @@ def tuner(machine: Machine, trainable: Any = trainables.holds, gpus: float = 1) 
         metric="loss",
         mode="min",
         backend=machine.broker,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name="gpus",
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=gpus, cpus=1),

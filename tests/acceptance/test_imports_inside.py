@@ -20,7 +20,7 @@ def seen(name: str) -> list[dict[str, Any]]:
         mode="min",
         max_trials=6,
         backend=mqtune.Local(slots=1),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name=name,
     ).run()
     trials = sorted(results.trials, key=lambda trial: trial.attempts[0].started_at or 0.0)

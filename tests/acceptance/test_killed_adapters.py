@@ -36,7 +36,7 @@ def test_a_trial_that_is_killed_goes_on_behind_its_checkpoint(fleet: str, tmp_pa
         name=f"adapters-{library}-{os.getpid()}",
         checkpoints=mqtune.Checkpoints(tmp_path / "store"),
         failures=mqtune.Failures(max_failures=1),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     )
     tuner.run()
 

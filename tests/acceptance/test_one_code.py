@@ -48,7 +48,7 @@ class Project:
             metric="loss",
             mode="min",
             name=name,
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             **options,
         )
 

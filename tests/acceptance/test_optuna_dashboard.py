@@ -46,7 +46,7 @@ if __name__ == "__main__":
         max_trials=2,
         name="shown",
         backend=mqtune.Local(slots=1),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 """
 

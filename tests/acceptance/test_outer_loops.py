@@ -30,13 +30,13 @@ def drive_until(tuner: mqtune.Tuner, done: Callable[[], object]) -> None:
 
 def test_a_loop_of_somebody_elses_adds_its_trials_goes_on_after_its_end_and_finishes(fleet: str) -> None:
     name = f"open-{os.getpid()}"
-    first = mqtune.Tuner(trainables.slow, backend=fleet, name=name, run=mqtune.Run(progress=False))
+    first = mqtune.Tuner(trainables.slow, backend=fleet, name=name, run=mqtune.RunOptions(progress=False))
     trial = first.add({"x": 1.0, "theirs": {"id": 7}}, key="7")
     drive_until(first, lambda: trial.reports > 3)
     worker = trial.attempt.worker
     first.close()
 
-    second = mqtune.Tuner.attach(name, backend=fleet, run=mqtune.Run(progress=False))
+    second = mqtune.Tuner.attach(name, backend=fleet, run=mqtune.RunOptions(progress=False))
     same = second.add({"x": 2.0}, key="7")
     drive_until(second, lambda: same.reports > trial.reports)
 
@@ -70,7 +70,9 @@ def test_in_lockstep_no_line_runs_after_the_report_that_is_decided_on_nor_after_
 ) -> None:
     def opened() -> mqtune.Tuner:
         process = mqtune.Process(sync="lockstep")
-        return mqtune.Tuner(saving.writes_on, backend=fleet, name=name, process=process, run=mqtune.Run(progress=False))
+        return mqtune.Tuner(
+            saving.writes_on, backend=fleet, name=name, process=process, run=mqtune.RunOptions(progress=False)
+        )
 
     name, written = f"handed-{os.getpid()}", tmp_path / "written"
     first = opened()
@@ -99,7 +101,9 @@ def test_a_trial_goes_on_from_the_report_that_was_decided_on_and_another_from_on
 ) -> None:
     def opened() -> mqtune.Tuner:
         store = mqtune.Checkpoints(tmp_path / "store")
-        return mqtune.Tuner(trainable, backend=fleet, name=name, checkpoints=store, run=mqtune.Run(progress=False))
+        return mqtune.Tuner(
+            trainable, backend=fleet, name=name, checkpoints=store, run=mqtune.RunOptions(progress=False)
+        )
 
     name = f"decided-{trainable.__name__}-{os.getpid()}"
     first = opened()

@@ -35,7 +35,7 @@ mqtune.Tuner(
     seed=1,
     backend=sys.argv[1],
     name=sys.argv[2],
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
 ).run()
 """
 
@@ -55,7 +55,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_comes_to_the_front(flee
     finally:
         first.kill()
         first.wait()
-    with contextlib.closing(mqtune.Tuner.attach(name, backend=fleet, run=mqtune.Run(progress=False))) as second:
+    with contextlib.closing(mqtune.Tuner.attach(name, backend=fleet, run=mqtune.RunOptions(progress=False))) as second:
         results = second.run()
 
     assert len(results) == 16

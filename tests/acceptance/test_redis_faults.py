@@ -83,7 +83,7 @@ class Run:
             metric="loss",
             mode="min",
             backend=self.place.to_driver.url,
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             name=self.name,
             max_trials=self.trials,
             **options,

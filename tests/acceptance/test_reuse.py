@@ -80,7 +80,7 @@ class Bench:
             backend=broker,
             checkpoints=mqtune.Checkpoints(folder / "store"),
             process=mqtune.Process(reuse=True, sync=sync),
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             name=f"reuse-{os.getpid()}-{next(_names)}",
             **arguments,
         )

@@ -30,7 +30,7 @@ def test_one_process_runs_all_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         backend=mqtune.Local(slots=1),
         name=f"reuse-{library}",
         process=mqtune.Process(reuse=True, working_dir="trial"),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     )
     results = tuner.run()
     trials = tuner.get_trials()

@@ -18,7 +18,7 @@ def train(config):
 
 tuner = mqtune.Tuner(
     train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, backend=mqtune.Local(slots=2),
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
 )
 tuner.run()
 """
@@ -30,7 +30,7 @@ def train(config):
 
 tuner = mqtune.Tuner(
     train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, backend=mqtune.Local(slots=2),
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
 )
 tuner.run()
 """
@@ -46,7 +46,7 @@ def train(config):
 if __name__ == "__main__":
     mqtune.Tuner(
         train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=trials, backend=mqtune.Local(slots=2),
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
     ).run()
 """
 GUARD = 'if __name__ == "__main__":'

@@ -82,7 +82,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             mode="min",
             backend=urls["driver"],
             failures=mqtune.Failures(max_failures=0),
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             name="quiet",
             max_trials=2,
         )

@@ -49,7 +49,11 @@ def make(four_slots: None, tune: Tune) -> Iterator[Make]:
 
         def build(**settings: object) -> mqtune.Tuner:
             tuner = tune(
-                "as_long_as_it_says", {"seconds": 0.2}, max_trials=9999, resources=SLOT, run=mqtune.Run(**settings)
+                "as_long_as_it_says",
+                {"seconds": 0.2},
+                max_trials=9999,
+                resources=SLOT,
+                run=mqtune.RunOptions(**settings),
             )
             stack.callback(end, tuner)
             return tuner
@@ -191,7 +195,7 @@ def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
     monkeypatch.setattr("mqtune.driver.sharing.GRACE_S", 0.5)
     monkeypatch.setattr(trainables, "in_dicts", saving.in_dicts, raising=False)
     config = {"lr": mqtune.uniform(1, 2), "steps": STEPS, "step_s": 0.02}
-    low = tune("in_dicts", config, max_trials=4, resources=SLOT, run=mqtune.Run(preemptible=True))
+    low = tune("in_dicts", config, max_trials=4, resources=SLOT, run=mqtune.RunOptions(preemptible=True))
     eventually(lambda: low.step(0.05) or sum(bool(trial.checkpoint) for trial in low.get_trials()) == 4, 60)
 
     high = make(priority="high")

@@ -60,7 +60,7 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
         mode="min",
         max_trials=2,
         backend=broker,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name="imports-long",
         resources=Resources(tags=[TAG]),
     )
@@ -121,7 +121,7 @@ def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
                 mode="min",
                 searcher=Nothing(),
                 backend=broker,
-                run=mqtune.Run(progress=False),
+                run=mqtune.RunOptions(progress=False),
                 name=f"turns-{trainable.__name__}",
                 resources=Resources(tags=[TAG]),
             )

@@ -83,7 +83,7 @@ def test_reports_are_decided_on_while_a_searcher_ponders(tune: Callable[..., mqt
         stop={"training_iteration": 60},
         max_trials=4,
         seed=1,
-        run=mqtune.Run(callbacks=[waits]),
+        run=mqtune.RunOptions(callbacks=[waits]),
     ).run()
 
     assert [trial.config["x"] for trial in results] == [0.01, 0.02, 0.03, 0.04]

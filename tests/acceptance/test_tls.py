@@ -111,7 +111,7 @@ def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(wrong_url: st
         metric="loss",
         mode="min",
         backend=wrong_url,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     )
 
     began = time.monotonic()

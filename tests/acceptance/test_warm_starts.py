@@ -47,7 +47,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_has_learnt_the_same(
         driver.wait()
     with closing(connect(fleet)) as redis:
         assert redis.delete(ExperimentKeys(old.name).journal)
-    resumed = mqtune.Tuner.attach(cut, backend=fleet, run=mqtune.Run(progress=False, max_concurrent=2))
+    resumed = mqtune.Tuner.attach(cut, backend=fleet, run=mqtune.RunOptions(progress=False, max_concurrent=2))
 
     assert first_two(resumed) == both
 

@@ -44,7 +44,7 @@ def scraped(port: int) -> dict[str, float]:
 def test_slots_ends_and_heartbeats_are_those_of_the_moment(broker: str, tmp_path: Path, port: int) -> None:
     options = ("--gpus", "0", "--slots", "2", "--cpus", str(2 * CPUS), "--metrics-port", str(port))
     with running_worker(broker, tmp_path / "worker.log", *options, name="figures"):
-        resources, run = mqtune.Resources(cpus=CPUS), mqtune.Run(progress=False)
+        resources, run = mqtune.Resources(cpus=CPUS), mqtune.RunOptions(progress=False)
         grid = {"x": mqtune.grid_search([0.5, 2.0])}
         first = mqtune.Tuner(
             sometimes_fails, grid, metric="loss", mode="min", backend=broker, resources=resources, run=run

@@ -66,7 +66,7 @@ def run_by_turns(broker: str, label: str, trials: int) -> None:
                         metric="loss",
                         mode="min",
                         backend=broker,
-                        run=mqtune.Run(progress=False),
+                        run=mqtune.RunOptions(progress=False),
                         resources=SLOT,
                         name=f"growth-{os.getpid()}-{label}-{trainable.__name__}",
                         max_trials=trials // len(EXPERIMENTS),

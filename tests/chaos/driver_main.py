@@ -124,7 +124,7 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         process=mqtune.Process(sync=plan["sync"], reuse=plan["reuse"]),
         checkpoints=mqtune.Checkpoints(plan["store"]),
         backend=plan["broker"],
-        run=mqtune.Run(progress=False, **plan["standing"]),
+        run=mqtune.RunOptions(progress=False, **plan["standing"]),
         name=plan["name"],
         seed=plan["seed"],
     )
@@ -135,7 +135,7 @@ def attached(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
     scheduler = Watched(scheduler_of(plan), told)
     try:
         return mqtune.Tuner.attach(
-            plan["name"], backend=plan["broker"], run=mqtune.Run(progress=False), scheduler=scheduler
+            plan["name"], backend=plan["broker"], run=mqtune.RunOptions(progress=False), scheduler=scheduler
         )
     except ConfigurationError as error:
         if not str(error).startswith("there is no experiment"):

@@ -31,7 +31,7 @@ from mqtune.core.trial import (
     TrialStatus,
     attempt_and_number,
 )
-from mqtune.driver.settings import Failures, Run
+from mqtune.driver.settings import Failures, RunOptions
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Choice, Fork, Resume
 from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
@@ -81,7 +81,7 @@ class DrivingContract(TunerTests):
     # Starting.
 
     def test_no_more_trials_run_at_once_than_is_asked_for(self, tune: Tune) -> None:
-        tuner = tune(*[played(2) for _ in range(3)], run=Run(max_concurrent=1))
+        tuner = tune(*[played(2) for _ in range(3)], run=RunOptions(max_concurrent=1))
 
         tuner.run()
 
@@ -90,7 +90,7 @@ class DrivingContract(TunerTests):
         assert known == sorted(known)
 
     def test_a_trial_that_a_user_adds_is_the_next_one(self, tune: Tune) -> None:
-        tuner = tune(played(3), played(3), run=Run(max_concurrent=1))
+        tuner = tune(played(3), played(3), run=RunOptions(max_concurrent=1))
         drive(tuner, lambda: tuner.running_trials)
 
         tuner.add(played(2, x=7))
@@ -263,7 +263,9 @@ class DrivingContract(TunerTests):
         space = Space({**SPACE, **played(2, x=1), "x": choice([1.0, 2.0])})
         given_up = RandomSearcher(space, seed=0).suggest(TrialId("0001"))
         assert given_up is not None
-        tuner = tune(space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, run=Run(max_concurrent=1))
+        tuner = tune(
+            space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, run=RunOptions(max_concurrent=1)
+        )
         trial = tuner.add(given_up)
 
         tuner.trial(trial).abandon("it makes no sense")
@@ -426,7 +428,7 @@ class DrivingContract(TunerTests):
 
     def test_callbacks_hear_of_each_stage_of_a_trial_in_order(self, tune: Tune) -> None:
         heard = _Heard()
-        tuner = tune(played(ENDLESS), run=Run(callbacks=[heard]))
+        tuner = tune(played(ENDLESS), run=RunOptions(callbacks=[heard]))
         trial = await_reports(tuner, 2)
         tuner.trial(trial).pause()
         drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
@@ -447,7 +449,7 @@ class DrivingContract(TunerTests):
         assert heard.threads == {heard.threads.copy().pop()}
 
     def test_a_callback_that_raises_harms_nothing(self, tune: Tune) -> None:
-        tuner = tune(played(3), run=Run(callbacks=[_Broken()]))
+        tuner = tune(played(3), run=RunOptions(callbacks=[_Broken()]))
 
         tuner.run()
 
@@ -530,7 +532,7 @@ class DrivingContract(TunerTests):
         assert trial.status is TrialStatus.COMPLETED
 
     def test_an_added_trial_still_starts_when_its_source_has_ended_meanwhile(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS), played(20, x=9), run=Run(max_concurrent=2))
+        tuner = tune(played(ENDLESS), played(20, x=9), run=RunOptions(max_concurrent=2))
         drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.trial("0002").record.checkpoint)
         source = tuner.trial("0002").record
 

@@ -125,7 +125,7 @@ def tuner(server: Server, client: redis.Redis) -> Iterator[mqtune.Tuner]:
         metric="loss",
         mode="min",
         backend=server.url,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name="stuck",
         searcher=Nothing(),
         resources=mqtune.Resources(cpus=1),

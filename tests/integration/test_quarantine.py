@@ -101,7 +101,7 @@ def tuner_of(broker: str, trainable: Any, name: str) -> mqtune.Tuner:
         metric="loss",
         mode="min",
         backend=broker,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name=name,
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=1, cpus=1),

@@ -85,7 +85,7 @@ def tuner(broker: str, name: str, gpus: float) -> Iterator[mqtune.Tuner]:
         metric="loss",
         mode="min",
         backend=broker,
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         name=name,
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=gpus, cpus=1),

@@ -370,7 +370,7 @@ class TunedCourse:
             seed=_SEED,
             backend=backend,
             name="recorded",
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
         )
 
 

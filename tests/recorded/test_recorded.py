@@ -140,7 +140,7 @@ def test_a_finished_one_is_read_again_by_a_driver_that_finds_the_same(
     # One was ended by hand, and its searcher has more.
     number = sum(trial["history"][0][3] == "searcher" for trial in recorded(name)["trials"])
     results = mqtune.Tuner.attach(
-        name, backend=redis_server.url, run=mqtune.Run(progress=False), max_trials=number
+        name, backend=redis_server.url, run=mqtune.RunOptions(progress=False), max_trials=number
     ).run()
 
     assert results.outcome == "finished"
@@ -179,7 +179,7 @@ def test_an_unfinished_one_is_gone_on_with_by_its_script(
         metric="loss",
         mode="min",
         backend=mqtune.Local(slots=2),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         seed=7,
         scheduler=mqtune.ASHA(9),
         max_trials=14,
@@ -195,7 +195,7 @@ def test_an_unfinished_one_is_gone_on_with_from_its_checkpoints_without_its_scri
     monkeypatch.delenv("MQTUNE_BROKER", raising=False)
     moved("cut-pbt", mqtune_home, store=True)
 
-    results = mqtune.Tuner.attach("cut-pbt", run=mqtune.Run(progress=False)).run()
+    results = mqtune.Tuner.attach("cut-pbt", run=mqtune.RunOptions(progress=False)).run()
 
     check_that_it_went_on("cut-pbt", results, caplog)
     then = {trial["id"]: trial for trial in recorded("cut-pbt")["trials"]}

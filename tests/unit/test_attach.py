@@ -47,7 +47,7 @@ def tuned(**options: Any) -> Plan:
         "mode": "min",
         "name": "x",
         "backend": BROKER,
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
     }
     return mqtune.Tuner(
         options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options}
@@ -77,7 +77,7 @@ def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> 
 
 def attach(name: str = "x", **given: Any) -> tuple[Plan, BrokerDeployment]:
     nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "max_trials"])
-    settings = attached(name, **{"backend": BROKER, "run": mqtune.Run(), **nothing, **given})
+    settings = attached(name, **{"backend": BROKER, "run": mqtune.RunOptions(), **nothing, **given})
     assert isinstance(settings.backend, BrokerDeployment)
     return Plan(settings), settings.backend
 
@@ -90,7 +90,7 @@ ODD: dict[str, dict[str, Any]] = {
     "own searcher": {"searcher": mqtune.RandomSearcher(Space(SPACE), 9)},
     "limits": {
         "max_trials": 7,
-        "run": mqtune.Run(max_concurrent=3),
+        "run": mqtune.RunOptions(max_concurrent=3),
         "failures": mqtune.Failures(max_failures=-1, max_lost=9, fail_fast="raise"),
         "process": mqtune.Process(ttl_s=1.5),
     },
@@ -103,7 +103,7 @@ ODD: dict[str, dict[str, Any]] = {
         "checkpoints": mqtune.Checkpoints(keep_last=None, keep_best=2, score="accuracy", mode="max", delete=True)
     },
     "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
-    "store": {"checkpoints": mqtune.Checkpoints("s3://bucket/folder"), "run": mqtune.Run(queue_trials=False)},
+    "store": {"checkpoints": mqtune.Checkpoints("s3://bucket/folder"), "run": mqtune.RunOptions(queue_trials=False)},
     "loss": {"failures": mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=5)},
     "working directory": {"process": mqtune.Process(working_dir="trial", keep_working_dir="failed")},
     "process": {
@@ -188,7 +188,7 @@ def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
     }
     definition = tuned().definition(None)
 
-    for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.Run):
+    for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.RunOptions):
         names = {each.name for each in dataclasses.fields(group)} - of_this_run
         assert {name for name in names if elsewhere.get(name, name) not in definition} == set()
 
@@ -221,7 +221,7 @@ def test_what_may_change_is_what_a_definition_has() -> None:
 
 
 def test_the_place_is_as_it_was(kept: dict[str, bytes]) -> None:
-    plan = tuned(run=mqtune.Run(queue_trials=False))
+    plan = tuned(run=mqtune.RunOptions(queue_trials=False))
     plan.store = "file:///data/x"
     kept["x"] = encode_value(plan.definition(None))
 

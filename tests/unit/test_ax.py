@@ -516,7 +516,7 @@ def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(
                 (1.0, {"loss": (each["x"] - 1) ** 2 + each["y"], "hits/s": -((each["x"] + 1) ** 2) - each["y"]})
             ]
         ),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
     theirs = searcher._client.get_pareto_frontier(use_model_predictions=False)
@@ -642,7 +642,7 @@ def test_a_client_of_the_users_proposes_the_configs_and_is_told_what_became_of_t
             max_trials=6,
             name="client",
             backend=backend,
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
             seed=1,
         )
 
@@ -721,7 +721,7 @@ def test_a_model_of_config_and_time_finds_what_random_search_does_not_where_most
             seed=seed,
             name=f"{searcher}-{seed}",
             backend=mqtune.Simulated(curve, slots=4),
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
         ).run()
         return min(bowl(trial.config) for trial in results if trial.status is TrialStatus.COMPLETED)
 
@@ -779,7 +779,7 @@ def test_a_name_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             seed=1,
             name=name,
             backend=mqtune.Simulated(lambda config: [(1.0, {"loss": (config["x"] - 0.3) ** 2})], slots=2),
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
         ).run()
         return results.definition["searcher"], [trial.config for trial in results]
 

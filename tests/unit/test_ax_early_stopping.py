@@ -214,7 +214,7 @@ def test_in_virtual_time_a_tuner_stops_trials_and_says_nothing(
         mode="min",
         scheduler=AxEarlyStopping(MEDIAN),
         backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"] + 1 / t}) for t in range(1, 4)], slots=1),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
     assert [trial.status.name for trial in results] == [

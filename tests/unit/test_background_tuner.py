@@ -30,7 +30,7 @@ def opened() -> Iterator[Open]:
     found = []
 
     def opened() -> BackgroundTuner:
-        run = mqtune.Run(progress=False)
+        run = mqtune.RunOptions(progress=False)
         found.append(BackgroundTuner(lambda: mqtune.Tuner(curve, backend=backend, name="served", run=run)))
         return found[-1]
 

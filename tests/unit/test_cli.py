@@ -202,7 +202,7 @@ def _odd() -> None:
     space = {"lr": mqtune.uniform(0, 1), "kind": mqtune.choice(["a", 3, [1]])}
     mqtune.Tuner(
         curve, space, metric="loss", mode="min", max_trials=3, name="odd", backend=mqtune.Simulated(odd),
-        searcher=mqtune.PointsFirst(points), run=mqtune.Run(progress=False),
+        searcher=mqtune.PointsFirst(points), run=mqtune.RunOptions(progress=False),
     ).run()  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def many() -> dict[str, dict[str, Any]]:
         "own searcher": {"searcher": MySearcher(Space(SPACE), 9), "scheduler": MyScheduler(9)},
         "limits": {
             "max_trials": 7,
-            "run": mqtune.Run(max_concurrent=3),
+            "run": mqtune.RunOptions(max_concurrent=3),
             "failures": mqtune.Failures(max_failures=-1, fail_fast="raise"),
             "process": mqtune.Process(ttl_s=1.5),
         },
@@ -92,7 +92,10 @@ def many() -> dict[str, dict[str, Any]]:
         },
         "retention of some": {"checkpoints": mqtune.Checkpoints(keep_last=3, delete="all")},
         "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
-        "store": {"checkpoints": mqtune.Checkpoints("s3://bucket/folder"), "run": mqtune.Run(queue_trials=False)},
+        "store": {
+            "checkpoints": mqtune.Checkpoints("s3://bucket/folder"),
+            "run": mqtune.RunOptions(queue_trials=False),
+        },
         "loss": {"failures": mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=5)},
         "working directory": {
             "process": mqtune.Process(working_dir="trial", keep_working_dir="failed", code="strict"),

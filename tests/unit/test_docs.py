@@ -134,7 +134,7 @@ def test_every_name_on_a_page_is_there(page: str):
         mqtune.Failures,
         mqtune.Checkpoints,
         mqtune.Process,
-        mqtune.Run,
+        mqtune.RunOptions,
         mqtune.TimeLimit,
         mqtune.PromotionASHA,
         mqtune.MedianStopping,
@@ -208,7 +208,7 @@ def test_the_scheduler_rules_and_callback_of_the_examples_work_together(run: Run
             max_trials=3,
             # A config that is as good as the bound at its first report would have no second attempt.
             seed=1,
-            run=mqtune.Run(callbacks=[diary], progress=False),
+            run=mqtune.RunOptions(callbacks=[diary], progress=False),
             backend=mqtune.Simulated(page.curve),
         )
 

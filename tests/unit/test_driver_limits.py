@@ -28,8 +28,8 @@ def statuses(bench: Bench) -> list[str]:
 @pytest.mark.parametrize(
     ("group", "name", "value"),
     [
-        *((mqtune.Run, "max_concurrent", value) for value in (0, -1, 1.5, True, "3")),
-        *((mqtune.Run, "journal_mb", value) for value in (0, -1, math.nan, math.inf, True, "3", None)),
+        *((mqtune.RunOptions, "max_concurrent", value) for value in (0, -1, 1.5, True, "3")),
+        *((mqtune.RunOptions, "journal_mb", value) for value in (0, -1, math.nan, math.inf, True, "3", None)),
         *((mqtune.Process, "ttl_s", value) for value in (0, -1, math.nan, math.inf, True, "3")),
         *((mqtune.Failures, "fail_fast", value) for value in ("yes", "RAISE", 2, None)),
     ],

@@ -22,7 +22,7 @@ def tuned(**options: Any) -> mqtune.Tuner:
         "mode": "min",
         "name": "x",
         "max_trials": 3,
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
     }
     return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, backend=backend, **{**settings, **options})
 
@@ -56,7 +56,7 @@ def test_an_invalid_policy_is_refused(options: dict[str, Any], what: str) -> Non
 
 
 def test_the_progress_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
-    tuner = tuned(run=mqtune.Run(progress=True))
+    tuner = tuned(run=mqtune.RunOptions(progress=True))
     tuner.step()
     tuner._runner.look().steer("set", "", {"max_trials": 5})
 

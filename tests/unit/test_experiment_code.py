@@ -300,7 +300,7 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
         "mode": "min",
         "name": "x",
         "seed": 1,
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
         **options,
     }
     plan = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)._runner.plan
@@ -361,7 +361,7 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
         metric="loss",
         mode="min",
         name="x",
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     )._runner.plan
     script.unlink()
     plan.read_code()

@@ -62,7 +62,7 @@ def regret(searcher: Any, seed: int, trials: int) -> float:
         searcher=searcher,
         seed=seed,
         backend=mqtune.Simulated(one_report, slots=1),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
     return results.best.value - 0.3979
 

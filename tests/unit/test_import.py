@@ -87,7 +87,7 @@ def original() -> Results:
     space = {"net": {"lr": mqtune.uniform(0, 1)}, "kind": mqtune.choice(["a", "b"])}
     return mqtune.Tuner(
         curve, space, metric="loss", mode="min", max_trials=9, name="original", seed=1, backend=mqtune.Simulated(curve),
-        scheduler=mqtune.ASHA(max_t=9, grace_period=1), run=mqtune.Run(progress=False),
+        scheduler=mqtune.ASHA(max_t=9, grace_period=1), run=mqtune.RunOptions(progress=False),
     ).run()  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def test_a_study_of_optunas_is_imported_and_learnt_from(tmp_path: Path) -> None:
     learner = mqtune.Tuner(
         curve, {"lr": mqtune.uniform(0, 1)}, metric="value", mode="max", max_trials=1, name="learner",
         searcher=mqtune.WarmStart(["my-study"]), backend=mqtune.Simulated(lambda config: iter([(1.0, {"value": config["lr"]})])),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     )  # fmt: skip
     assert len(learner.run().definition["learnt"]) == 3
     with pytest.raises(ConfigurationError, match="there is no study 'other'"):

@@ -65,7 +65,7 @@ def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_h
         metric="loss",
         mode="min",
         max_trials=2,
-        run=mqtune.Run(max_concurrent=1, progress=False),
+        run=mqtune.RunOptions(max_concurrent=1, progress=False),
         name="ended",
         backend=tuner._runner._deployment._backend,  # type: ignore[attr-defined]
     )
@@ -138,7 +138,7 @@ def run(name: str, **options: Any) -> mqtune.Tuner:
         max_trials=2,
         name=name,
         backend=mqtune.Simulated(reports, keep_journal=True),
-        run=mqtune.Run(progress=False, **options),
+        run=mqtune.RunOptions(progress=False, **options),
     )
     tuner.add({"lr": 0.5}, tags=["baseline"], notes="as in the paper")
     tuner.run()
@@ -261,7 +261,7 @@ def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:
         mode="min",
         name="plain",
         backend=mqtune.Simulated(reports),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     )
     results = tuner.run()
 
@@ -282,7 +282,7 @@ def test_running_again_keeps_labels_that_are_left_out_and_takes_new_ones(mqtune_
             name="again",
             seed=1,
             backend=simulated,
-            run=mqtune.Run(progress=False, **labels),
+            run=mqtune.RunOptions(progress=False, **labels),
         )
         return tuner.run().experiment.labels
 

@@ -140,7 +140,7 @@ def going_on(backend: mqtune.Simulated, *callbacks: TrialLogger) -> mqtune.Tuner
         max_trials=1,
         name="contract-going-on",
         backend=backend,
-        run=mqtune.Run(progress=False, callbacks=list(callbacks)),
+        run=mqtune.RunOptions(progress=False, callbacks=list(callbacks)),
     )
     while not tuner.get_trials() or not tuner.get_trials()[0].reports:
         tuner.step(1.0)
@@ -272,7 +272,7 @@ def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeyp
         max_trials=2,
         backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]),
         name="my-experiment",
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
     exec(AS_CALLBACK + LATER, {"mqtune": mqtune, "train": train, "space": {"x": mqtune.uniform(0, 1)}})

@@ -32,7 +32,7 @@ def curve(config: dict[str, Any]) -> Any:
 
 def opened(backend: mqtune.Simulated | None = None, **options: Any) -> mqtune.Tuner:
     backend = mqtune.Simulated(curve, slots=2, keep_journal=True) if backend is None else backend
-    return mqtune.Tuner(curve, backend=backend, name="open", run=mqtune.Run(progress=False), **options)
+    return mqtune.Tuner(curve, backend=backend, name="open", run=mqtune.RunOptions(progress=False), **options)
 
 
 def drive_until(tuner: mqtune.Tuner, trial: mqtune.TrialHandle | Any, status: TrialStatus) -> None:

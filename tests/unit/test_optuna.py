@@ -840,7 +840,7 @@ def test_a_name_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             seed=1,
             name=name,
             backend=mqtune.Simulated(lambda config: [(1.0, {"loss": (config["x"] - 0.3) ** 2})], slots=2),
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
         ).run()
         return results.definition["searcher"], [trial.config for trial in results]
 

@@ -55,7 +55,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
         max_trials=40,
         seed=5,
         backend=mqtune.Simulated(curve, slots=4),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
 
@@ -146,7 +146,7 @@ def test_of_several_metrics_it_has_the_pareto_front(tmp_path: Path, monkeypatch:
         max_trials=20,
         seed=5,
         backend=mqtune.Simulated(both, slots=4),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
     study = results.to_optuna_study()
 
@@ -200,7 +200,7 @@ def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does(
         max_trials=30,
         seed=5,
         backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["opt"]["lr"]})], slots=4),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
     for seen, trial in zip(results.to_optuna_study().trials, results, strict=True):

@@ -189,7 +189,7 @@ def test_tpe_proposes_more_that_keeps_to_a_constraint_than_chance(
             backend=mqtune.Simulated(
                 lambda each: [(1.0, {"loss": each["x"], "other": each["y"], "sum": each["x"] + each["y"]})]
             ),
-            run=mqtune.Run(progress=False),
+            run=mqtune.RunOptions(progress=False),
         ).run()
 
     limit = ["sum >= 1.6"]

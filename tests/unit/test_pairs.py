@@ -72,7 +72,7 @@ def tuned(
         seed=seed,
         name=f"pair-{next(_numbers)}",
         backend=mqtune.Simulated(curve, slots=4),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
 

@@ -64,7 +64,9 @@ SPACE: dict[str, Any] = {
 def tuned(name: str, **arguments: Any) -> Results:
     options = {"metric": "loss", "mode": "min", "max_trials": 12, "seed": 1, **arguments}
     backend = mqtune.Simulated(curve, slots=4)
-    return mqtune.Tuner(curve, SPACE, name=name, backend=backend, run=mqtune.Run(progress=False), **options).run()
+    return mqtune.Tuner(
+        curve, SPACE, name=name, backend=backend, run=mqtune.RunOptions(progress=False), **options
+    ).run()
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def tuner(callback: Prometheus) -> mqtune.Tuner:
         mode="min",
         name="mine",
         backend=mqtune.Simulated(curve, slots=1),
-        run=mqtune.Run(progress=False, callbacks=[callback]),
+        run=mqtune.RunOptions(progress=False, callbacks=[callback]),
     )
 
 

@@ -329,7 +329,7 @@ def test_a_model_learns_of_means_alone(monkeypatch: pytest.MonkeyPatch, tmp_path
         max_trials=6,
         searcher=mqtune.Repeater("data/seed", model),
         backend=mqtune.Simulated(curve, slots=3),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
     learnt = sorted((trial.params["x"], trial.value) for trial in model._study.trials if trial.value is not None)
@@ -349,7 +349,7 @@ def test_results_show_the_means_the_best_first(monkeypatch: pytest.MonkeyPatch, 
         mode="min",
         searcher=mqtune.Repeater("data/seed"),
         backend=mqtune.Simulated(curve),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
 
     found = results.repeated()

@@ -281,7 +281,7 @@ def plan(**given: Any) -> Plan:
         **dict.fromkeys(names),
         "checkpoints": mqtune.Checkpoints(),
         "process": mqtune.Process(),
-        "run": mqtune.Run(),
+        "run": mqtune.RunOptions(),
     }
     return Plan(Settings.of(**{**others, **usual, **BOTH, **given}))
 
@@ -356,7 +356,7 @@ def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
 
 
 def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results:
-    usual: dict[str, Any] = {"run": mqtune.Run(progress=False), "seed": 1, "max_trials": 5, **BOTH}
+    usual: dict[str, Any] = {"run": mqtune.RunOptions(progress=False), "seed": 1, "max_trials": 5, **BOTH}
     tuner = mqtune.Tuner(train, SPACE, backend=mqtune.Simulated(reports, slots=2), **{**usual, **given})
     try:
         return tuner.run()

@@ -119,7 +119,7 @@ def tune(scheduler: Scheduler, **options: Any) -> mqtune.Tuner:
         "max_trials": 20,
         "backend": mqtune.Simulated(curve, slots=4),
         "name": f"syne-{next(_names)}",
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
     }
     return mqtune.Tuner(train, scheduler=scheduler, **{**usual, **options})
 
@@ -430,7 +430,7 @@ def train(config):
 if __name__ == "__main__":
     scheduler = SyneTuneScheduler(kinds(SPACE)["KIND"]())
     mqtune.Tuner(train, SPACE, metric="loss", mode="min", max_trials=12, name="killed", scheduler=scheduler,
-                 backend=mqtune.Local(slots=2), run=mqtune.Run(progress=False)).run()
+                 backend=mqtune.Local(slots=2), run=mqtune.RunOptions(progress=False)).run()
 """
 
 

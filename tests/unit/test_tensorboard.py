@@ -44,7 +44,7 @@ def tuner(runs: Path, backend: mqtune.Simulated | None = None) -> mqtune.Tuner:
         seed=0,
         name="mine",
         backend=backend or simulated(),
-        run=mqtune.Run(progress=False, callbacks=[TensorBoard(runs)]),
+        run=mqtune.RunOptions(progress=False, callbacks=[TensorBoard(runs)]),
     )
 
 

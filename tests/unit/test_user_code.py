@@ -310,7 +310,7 @@ class Mine(mqtune.FIFO):
 reports = [{"seconds": 1.0, "lr": 0.5, "loss": 0.5}]
 mqtune.Tuner(
     train, {"lr": 0.5}, metric="loss", mode="min", scheduler=Mine(), backend=mqtune.Simulated(reports),
-    run=mqtune.Run(progress=False),
+    run=mqtune.RunOptions(progress=False),
 ).run()
 """
 
@@ -336,9 +336,12 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
         ("scheduler='asha'", "scheduler='asha' "),
         ("searcher='optuna'", "searcher='optuna' "),
         ("num_samples=3", "Tuner has no argument 'num_samples'; do you mean max_trials=?"),
-        ("max_concurrent=3", "Tuner has no argument 'max_concurrent'; do you mean run=mqtune.Run(max_concurrent=…)?"),
+        (
+            "max_concurrent=3",
+            "Tuner has no argument 'max_concurrent'; do you mean run=mqtune.RunOptions(max_concurrent=…)?",
+        ),
         ("max_trails=3", "Tuner has no argument 'max_trails'; do you mean max_trials=?"),
-        ("run=mqtune.Run(max_concurent=3)", "Run has no argument 'max_concurent'; do you mean max_concurrent=?"),
+        ("run=mqtune.RunOptions(max_concurent=3)", "Run has no argument 'max_concurent'; do you mean max_concurrent=?"),
     ],
 )
 def test_a_mistake_in_an_argument_ends_a_script_with_its_own_line(tmp_path: Path, mistake: str, said: str) -> None:

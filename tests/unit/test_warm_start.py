@@ -57,7 +57,7 @@ def tuner(searcher: Any = None, *, space: Any = SPACE, **options: Any) -> mqtune
         "seed": 5,
         "backend": mqtune.Simulated(curve, slots=2),
         "failures": mqtune.Failures(accept_no_report=True, metric_from="later"),
-        "run": mqtune.Run(progress=False),
+        "run": mqtune.RunOptions(progress=False),
     }
     return mqtune.Tuner(train, space, searcher=searcher, **{**usual, **options})
 
@@ -357,7 +357,7 @@ def test_another_source_is_another_experiment(old: Results) -> None:
 
 
 def test_what_can_not_be_learnt_from_deletes_nothing(old: Results) -> None:
-    run = mqtune.Run(progress=False, overwrite=True)
+    run = mqtune.RunOptions(progress=False, overwrite=True)
     with pytest.raises(ConfigurationError, match="there is no experiment 'elder'"):
         tuner(WarmStart(["elder"]), name="old", run=run).run()
 
@@ -366,7 +366,7 @@ def test_what_can_not_be_learnt_from_deletes_nothing(old: Results) -> None:
 
 def test_an_experiment_that_begins_anew_may_learn_from_what_it_was(old: Results) -> None:
     backend = mqtune.Simulated(curve, slots=2, keep_journal=True)
-    again = {"name": "old", "backend": backend, "run": mqtune.Run(progress=False, overwrite=True)}
+    again = {"name": "old", "backend": backend, "run": mqtune.RunOptions(progress=False, overwrite=True)}
 
     assert len(tuner(WarmStart(["old"]), **again).run().definition["learnt"]) > 10
     assert "learnt" not in tuner(**again).run().definition

@@ -87,7 +87,7 @@ def run(callback: Webhook, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
         mode="min",
         name="mine",
         backend=mqtune.Simulated(curve, slots=1),
-        run=mqtune.Run(progress=False, callbacks=[callback]),
+        run=mqtune.RunOptions(progress=False, callbacks=[callback]),
     ).run()
 
 

@@ -53,7 +53,7 @@ def recorded(
         seed=3,
         name=name,
         backend=mqtune.Simulated(reports, slots=4, life_s=life_s, checkpoints=life_s is None),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
         **arguments,
     )
     return tuner.run()
@@ -218,7 +218,7 @@ def test_a_maximum_and_several_metrics_are_compared_as_they_are_meant() -> None:
         seed=1,
         name="several",
         backend=mqtune.Simulated(both, slots=4),
-        run=mqtune.Run(progress=False),
+        run=mqtune.RunOptions(progress=False),
     ).run()
     replayed = mqtune.Replay(several).run(mqtune.MOASHA(MAX_T))
 

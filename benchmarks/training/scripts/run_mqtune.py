@@ -32,7 +32,7 @@ if __name__ == "__main__":
         scheduler=mqtune.ASHA(max_t=27, time_attr="epoch"),
         backend=mqtune.Local(slots=settings.slots),
         process=mqtune.Process(reuse="reuse" in sys.argv),
-        run=mqtune.Run(callbacks=[Idle()] if settings.parked else []),
+        run=mqtune.RunOptions(callbacks=[Idle()] if settings.parked else []),
     )
     tuner.run()
     if failed := [each for each in tuner.get_trials() if each.status is mqtune.TrialStatus.FAILED]:

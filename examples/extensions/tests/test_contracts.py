@@ -94,7 +94,7 @@ def test_all_of_it_works_in_one_experiment(tmp_path: Path, monkeypatch: pytest.M
         searcher=Line("lr", 0.0, 1.0, 11),
         stop=Patience(3),
         checkpoints=mqtune.Checkpoints(store=f"shelf://{tmp_path}/shelf"),
-        run=mqtune.Run(callbacks=[ReportLines(tmp_path / "reports.csv")], progress=False),
+        run=mqtune.RunOptions(callbacks=[ReportLines(tmp_path / "reports.csv")], progress=False),
     )
 
     # The folder goes into the package's store, and the package's backend reads it from there.

@@ -8,7 +8,7 @@ import pytest
 
 from mqtune.core.errors import TrialFailed
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialStatus
-from mqtune.driver.settings import Failures, Process, Run
+from mqtune.driver.settings import Failures, Process, RunOptions
 from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports, drive, reports_of
 from mqtune.testing.play import ENDLESS, played
@@ -60,7 +60,7 @@ class EndingContract(TunerTests):
     def test_a_user_ends_a_running_trial_and_its_slot_is_used_again(
         self, tune: Tune, call: str, status: TrialStatus
     ) -> None:
-        tuner = tune(played(ENDLESS), played(2), run=Run(max_concurrent=1))
+        tuner = tune(played(ENDLESS), played(2), run=RunOptions(max_concurrent=1))
         await_reports(tuner, 1)
 
         getattr(tuner.trial("0001"), call)("for a reason")

@@ -10,7 +10,7 @@ import pytest
 from mqtune.core.errors import InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Report, TrialStatus
-from mqtune.driver.settings import Failures, Run
+from mqtune.driver.settings import Failures, RunOptions
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, pause_after
 from mqtune.testing.play import ENDLESS, played
@@ -108,7 +108,7 @@ class ObservingContract(TunerTests):
         assert "no worker offers a slot with 1 GPU" in tuner.debug_string()
 
     def test_resources_that_no_slot_offers_are_an_error_if_trials_may_not_wait(self, tune: Tune) -> None:
-        tuner = tune(played(1), resources=_NOT_OFFERED, run=Run(queue_trials=False))
+        tuner = tune(played(1), resources=_NOT_OFFERED, run=RunOptions(queue_trials=False))
 
         with pytest.raises(InsufficientResources, match=r"1 GPU, 1 CPU.*1 CPU"):
             tuner.run()

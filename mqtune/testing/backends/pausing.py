@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.driver.settings import Run
+from mqtune.driver.settings import RunOptions
 from mqtune.testing.backends.world import (
     Tune,
     TunerTests,
@@ -22,7 +22,7 @@ class PausingContract(TunerTests):
     """How trials are paused and continued."""
 
     def test_a_paused_trial_frees_its_slot_and_keeps_a_checkpoint(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS), played(2), run=Run(max_concurrent=1))
+        tuner = tune(played(ENDLESS), played(2), run=RunOptions(max_concurrent=1))
 
         trial = pause_after(tuner, 3)
         drive(tuner, lambda: len(tuner.get_trials(TrialStatus.COMPLETED)) == 1)

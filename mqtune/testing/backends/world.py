@@ -15,7 +15,7 @@ import pytest
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.settings import Run
+from mqtune.driver.settings import RunOptions
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.points import PointsFirst
@@ -77,7 +77,7 @@ class TunerTests:
                 "mode": "min",
                 "name": f"contract-{os.getpid()}-{next(_numbers)}",
             }
-            arguments["run"] = replace(arguments.get("run", Run()), progress=False)
+            arguments["run"] = replace(arguments.get("run", RunOptions()), progress=False)
             tuner = new_tuner(saves=saves, **{**usual, **given, **arguments})
             made.append(tuner)
             return tuner
