@@ -73,7 +73,7 @@ if __name__ == "__main__":
         copied = [f"{attempt.source}" for attempt in result.attempts if attempt.source]
         print(f"trial {result.id}: best loss {result.value:.3f}, copied {', '.join(copied) or 'nobody'}")
     print(f"best network, on 450 digits held out: {results.best.metrics['held_out']:.1%}; it was trained with")
-    for time, config, trial in mqtune.policy_of(
+    for time, config, trial in mqtune.schedulers.policy_of(
         saved_events(JournalFile(results.folder / JOURNAL_FILE)), results.best.id
     ):
         print(f"  lr={config['lr']:.3g} decay={config['decay']:.2g} from epoch {time + 1}, in trial {trial}")

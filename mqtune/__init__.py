@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mqtune.core.lazy import found_when_used
 from mqtune.core.version import __version__
 
 if TYPE_CHECKING:
+    from mqtune import checkpoints as checkpoints
+    from mqtune import errors as errors
+    from mqtune import schedulers as schedulers
+    from mqtune import search as search
+    from mqtune import whatif as whatif
     from mqtune.backends.simulated import Simulated
-    from mqtune.checkpoints import Checkpoint, CheckpointStore
+    from mqtune.checkpoints import Checkpoint
     from mqtune.client import Client, TrialHandle
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
-    from mqtune.core.trial import Action, Decision, TrialStatus
+    from mqtune.core.trial import TrialStatus
     from mqtune.driver.settings import Checkpoints, Failures, Local, Process, RunOptions
-    from mqtune.driver.warm_start import WarmStart
-    from mqtune.driver.whatif import Replay
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
     from mqtune.schedulers.asha import ASHA, PromotionASHA
-    from mqtune.schedulers.base import FIFO, Fork, Release, Resume, Scheduler, Start, Wait
+    from mqtune.schedulers.base import FIFO
     from mqtune.schedulers.hyperband import HyperBand
     from mqtune.schedulers.median import MedianStopping
     from mqtune.schedulers.moasha import MOASHA
     from mqtune.schedulers.pasha import PASHA
     from mqtune.schedulers.pbt import PBT
-    from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
     from mqtune.schedulers.rush import RUSH
-    from mqtune.schedulers.stopping.experiment_rules import (
-        ExperimentPlateau,
-        ReportsReceived,
-        TargetReached,
-        TimeLimit,
-        TrialsCompleted,
-        TrialsEnded,
-        TrialsFailed,
-        TrialsStarted,
-    )
-    from mqtune.schedulers.stopping.rule import StopRule
-    from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialDiverged, TrialPlateau
-    from mqtune.search.base import WAIT, PastTrial, Searcher
+    from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau, TargetReached, TimeLimit
+    from mqtune.schedulers.stopping.trial_rules import MetricMaximum, TrialDiverged, TrialPlateau
     from mqtune.search.domains import (
         choice,
         finrange,
@@ -58,7 +49,6 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
-    from mqtune.search.encoding import Encoding
     from mqtune.search.grid import GridSearcher
     from mqtune.search.points import PointsFirst
     from mqtune.search.random import RandomSearcher
@@ -69,6 +59,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
     from mqtune.tuner import BackgroundTuner, Tuner
+    from mqtune.warm_start import WarmStart
 
 __all__ = [
     "ASHA",
@@ -77,46 +68,28 @@ __all__ = [
     "PASHA",
     "PBT",
     "RUSH",
-    "WAIT",
-    "Action",
     "BackgroundTuner",
     "Callback",
     "Checkpoint",
-    "CheckpointStore",
     "Checkpoints",
     "Client",
-    "Decision",
-    "Encoding",
     "ExperimentPlateau",
     "Failures",
-    "Fork",
     "GridSearcher",
     "HyperBand",
     "Local",
-    "MaximumIteration",
     "MedianStopping",
     "MetricMaximum",
-    "PBTReplay",
-    "PastTrial",
     "PointsFirst",
-    "PolicyStep",
     "Process",
     "PromotionASHA",
     "RandomSearcher",
-    "Release",
     "Repeater",
-    "Replay",
-    "ReportsReceived",
     "Resources",
     "Results",
-    "Resume",
     "RunOptions",
-    "Scheduler",
-    "Searcher",
     "Simulated",
     "Space",
-    "Start",
-    "StopRule",
     "StopTrial",
     "TargetReached",
     "TimeLimit",
@@ -125,12 +98,7 @@ __all__ = [
     "TrialHandle",
     "TrialPlateau",
     "TrialStatus",
-    "TrialsCompleted",
-    "TrialsEnded",
-    "TrialsFailed",
-    "TrialsStarted",
     "Tuner",
-    "Wait",
     "WarmStart",
     "__version__",
     "ask",
@@ -146,7 +114,6 @@ __all__ = [
     "loguniform",
     "normal",
     "ordinal",
-    "policy_of",
     "qloguniform",
     "qrandint",
     "quniform",
@@ -162,33 +129,15 @@ __all__ = [
 # A trial process imports mqtune for ``report`` alone, and must not wait for redis and celery: names are found when used.
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("ASHA", "PromotionASHA"), "mqtune.schedulers.asha"),
-    **dict.fromkeys(("FIFO", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
+    "FIFO": "mqtune.schedulers.base",
     "HyperBand": "mqtune.schedulers.hyperband",
     "MOASHA": "mqtune.schedulers.moasha",
     "MedianStopping": "mqtune.schedulers.median",
     "PASHA": "mqtune.schedulers.pasha",
     "PBT": "mqtune.schedulers.pbt",
-    **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
     "RUSH": "mqtune.schedulers.rush",
-    "StopRule": "mqtune.schedulers.stopping.rule",
-    **dict.fromkeys(
-        ("MaximumIteration", "MetricMaximum", "TrialDiverged", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"
-    ),
-    **dict.fromkeys(
-        (
-            "ExperimentPlateau",
-            "ReportsReceived",
-            "TargetReached",
-            "TimeLimit",
-            "TrialsCompleted",
-            "TrialsEnded",
-            "TrialsFailed",
-            "TrialsStarted",
-        ),
-        "mqtune.schedulers.stopping.experiment_rules",
-    ),
-    **dict.fromkeys(("PastTrial", "Searcher", "WAIT"), "mqtune.search.base"),
-    "Encoding": "mqtune.search.encoding",
+    **dict.fromkeys(("MetricMaximum", "TrialDiverged", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
+    **dict.fromkeys(("ExperimentPlateau", "TargetReached", "TimeLimit"), "mqtune.schedulers.stopping.experiment_rules"),
     "GridSearcher": "mqtune.search.grid",
     "PointsFirst": "mqtune.search.points",
     "RandomSearcher": "mqtune.search.random",
@@ -201,11 +150,9 @@ _HOMES: Final[dict[str, str]] = {
     "StopTrial": "mqtune.trainable.process.session",
     "checkpoint_dir": "mqtune.trainable.function",
     "Trainable": "mqtune.trainable.class_",
-    **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
-    **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
+    "Checkpoint": "mqtune.checkpoints",
     **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "RunOptions"), "mqtune.driver.settings"),
-    "Replay": "mqtune.driver.whatif",
-    "WarmStart": "mqtune.driver.warm_start",
+    "WarmStart": "mqtune.warm_start",
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",
@@ -221,9 +168,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'mqtune' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "mqtune.search.domains")), name)
-    globals()[name] = value
-    return value
+__getattr__ = found_when_used(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "mqtune.search.domains"),
+        **_HOMES,
+        **{name: f"mqtune.{name}" for name in ("checkpoints", "errors", "schedulers", "search", "whatif")},
+    },
+)

@@ -37,13 +37,13 @@ from mqtune.driver.settings import (
     Settings,
 )
 from mqtune.driver.trials import DrivenTrial, LocalSteering
-from mqtune.driver.warm_start import WarmStart
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 from mqtune.trainable.spec import AnyTrainable
+from mqtune.warm_start import WarmStart
 
 T = TypeVar("T")
 

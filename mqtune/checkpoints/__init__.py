@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mqtune.core.lazy import found_when_used
 
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint
@@ -22,18 +23,11 @@ __all__ = [
     "stores_below",
 ]
 
-# Most trials need none of it, and none should wait for the stores: names are found when used.
+# Most trials need none of it, and none should wait for the stores.
 _HOMES: Final[dict[str, str]] = {
-    "Checkpoint": "checkpoint",
-    **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "dicts"),
-    **dict.fromkeys(("experiment_url", "open_store", "stores_below"), "registry"),
-    "CheckpointStore": "store",
+    "Checkpoint": "mqtune.checkpoints.checkpoint",
+    **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "mqtune.checkpoints.dicts"),
+    **dict.fromkeys(("experiment_url", "open_store", "stores_below"), "mqtune.checkpoints.registry"),
+    "CheckpointStore": "mqtune.checkpoints.store",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'mqtune.checkpoints' has no attribute {name!r}")
-    value = getattr(import_module(f"mqtune.checkpoints.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = found_when_used(__name__, _HOMES)

@@ -135,7 +135,7 @@ def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
     if not isinstance(store, CheckpointStore):
         raise ConfigurationError(
             f"{_package_of(entry)} opened {without_secrets(url)} as {type(store).__name__}; an entry point in {STORES!r} must return "
-            "a mqtune.CheckpointStore"
+            "a mqtune.checkpoints.CheckpointStore"
         )
     return store
 

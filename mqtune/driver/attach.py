@@ -27,7 +27,6 @@ from mqtune.driver.settings import (
     Settings,
     rebuilt,
 )
-from mqtune.driver.warm_start import WarmStart
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers.base import Scheduler
@@ -37,6 +36,7 @@ from mqtune.search.base import Searcher
 from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec, refuse_on_import
+from mqtune.warm_start import WarmStart
 
 T = TypeVar("T")
 

@@ -118,7 +118,7 @@ class Deciders:
         who = f"{type(self.scheduler).__name__}.on_report()"
         if not isinstance(decision, Decision) or not isinstance(decision.action, Action):
             raise ConfigurationError(
-                f"{who} returned {decision!r:.80}; it may return mqtune.Decision(mqtune.Action.CONTINUE), or STOP, PAUSE or "
+                f"{who} returned {decision!r:.80}; it may return mqtune.schedulers.Decision(mqtune.schedulers.Action.CONTINUE), or STOP, PAUSE or "
                 "COMPLETE, and a reason"
             )
         if decision.action in (Action.ABANDON, Action.FAIL):

@@ -34,7 +34,6 @@ from mqtune.driver.settings import (
     kept_options,
 )
 from mqtune.driver.sharing import Standing
-from mqtune.driver.warm_start import WarmStart
 from mqtune.journal.base import OnLoss
 from mqtune.journal.connection import redact
 from mqtune.schedulers.base import FIFO, Decider
@@ -48,6 +47,7 @@ from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 

@@ -31,13 +31,13 @@ from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import LEARNT
-from mqtune.driver.warm_start import teach
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results
 from mqtune.search.background import BackgroundSearcher
 from mqtune.trainable.spec import refuse_on_import
+from mqtune.warm_start import teach
 
 logger = logging.getLogger(__name__)
 

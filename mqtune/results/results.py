@@ -502,7 +502,7 @@ class Results:
         return repeated_configs(self.experiment, searcher["over"], self._values_of_reports("last-1-avg"))
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
-        """Return the configs that a trial went through under population-based training, for ``mqtune.PBTReplay``."""
+        """Return the configs that a trial went through under population-based training, for ``mqtune.schedulers.PBTReplay``."""
         time_attr = self.definition["scheduler"].get("time_attr", ITERATION)
         return policy_of(self.events(), trial_id, time_attr=time_attr)
 

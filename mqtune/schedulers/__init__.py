@@ -1,1 +1,39 @@
-"""Schedulers and stop rules: how long to keep trying a config, and when a trial or an experiment has done enough."""
+"""Schedulers and stop rules: how long to keep trying a config, and when a trial or an experiment has done enough.
+
+Here is what a scheduler of your own needs; the others are in ``mqtune`` itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mqtune.core.lazy import found_when_used
+
+if TYPE_CHECKING:
+    from mqtune.core.trial import Action, Decision
+    from mqtune.schedulers import stopping
+    from mqtune.schedulers.base import Fork, Release, Resume, Scheduler, Start, Wait
+    from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
+
+__all__ = [
+    "Action",
+    "Decision",
+    "Fork",
+    "PBTReplay",
+    "PolicyStep",
+    "Release",
+    "Resume",
+    "Scheduler",
+    "Start",
+    "Wait",
+    "policy_of",
+    "stopping",
+]
+
+_HOMES: Final[dict[str, str]] = {
+    **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
+    **dict.fromkeys(("Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
+    **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
+    "stopping": "mqtune.schedulers.stopping",
+}
+__getattr__ = found_when_used(__name__, _HOMES)

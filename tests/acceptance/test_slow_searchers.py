@@ -30,7 +30,7 @@ PONDERS_S: Final = 1.0
 KILLS: Final = 3
 
 
-class Ponders(mqtune.Searcher):
+class Ponders(mqtune.search.Searcher):
     """Suggests after a second, and writes down when it was busy."""
 
     adaptive = True
@@ -111,7 +111,7 @@ def test_a_searcher_that_fails_ends_the_run_and_is_named(tune: Callable[..., mqt
         tuner.run()
 
 
-class Weighs(mqtune.Scheduler):
+class Weighs(mqtune.schedulers.Scheduler):
     """Ponders over each report, and stops the trial; the thread says what it has heard."""
 
     kind = "weighs"

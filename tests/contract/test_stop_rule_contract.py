@@ -11,19 +11,21 @@ from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.testing.stop_rules import NewRule, StopRuleContract
 
 RULES: dict[str, Callable[[], StopRule | None]] = {
-    "TrialsStarted": lambda: mqtune.TrialsStarted(5),
-    "TrialsCompleted": lambda: mqtune.TrialsCompleted(3),
-    "TrialsFailed": lambda: mqtune.TrialsFailed(2),
-    "TrialsEnded": lambda: mqtune.TrialsEnded(3),
-    "ReportsReceived": lambda: mqtune.ReportsReceived(20),
+    "TrialsStarted": lambda: mqtune.schedulers.stopping.TrialsStarted(5),
+    "TrialsCompleted": lambda: mqtune.schedulers.stopping.TrialsCompleted(3),
+    "TrialsFailed": lambda: mqtune.schedulers.stopping.TrialsFailed(2),
+    "TrialsEnded": lambda: mqtune.schedulers.stopping.TrialsEnded(3),
+    "ReportsReceived": lambda: mqtune.schedulers.stopping.ReportsReceived(20),
     "TargetReached": lambda: mqtune.TargetReached(0.05),
     "ExperimentPlateau": lambda: mqtune.ExperimentPlateau(top=2, patience=3),
     "MetricMaximum": lambda: mqtune.MetricMaximum("accuracy", 0.9),
-    "MaximumIteration": lambda: mqtune.MaximumIteration(5),
+    "MaximumIteration": lambda: mqtune.schedulers.stopping.MaximumIteration(5),
     "TrialDiverged": lambda: mqtune.TrialDiverged("accuracy"),
     "TrialPlateau": lambda: mqtune.TrialPlateau(num_results=3, grace_period=2),
     "a dict": lambda: as_rule({"training_iteration": 4}),
-    "any and all": lambda: mqtune.TargetReached(0.01) | (mqtune.MaximumIteration(2) & {"accuracy": 0.5}),
+    "any and all": lambda: (
+        mqtune.TargetReached(0.01) | (mqtune.schedulers.stopping.MaximumIteration(2) & {"accuracy": 0.5})
+    ),
 }
 
 

@@ -127,6 +127,10 @@ def test_a_figure_is_the_codes(page: str, title: str, says: str):
     assert says in " ".join(section(page, title).split())
 
 
+#: Where public names are.
+_HOMES = (mqtune, mqtune.schedulers, mqtune.schedulers.stopping, mqtune.search)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_name_on_a_page_is_there(page: str):
     givers = (
@@ -141,7 +145,7 @@ def test_every_name_on_a_page_is_there(page: str):
         mqtune.Tuner.add,
     )
     settings = {name for giver in givers for name in inspect.signature(giver).parameters}
-    homes = (mqtune, mqtune.Tuner, mqtune.Scheduler, Callback, errors, mqtune.Trainable)
+    homes = (*_HOMES, mqtune.Tuner, mqtune.schedulers.Scheduler, Callback, errors, mqtune.Trainable)
     prose = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
 
     for owner, name in _NAME.findall(prose):
@@ -164,9 +168,11 @@ def test_every_call_of_a_person_is_a_method_of_the_tuner_or_of_a_trial():
 
 
 def test_every_scheduler_and_stop_rule_is_in_its_table():
-    classes = {name: kind for name in mqtune.__all__ if inspect.isclass(kind := getattr(mqtune, name))}
-    plans = {name for name, kind in classes.items() if issubclass(kind, mqtune.Scheduler)} - {"Scheduler"}
-    rules = {name for name, kind in classes.items() if issubclass(kind, mqtune.StopRule)} - {"StopRule"}
+    classes = {name: kind for home in _HOMES for name in home.__all__ if inspect.isclass(kind := getattr(home, name))}
+    plans = {name for name, kind in classes.items() if issubclass(kind, mqtune.schedulers.Scheduler)} - {"Scheduler"}
+    rules = {name for name, kind in classes.items() if issubclass(kind, mqtune.schedulers.stopping.StopRule)} - {
+        "StopRule"
+    }
 
     assert {row[0].strip("`") for row in table("deciding", "Schedulers", "scheduler")} == plans
     named = " ".join(row[0] for row in table("deciding", "Stop rules", "rule"))
@@ -223,7 +229,10 @@ def test_the_cheat_sheet_is_a_program_that_runs_and_has_each_public_name(run: Ru
     page = run(CHEAT_SHEET)
 
     assert [trial.status.name for trial in page.results].count("COMPLETED") >= 1
-    assert set(re.findall(r"\bmqtune\.(\w+)", inspect.getsource(page))) == set(mqtune.__all__) - {"__version__"}
+    text = inspect.getsource(page)
+    for home in _HOMES:
+        public = set(home.__all__) - {"__version__", "stopping"}
+        assert {name for name in public if not re.search(rf"\b{home.__name__}\.{name}\b", text)} == set()
 
 
 def test_every_verb_of_the_command_line_that_a_page_names_is_there():

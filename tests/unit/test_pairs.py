@@ -59,7 +59,7 @@ def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
 
 
 def tuned(
-    scheduler: mqtune.Scheduler, searcher: mqtune.Searcher | str, seed: int, trials: int = TRIALS
+    scheduler: mqtune.schedulers.Scheduler, searcher: mqtune.search.Searcher | str, seed: int, trials: int = TRIALS
 ) -> mqtune.Results:
     return mqtune.Tuner(
         curve,
@@ -76,7 +76,7 @@ def tuned(
     ).run()
 
 
-def median_regret(scheduler: type[mqtune.Scheduler], searcher: str) -> float:
+def median_regret(scheduler: type[mqtune.schedulers.Scheduler], searcher: str) -> float:
     """The median, over the seeds, of the least regret of a trial that was trained to its end."""
     return statistics.median(
         min(

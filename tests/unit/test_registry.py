@@ -71,29 +71,31 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
         synchronous=True,
         time_attr="t",
     ),
-    lambda: mqtune.PBTReplay([PolicyStep(0, {"lr": 0.1}), PolicyStep(2.5, {"lr": 0.2, "net": {"width": 8}})]),
+    lambda: mqtune.schedulers.PBTReplay(
+        [PolicyStep(0, {"lr": 0.1}), PolicyStep(2.5, {"lr": 0.2, "net": {"width": 8}})]
+    ),
 ]
 
 RULES: list[Callable[[], StopRule]] = [
     lambda: mqtune.TimeLimit(0.5),
     lambda: mqtune.TimeLimit(0.5, of="trials"),
-    lambda: mqtune.TrialsStarted(1),
-    lambda: mqtune.TrialsCompleted(2),
-    lambda: mqtune.TrialsFailed(3),
-    lambda: mqtune.TrialsEnded(4),
-    lambda: mqtune.ReportsReceived(500),
+    lambda: mqtune.schedulers.stopping.TrialsStarted(1),
+    lambda: mqtune.schedulers.stopping.TrialsCompleted(2),
+    lambda: mqtune.schedulers.stopping.TrialsFailed(3),
+    lambda: mqtune.schedulers.stopping.TrialsEnded(4),
+    lambda: mqtune.schedulers.stopping.ReportsReceived(500),
     lambda: mqtune.TargetReached(-1e-300),
     lambda: mqtune.ExperimentPlateau(),
     lambda: mqtune.ExperimentPlateau("accuracy", std=0, top=2, patience=7, mode="max"),
     lambda: MetricBounds({"loss": 0.1 + 0.2, "training_iteration": 9}),
     lambda: mqtune.MetricMaximum("loss", 1e9),
-    lambda: mqtune.MaximumIteration(5),
+    lambda: mqtune.schedulers.stopping.MaximumIteration(5),
     lambda: mqtune.TrialDiverged(),
     lambda: mqtune.TrialDiverged("gradient_norm"),
     lambda: mqtune.TrialPlateau(),
     lambda: mqtune.TrialPlateau("accuracy", std=0, num_results=2, grace_period=0),
     lambda: mqtune.TimeLimit(5) | {"loss": 1} | mqtune.TargetReached(0),
-    lambda: mqtune.MaximumIteration(5) & (mqtune.TrialPlateau() | mqtune.MetricMaximum("x", 2)),
+    lambda: mqtune.schedulers.stopping.MaximumIteration(5) & (mqtune.TrialPlateau() | mqtune.MetricMaximum("x", 2)),
 ]
 
 SEARCHERS: list[Callable[[], Searcher]] = [
@@ -232,7 +234,7 @@ class MyRandom(RandomSearcher):
     pass
 
 
-class MyBound(mqtune.MaximumIteration):
+class MyBound(mqtune.schedulers.stopping.MaximumIteration):
     pass
 
 

@@ -21,7 +21,7 @@ from mqtune.schedulers.timed import exact
 INF, NAN = math.inf, math.nan
 
 
-def bound(scheduler: mqtune.Scheduler) -> Any:
+def bound(scheduler: mqtune.schedulers.Scheduler) -> Any:
     """Return a scheduler that minimises the loss and maximises the speed."""
     scheduler.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
     scheduler.bind("loss", "min")

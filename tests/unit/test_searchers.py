@@ -458,4 +458,4 @@ def test_a_space_error_for_a_point_is_a_space_error(space: Space) -> None:
 
 
 def test_the_class_that_searchers_derive_from_is_public():
-    assert mqtune.Searcher is Searcher
+    assert mqtune.search.Searcher is Searcher

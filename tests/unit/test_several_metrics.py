@@ -294,8 +294,13 @@ def plan(**given: Any) -> Plan:
         {"searcher": mqtune.PointsFirst([{"x": 0.5}])},
         {"scheduler": mqtune.FIFO()},
         {"stop": {"loss": 0.1, "epoch": 3}},
-        {"stop": mqtune.MaximumIteration(3) | mqtune.TimeLimit(3) | mqtune.TrialsEnded(3) | mqtune.ReportsReceived(9)},
-        {"stop": mqtune.TrialPlateau("loss") & mqtune.MaximumIteration(3)},
+        {
+            "stop": mqtune.schedulers.stopping.MaximumIteration(3)
+            | mqtune.TimeLimit(3)
+            | mqtune.schedulers.stopping.TrialsEnded(3)
+            | mqtune.schedulers.stopping.ReportsReceived(9)
+        },
+        {"stop": mqtune.TrialPlateau("loss") & mqtune.schedulers.stopping.MaximumIteration(3)},
         {"stop": mqtune.ExperimentPlateau("speed")},
         {"stop": mqtune.ExperimentPlateau("accuracy", mode="max")},
         {"stop": lambda trial, report: False},

@@ -234,7 +234,7 @@ def test_what_is_drawn_at_once_comes_as_often_as_what_is_sampled_alone() -> None
 
 def test_naming_a_space_does_not_import_numpy() -> None:
     """A trial's module may name one, and its process must not wait for what it doesn't use."""
-    code = "import sys, mqtune.search.space; mqtune.uniform(0, 1), mqtune.Searcher, mqtune.ASHA; sys.exit('numpy' in sys.modules)"
+    code = "import sys, mqtune.search.space; mqtune.uniform(0, 1), mqtune.search.Searcher, mqtune.ASHA; sys.exit('numpy' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

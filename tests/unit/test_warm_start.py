@@ -18,11 +18,11 @@ from optuna.trial import TrialState
 import mqtune
 from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
-from mqtune.driver.warm_start import MAX_LEARNT_BYTES, WarmStart
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.results.results import Results
 from mqtune.search.base import PastTrial, Searcher
 from mqtune.search.space import Space
+from mqtune.warm_start import MAX_LEARNT_BYTES, WarmStart
 
 SPACE: dict[str, Any] = {
     "x": mqtune.uniform(-1, 1),
@@ -339,7 +339,7 @@ def test_a_driver_that_goes_on_needs_no_source_and_suggests_the_same(
     if goes_on == "attach":
         # ``attach`` reads the definition from a server; here the same is rebuilt from what was kept.
         described = Results.load("cut").definition
-        inner = mqtune.Searcher.rebuild(described["searcher"])
+        inner = mqtune.search.Searcher.rebuild(described["searcher"])
         results = tuner(WarmStart(described["learn_from"], inner), name="cut", backend=backend).run()
     else:
         results = build("cut", backend).run()

@@ -40,7 +40,7 @@ class TestThreads(BackendContract):
 
 class TestShelf(StoreContract):
     @pytest.fixture
-    def store(self, tmp_path_factory: pytest.TempPathFactory) -> mqtune.CheckpointStore:
+    def store(self, tmp_path_factory: pytest.TempPathFactory) -> mqtune.checkpoints.CheckpointStore:
         # By its URL: the entry point of the installed package names it.
         store = open_store(f"shelf://{tmp_path_factory.mktemp('shelves')}/with%20space/shelf")
         store.create()

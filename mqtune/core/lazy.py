@@ -1,0 +1,27 @@
+"""Names of a package that are found when they are used: who needs one of them does not wait for the imports of all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``.
+
+    Args:
+        package: its name.
+        homes: the module in which each of its names is defined; a module of the package itself is its own home.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(homes[name])
+        value = home if home.__name__ == f"{package}.{name}" else getattr(home, name)
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return find
