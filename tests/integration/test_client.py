@@ -480,16 +480,16 @@ def test_an_experiment_with_something_that_is_none_of_mqtunes_is_named_and_hides
     named = spoil(redis_client, ExperimentKeys("odd"))
 
     listed = CliRunner().invoke(group, ["list", "--broker", redis_server.url])
-    top = CliRunner().invoke(group, ["top", "--broker", redis_server.url])
+    fleet = CliRunner().invoke(group, ["fleet", "--broker", redis_server.url])
     shown = CliRunner().invoke(group, ["show", "odd", "--broker", redis_server.url])
     page = {each["name"]: each for each in Places([], redis_server.url, broker_alone=True).listed().rows}
 
     rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith((NAME, "odd"))}
     assert f"can't be read: {named}" in rows["odd"]
     assert "running" in rows[NAME]
-    assert top.exit_code == 0, top.output
-    assert f"odd can't be read: {named}" in top.stderr
-    assert [NAME in line for line in top.stdout.splitlines()[2:]] == [True]
+    assert fleet.exit_code == 0, fleet.output
+    assert f"odd can't be read: {named}" in fleet.stderr
+    assert [NAME in line for line in fleet.stdout.splitlines() if line.startswith("w@h")] == [True]
     assert isinstance(shown.exception, MessageVersionError)
     assert named in str(page["odd"]["error"])
     assert page[NAME]["trials"] == 2

@@ -292,7 +292,7 @@ def test_a_look_at_what_has_ended_says_how_long_it_took(mqtune_home: Path) -> No
     book.finish()
     book.save()
 
-    assert f" · {len(book.entries) - 1} s · best loss=0.5 " in said("watch", "mine")
+    assert f" · {len(book.entries) - 1} s · best loss=0.5 " in said("show", "mine", "--follow")
 
 
 def test_an_experiment_that_another_process_writes_is_watched_to_its_end(mqtune_home: Path) -> None:
