@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import re
+import threading
+import traceback
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final
+from urllib.error import HTTPError
 
 import pytest
 from book import Book
@@ -23,7 +29,7 @@ from mqtune.schedulers.asha import PromotionASHA
 from mqtune.testing.worlds import WORLDS, World
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text(encoding="utf-8")
-AS_CALLBACK, LATER, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+AS_CALLBACK, LATER, MESSAGES, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def train(config: dict[str, Any]) -> None:
@@ -278,6 +284,46 @@ def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeyp
     exec(AS_CALLBACK + LATER, {"mqtune": mqtune, "train": train, "space": {"x": mqtune.uniform(0, 1)}})
 
     assert sorted(path.name for path in Path("runs/my-experiment").iterdir()) == ["0001", "0002"]
+
+
+class Chat(BaseHTTPRequestHandler):
+    """Takes messages at one address, and refuses all else."""
+
+    texts: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+        self.send_response(200 if self.path == "/taken" else 500)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_pages_messages_are_posted_at_the_end_and_an_error_does_not_show_their_address() -> None:
+    names: dict[str, Any] = {"mqtune": mqtune}
+    exec(MESSAGES, names)
+    with HTTPServer(("127.0.0.1", 0), Chat) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            for path in ("taken", "secret"):
+                messages = names["Messages"](f"http://127.0.0.1:{server.server_port}/{path}")
+                messages.on_start(SimpleNamespace(name="digits", outcome="finished"))
+                if path == "taken":
+                    messages.on_end()
+                    continue
+                with pytest.raises(ConnectionError) as error:
+                    messages.on_end()
+                refused = error.value.__context__
+                assert isinstance(refused, HTTPError)
+                refused.close()
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert Chat.texts == ["digits: finished"] * 2
+    assert "secret" not in "".join(traceback.format_exception(error.value))
 
 
 def test_the_pages_own_logger_writes_each_report_once(tmp_path: Path) -> None:
