@@ -9,19 +9,19 @@ __all__ = ["TESTS"]
 TESTS: Final[dict[str, dict[str, list[str]]]] = {
     "The driver": {
         "It is killed, or its machine goes down": [
-            "tests/unit/test_driver.py::test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal",
+            "tests/unit/driver/test_driver.py::test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal",
             "tests/acceptance/test_driver_loss.py::test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_disturbed",
         ],
         "The driver of a run on one machine is killed": [
             "tests/acceptance/test_driver_loss.py::test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder"
         ],
         "Two machines, or containers, have one host name": [
-            "tests/unit/test_lock.py::test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced",
-            "tests/unit/test_scratch.py::test_a_living_worker_of_another_machine_of_this_name_keeps_its_folders",
+            "tests/unit/journal/test_lock.py::test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced",
+            "tests/unit/worker/test_scratch.py::test_a_living_worker_of_another_machine_of_this_name_keeps_its_folders",
         ],
         "A second worker gets the name of a living one": [
             "tests/contract/test_journal.py::TestFleet::test_a_name_is_one_processs_until_that_has_left_or_was_silent_for_too_long",
-            "tests/unit/test_worker_settings.py::test_a_name_that_a_worker_of_another_machine_keeps_is_refused",
+            "tests/unit/worker/test_worker_settings.py::test_a_name_that_a_worker_of_another_machine_keeps_is_refused",
         ],
         "A second driver comes for a living one's experiment": [
             "tests/acceptance/test_driver_loss.py::test_a_second_driver_is_refused_and_told_who_has_the_experiment_and_since_when"
@@ -37,13 +37,13 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "It is silent or dead, and has a share of a fleet": [
             "tests/acceptance/test_shared_fleet.py::test_a_driver_that_is_killed_has_its_share_until_its_demand_runs_out_and_another_has_the_slots_then",
             "tests/acceptance/test_shared_fleet.py::test_slots_are_shared_by_weight_then_by_priority_and_given_back",
-            "tests/unit/test_share_keeper.py::test_slots_of_trials_that_nobody_drives_are_nobodys_to_give",
+            "tests/unit/driver/test_share_keeper.py::test_slots_of_trials_that_nobody_drives_are_nobodys_to_give",
         ],
         "It has more than its share of a fleet for long": [
             "tests/acceptance/test_shared_fleet.py::test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report"
         ],
         "The script is lost, and had a scheduler, searcher or function of its own": [
-            "tests/unit/test_attach.py::test_what_only_the_script_has_is_asked_for_by_its_name"
+            "tests/unit/driver/test_attach.py::test_what_only_the_script_has_is_asked_for_by_its_name"
         ],
         "Ctrl-C": [
             "tests/acceptance/test_endings.py::test_ctrl_c_saves_everything_and_the_same_script_goes_on",
@@ -51,8 +51,8 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "Ctrl-C again": [
             "tests/acceptance/test_endings.py::test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on",
-            "tests/unit/test_interrupts.py::test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code",
-            "tests/unit/test_interrupts.py::test_an_end_in_good_order_that_takes_too_long_is_cut_short",
+            "tests/unit/driver/test_interrupts.py::test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code",
+            "tests/unit/driver/test_interrupts.py::test_an_end_in_good_order_that_takes_too_long_is_cut_short",
         ],
     },
     "Workers and trials": {
@@ -91,7 +91,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_zygotes.py::test_a_trial_finds_signals_as_its_module_has_left_them",
         ],
         "A thread of a worker meets an unforeseen error (no memory left)": [
-            "tests/unit/test_worker_threads.py::test_a_step_that_fails_is_logged_and_the_next_one_is_taken",
+            "tests/unit/worker/test_worker_threads.py::test_a_step_that_fails_is_logged_and_the_next_one_is_taken",
             "tests/integration/test_consuming.py::test_a_worker_whose_uplink_has_died_ends_at_once_with_an_error_and_its_trials_with_it",
         ],
         "A worker serves many short trials of several experiments": [
@@ -100,7 +100,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "A trial's process or group is killed": [
             "tests/acceptance/test_worker_deaths.py::test_a_part_of_a_worker_that_is_killed_costs_one_attempt_and_the_worker_serves_on"
         ],
-        "Memory runs out": ["tests/unit/test_worker_processes.py::test_a_trial_that_the_system_killed_says_so"],
+        "Memory runs out": ["tests/unit/worker/test_worker_processes.py::test_a_trial_that_the_system_killed_says_so"],
         "A worker can't import the code, reach the store or start a process, and others can": [
             "tests/acceptance/test_worker_deaths.py::test_a_worker_on_which_nothing_can_be_imported_costs_no_trial_and_leaves_the_queue"
         ],
@@ -133,10 +133,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_quarantine.py::test_an_error_that_names_the_device_costs_the_trial_nothing"
         ],
         "NVIDIA's driver fails when a worker starts": [
-            "tests/unit/test_devices.py::test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_one_without_gpus"
+            "tests/unit/worker/test_devices.py::test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_one_without_gpus"
         ],
         "NVIDIA's driver hangs later, or is not there": [
-            "tests/unit/test_device_memory.py::test_devices_that_can_not_say_how_full_they_are_cost_no_wait"
+            "tests/unit/worker/test_device_memory.py::test_devices_that_can_not_say_how_full_they_are_cost_no_wait"
         ],
     },
     "Redis": {
@@ -181,14 +181,14 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_redis_faults.py::test_an_attempt_that_runs_twice_as_a_redis_that_is_set_back_has_lost_its_claim_saves_again"
         ],
         "It was set back, and another driver went on from there": [
-            "tests/unit/test_restore.py::test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server"
+            "tests/unit/journal/test_restore.py::test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server"
         ],
         "The folder has an earlier experiment of that name, which is in no Redis any more": [
             "tests/acceptance/test_cli_delete.py::test_an_archive_keeps_the_earlier_one_of_that_name",
-            "tests/unit/test_journal_reader.py::test_a_copy_of_another_journal_is_put_aside_and_one_begun",
+            "tests/unit/journal/test_journal_reader.py::test_a_copy_of_another_journal_is_put_aside_and_one_begun",
         ],
         "The messages of a queue are lost": [
-            "tests/unit/test_driver.py::test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not"
+            "tests/unit/driver/test_driver.py::test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not"
         ],
     },
     "Disks, and large things": {
@@ -196,17 +196,17 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_bounds.py::test_a_trial_that_prints_without_end_keeps_its_first_and_last_lines_and_fills_no_disk"
         ],
         "A worker's disk is full, or its log folder can't be written": [
-            "tests/unit/test_trainable_runner.py::test_output_goes_on_where_there_is_room_again_and_says_what_was_lost",
+            "tests/unit/trainable/test_trainable_runner.py::test_output_goes_on_where_there_is_room_again_and_says_what_was_lost",
             "tests/acceptance/test_bounds.py::test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same",
         ],
         "A worker's disk is full while code that a driver brings is unpacked, or the worker is killed meanwhile": [
-            "tests/unit/test_bundles.py::test_a_full_disk_leaves_nothing_half_there"
+            "tests/unit/worker/test_bundles.py::test_a_full_disk_leaves_nothing_half_there"
         ],
         "The checkpoint store is full": [
             "tests/acceptance/test_bounds.py::test_a_store_that_is_full_is_an_error_in_the_trial_and_what_was_half_written_is_never_seen"
         ],
         "The disk of the driver is full": [
-            "tests/unit/test_journal_reader.py::test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on",
+            "tests/unit/journal/test_journal_reader.py::test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on",
             "tests/acceptance/test_driver_loss.py::test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_next_one",
         ],
         "A report over 1 MiB, or nested more than 510 deep": [
@@ -216,7 +216,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_bounds.py::test_a_config_of_a_megabyte_arrives_and_a_larger_one_is_refused_with_its_size"
         ],
         "10,000 trials with 100 reports each": [
-            "tests/unit/test_driver_memory.py::test_what_a_driver_remembers_does_not_grow_with_the_reports"
+            "tests/unit/driver/test_driver_memory.py::test_what_a_driver_remembers_does_not_grow_with_the_reports"
         ],
     },
     "Trust": {
@@ -254,21 +254,21 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/contract/journals/leases.py::LeaseContract::test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once",
         ],
         "A report in the journal that can't be read": [
-            "tests/unit/test_results.py::test_reports_that_can_not_be_read_are_left_out_counted_and_shown",
-            "tests/unit/test_events.py::test_a_report_that_can_not_be_read_takes_none_with_it_that_can",
+            "tests/unit/results/test_results.py::test_reports_that_can_not_be_read_are_left_out_counted_and_shown",
+            "tests/unit/core/test_events.py::test_a_report_that_can_not_be_read_takes_none_with_it_that_can",
         ],
         "Somebody writes nonsense into a trial's hash": [
             "tests/contract/test_journal.py::TestRedisJournal::test_nonsense_in_the_hash_of_a_trial_keeps_no_driver_and_no_other_trial_from_going_on"
         ],
         "A trial floods its worker with small parts, such as checkpoints without a report": [
-            "tests/unit/test_uplink.py::test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else",
-            "tests/unit/test_uplink.py::test_many_checkpoints_without_a_report_are_journaled_some_hundreds_at_once",
+            "tests/unit/worker/test_uplink.py::test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else",
+            "tests/unit/worker/test_uplink.py::test_many_checkpoints_without_a_report_are_journaled_some_hundreds_at_once",
         ],
         "A trial's process sends noise, or names another trial's checkpoint": [
-            "tests/unit/test_uplink.py::test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is",
+            "tests/unit/worker/test_uplink.py::test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is",
             "tests/property/test_decoders.py::test_a_trial_that_sends_noise_ends_and_the_others_of_its_worker_go_on",
         ],
-        "A trainable outside the code root": ["tests/unit/test_trainable_spec.py::test_no_link_leads_out"],
+        "A trainable outside the code root": ["tests/unit/trainable/test_trainable_spec.py::test_no_link_leads_out"],
         "A driver wants more than a quota allows": [
             "tests/integration/test_quotas.py::test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it"
         ],
@@ -290,25 +290,25 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "Somebody brings code without the workers' key, other files under its hash, or names that lead elsewhere": [
             "tests/acceptance/test_code_to_workers.py::test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing_begins",
-            "tests/unit/test_bundles.py::test_a_name_that_leads_elsewhere_is_refused",
-            "tests/unit/test_bundles.py::test_what_is_no_bundle_is_refused",
+            "tests/unit/worker/test_bundles.py::test_a_name_that_leads_elsewhere_is_refused",
+            "tests/unit/worker/test_bundles.py::test_what_is_no_bundle_is_refused",
         ],
     },
     "Celery and Redis under long tasks": {
         "1. A long task is run again each visibility timeout": [
             "tests/contract/journals/staging.py::StagingContract::test_a_claim_with_another_token_finds_the_attempt_taken",
-            "tests/unit/test_simulated.py::test_an_attempt_that_is_published_twice_is_claimed_once",
+            "tests/unit/backends/test_simulated.py::test_an_attempt_that_is_published_twice_is_claimed_once",
         ],
         "2. A crash loses a task that was acknowledged early": [
             "tests/acceptance/test_endings.py::test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere"
         ],
         "3. A message is lost between the queue and the worker's books": [
-            "tests/unit/test_driver.py::test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not",
-            "tests/unit/test_driver.py::test_an_attempt_that_a_worker_holds_is_not_published_again_until_that_runs_out",
+            "tests/unit/driver/test_driver.py::test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not",
+            "tests/unit/driver/test_driver.py::test_an_attempt_that_a_worker_holds_is_not_published_again_until_that_runs_out",
         ],
         "4. Tasks wait behind a long one in a worker that took them ahead": [
             "tests/acceptance/test_sharing.py::test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle",
-            "tests/unit/test_worker_settings.py::test_an_option_that_would_do_harm_or_nothing_is_refused",
+            "tests/unit/worker/test_worker_settings.py::test_an_option_that_would_do_harm_or_nothing_is_refused",
         ],
         "5. A revoke is forgotten by a restart, a late worker, or after three hours": [
             "tests/acceptance/test_celery_face.py::test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later",
@@ -331,15 +331,15 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "10. An outage of the result backend loses the outcome, or the slot": [
             "tests/acceptance/test_redis_faults.py::test_trials_run_on_and_everything_arrives_once",
-            "tests/unit/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
+            "tests/unit/worker/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
         ],
         "11. SIGTERM kills a long task, or waits for it for ever": [
             "tests/acceptance/test_lifecycle.py::test_a_worker_that_goes_hands_its_trial_on_with_the_state_that_it_had",
             "tests/acceptance/test_draining.py::test_a_worker_has_the_grace_that_it_was_given",
         ],
         "12. A process that was killed for memory leaves its task STARTED for ever": [
-            "tests/unit/test_worker_processes.py::test_a_trial_that_the_system_killed_says_so",
-            "tests/unit/test_worker_processes.py::test_other_ends_are_told_apart",
+            "tests/unit/worker/test_worker_processes.py::test_a_trial_that_the_system_killed_says_so",
+            "tests/unit/worker/test_worker_processes.py::test_other_ends_are_told_apart",
         ],
         "13. A worker's death leaves children that hold the GPU": [
             "tests/acceptance/test_endings.py::test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere",
@@ -350,7 +350,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_celery_face.py::test_inspecting_a_fleet_needs_nothing_but_the_broker",
         ],
         "15. Settings that are in the wrong place, or in two": [
-            "tests/unit/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
+            "tests/unit/worker/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
             "tests/acceptance/test_celery_face.py::test_what_can_not_work_is_refused_in_one_line_with_the_way_out",
         ],
         "A client library that tries again writes twice": [
@@ -390,7 +390,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_endings.py::test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere"
         ],
         "3. But a living one must not be declared dead": [
-            "tests/unit/test_driver.py::test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped",
+            "tests/unit/driver/test_driver.py::test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped",
             "tests/contract/journals/leases.py::LeaseContract::test_losing_ends_an_attempt_and_fences_its_worker",
         ],
         "4. The same trial goes on, from its checkpoint": [
@@ -398,18 +398,18 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "5. A search goes on when its driver has died": [
             "tests/acceptance/test_lifecycle.py::test_a_driver_that_goes_leaves_its_trials_running_and_the_next_one_pauses_and_resumes_them",
-            "tests/unit/test_driver.py::test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal",
+            "tests/unit/driver/test_driver.py::test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal",
         ],
         "6. A paused trial frees its GPU": [
             "mqtune/testing/backends/pausing.py::PausingContract::test_a_resumed_trial_continues_from_its_newest_checkpoint",
-            "tests/unit/test_driver_trials.py::test_a_paused_trial_frees_its_slot_and_goes_on_from_its_newest_checkpoint",
+            "tests/unit/driver/test_driver_trials.py::test_a_paused_trial_frees_its_slot_and_goes_on_from_its_newest_checkpoint",
         ],
         "7. Stop, pause or resume one trial while it runs": [
             "tests/acceptance/test_celery_face.py::test_celerys_commands_work_on_a_worker_and_its_trials",
             "mqtune/testing/backends/ending.py::EndingContract::test_a_user_ends_a_running_trial_and_its_slot_is_used_again",
         ],
         "8. Train finished trials longer; more trials after the end": [
-            "tests/unit/test_driver.py::test_a_finished_experiment_goes_on_when_more_trials_are_asked_for"
+            "tests/unit/driver/test_driver.py::test_a_finished_experiment_goes_on_when_more_trials_are_asked_for"
         ],
         "9. GPU memory that is really free for the next trial": [
             "tests/integration/test_quarantine.py::test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not"
@@ -424,20 +424,20 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "12. GPUs of several sizes, GPU memory, CPU trials beside": [
             "tests/integration/test_queues.py::test_workers_of_different_shapes_both_get_messages",
-            "tests/unit/test_celery_backend.py::test_what_is_scarce_is_left_to_those_who_ask_for_it",
+            "tests/unit/backends/test_celery_backend.py::test_what_is_scarce_is_left_to_those_who_ask_for_it",
         ],
         "13. Small trials that share a GPU": [
-            "tests/unit/test_celery_backend.py::test_every_slot_that_fits_gets_an_attempt_whatever_its_shape"
+            "tests/unit/backends/test_celery_backend.py::test_every_slot_that_fits_gets_an_attempt_whatever_its_shape"
         ],
         '14. "My module isn\'t found on the workers"': [
             "tests/acceptance/test_bad_input.py::test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root"
         ],
         "15. A driver that stays fast with thousands of trials": [
-            "tests/unit/test_experiment.py::test_an_experiment_grows_evenly_with_its_trials",
-            "tests/unit/test_experiment.py::test_an_experiment_does_not_grow_with_its_reports",
+            "tests/unit/core/test_experiment.py::test_an_experiment_grows_evenly_with_its_trials",
+            "tests/unit/core/test_experiment.py::test_an_experiment_does_not_grow_with_its_reports",
         ],
         "16. Disks that don't fill up; nothing deleted that somebody will fork": [
-            "tests/unit/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",
+            "tests/unit/driver/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",
             "tests/acceptance/test_checkpoints.py::test_what_a_fork_began_with_stays_until_it_has_its_own",
         ],
         "17. A preemption is no failure": [

@@ -32,7 +32,7 @@ from mqtune.worker.app import create_app
 from mqtune.worker.settings import GRACE_S, WorkerSettings
 from mqtune.worker.shutdown import shutdown_s
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BROKER = "redis://:redis-secret@head:6379/0"
 PASSWORDS = {"REDIS_PASSWORD": "redis-secret", "FLOWER_PASSWORD": "flower-secret"}
 

@@ -22,7 +22,7 @@ from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.journal.copy import JOURNAL_FILE
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -62,7 +62,7 @@ from mqtune.core.trial import (
 )
 from mqtune.results.results import json_text
 
-WIRE = Path(__file__).parents[1] / "wire"
+WIRE = Path(__file__).parents[2] / "wire"
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats()

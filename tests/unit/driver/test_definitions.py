@@ -12,7 +12,7 @@ import mqtune
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.search.space import Space
 
-RECORDED: Final = Path(__file__).parents[1] / "definitions" / "definitions.v1.json"
+RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
 #: What differs between machines and versions.
 OF_THE_MACHINE: Final = ("code_root", "code_files", "version")
 SPACE: Final[dict[str, Any]] = {

@@ -11,7 +11,7 @@ import pytest
 import mqtune
 from mqtune.search.base import SEARCHERS
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "search.md").read_text()
 BLOCKS: Final = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -28,7 +28,7 @@ from mqtune.results.results import Results
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.testing.worlds import WORLDS, World
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "loggers.md").read_text(encoding="utf-8")
 AS_CALLBACK, LATER, MESSAGES, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 

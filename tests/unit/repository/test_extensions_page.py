@@ -16,7 +16,7 @@ from mqtune.core.trial import Config, Metrics
 from mqtune.testing.searchers import NewSearcher, SearcherContract
 from mqtune.warm_start import WarmStart
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "extensions.md").read_text()
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "extensions.md").read_text()
 (BLOCK,) = (
     block for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) if "Kernel" in block
 )

@@ -24,25 +24,25 @@ from mqtune.core import errors, events
 REFERENCE: Final = ROOT / "docs" / "reference"
 #: Which test runs the Python on a page.
 RUN_BY: Final = {
-    "adapters.md": "unit/test_adapters.py",
+    "adapters.md": "unit/repository/test_adapters.py",
     "ax.md": "acceptance/test_tutorials.py",
-    "cheatsheet.md": "unit/test_docs.py",
-    "checkpoints.md": "unit/test_docs.py",
-    "deciding.md": "unit/test_docs.py",
+    "cheatsheet.md": "unit/repository/test_docs.py",
+    "checkpoints.md": "unit/repository/test_docs.py",
+    "deciding.md": "unit/repository/test_docs.py",
     "explanation/*.md": "acceptance/test_tutorials.py",
-    "extensions.md": "unit/test_extensions_page.py",
+    "extensions.md": "unit/repository/test_extensions_page.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
     "how-to/what-if.md": "unit/test_whatif.py",
-    "how-to/shared-fleet.md": "unit/test_site.py",
-    "loggers.md": "unit/test_loggers.py",
+    "how-to/shared-fleet.md": "unit/repository/test_site.py",
+    "loggers.md": "unit/integrations/test_loggers.py",
     "optuna.md": "acceptance/test_tutorials.py",
-    "results.md": "unit/test_results_page.py",
-    "processes.md": "unit/test_docs.py",
-    "search.md": "unit/test_search_page.py",
+    "results.md": "unit/repository/test_results_page.py",
+    "processes.md": "unit/repository/test_docs.py",
+    "search.md": "unit/repository/test_search_page.py",
     "syne-tune.md": "acceptance/test_tutorials.py",
-    "trials.md": "unit/test_docs.py",
+    "trials.md": "unit/repository/test_docs.py",
     "tutorials/*.md": "acceptance/test_tutorials.py",
-    "workers.md": "unit/test_site.py",
+    "workers.md": "unit/repository/test_site.py",
 }
 #: What only mqtune's own processes tell one another.
 OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_WORKER"}

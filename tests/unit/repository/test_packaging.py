@@ -12,7 +12,7 @@ import pytest
 
 import mqtune
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
