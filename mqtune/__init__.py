@@ -9,19 +9,20 @@ from mqtune.core.version import __version__
 
 if TYPE_CHECKING:
     from mqtune import checkpoints as checkpoints
-    from mqtune import errors as errors
+    from mqtune import results as results
     from mqtune import schedulers as schedulers
     from mqtune import search as search
-    from mqtune import whatif as whatif
     from mqtune.backends.simulated import Simulated
     from mqtune.checkpoints import Checkpoint
     from mqtune.client import Client, TrialHandle
+    from mqtune.core import errors as errors
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.trial import TrialStatus
     from mqtune.driver.settings import Checkpoints, Failures, Local, Process, RunOptions
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
+    from mqtune.results.warm_start import WarmStart
     from mqtune.schedulers.asha import ASHA, PromotionASHA
     from mqtune.schedulers.base import FIFO
     from mqtune.schedulers.hyperband import HyperBand
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
     from mqtune.tuner import BackgroundTuner, Tuner
-    from mqtune.warm_start import WarmStart
 
 __all__ = [
     "ASHA",
@@ -152,7 +152,7 @@ _HOMES: Final[dict[str, str]] = {
     "Trainable": "mqtune.trainable.class_",
     "Checkpoint": "mqtune.checkpoints",
     **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "RunOptions"), "mqtune.driver.settings"),
-    "WarmStart": "mqtune.warm_start",
+    "WarmStart": "mqtune.results.warm_start",
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",
@@ -173,6 +173,7 @@ __getattr__ = found_when_used(
     {
         **dict.fromkeys(__all__, "mqtune.search.domains"),
         **_HOMES,
-        **{name: f"mqtune.{name}" for name in ("checkpoints", "errors", "schedulers", "search", "whatif")},
+        **{name: f"mqtune.{name}" for name in ("checkpoints", "results", "schedulers", "search")},
+        "errors": "mqtune.core.errors",
     },
 )

@@ -39,11 +39,11 @@ from mqtune.driver.settings import (
 from mqtune.driver.trials import DrivenTrial, LocalSteering
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
+from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 from mqtune.trainable.spec import AnyTrainable
-from mqtune.warm_start import WarmStart
 
 T = TypeVar("T")
 

@@ -149,7 +149,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_full_redis.py::test_what_takes_memory_waits_for_room_longer_than_for_a_server_that_is_away_and_says_so_once",
             "tests/chaos/test_world.py::test_a_worker_that_connects_again_to_a_full_redis_waits_until_it_is_not",
         ],
-        "An experiment's journal is full (`Run(journal_mb=…)`): it has had millions of reports, or a trial reports in a loop without end": [
+        "An experiment's journal is full (`RunOptions(journal_mb=…)`): it has had millions of reports, or a trial reports in a loop without end": [
             "tests/acceptance/test_full_journal.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
             "tests/acceptance/test_full_journal.py::test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there",
         ],

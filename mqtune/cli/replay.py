@@ -18,8 +18,8 @@ from mqtune.results.experiments import duration
 from mqtune.search.base import SEARCHERS
 
 if TYPE_CHECKING:
+    from mqtune.results.whatif import Course, Replayed
     from mqtune.schedulers.base import Scheduler
-    from mqtune.whatif import Course, Replayed
 
 #: The schedulers that may be named; the others make configs of their own.
 SCHEDULERS: Final = ("ASHA", "FIFO", "HyperBand", "MOASHA", "MedianStopping", "PASHA", "PromotionASHA", "RUSH")
@@ -53,7 +53,7 @@ def command(
     nearest one that was not tried yet is taken.
     """
     wanted: list[Scheduler | None] = [scheduler_of(text) for text in schedulers]
-    from mqtune.whatif import Replay  # noqa: PLC0415 - --help must not wait for a driver
+    from mqtune.results.whatif import Replay  # noqa: PLC0415 - --help must not wait for a driver
 
     with opened(find_place(name, broker)) as view:
         replay = Replay(view.results)

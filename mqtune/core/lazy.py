@@ -13,14 +13,14 @@ def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], A
 
     Args:
         package: its name.
-        homes: the module in which each of its names is defined; a module of the package itself is its own home.
+        homes: the module in which each of its names is defined; a name that is a module's own has that module.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = import_module(homes[name])
-        value = home if home.__name__ == f"{package}.{name}" else getattr(home, name)
+        value = home if home.__name__.rpartition(".")[2] == name else getattr(home, name)
         vars(sys.modules[package])[name] = value
         return value
 

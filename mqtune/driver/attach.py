@@ -29,6 +29,7 @@ from mqtune.driver.settings import (
 )
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
+from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 from mqtune.schedulers.stopping.rule import AnyRule, StopRule
@@ -36,7 +37,6 @@ from mqtune.search.base import Searcher
 from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec, refuse_on_import
-from mqtune.warm_start import WarmStart
 
 T = TypeVar("T")
 

@@ -36,6 +36,7 @@ from mqtune.driver.settings import (
 from mqtune.driver.sharing import Standing
 from mqtune.journal.base import OnLoss
 from mqtune.journal.connection import redact
+from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import FIFO, Decider
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import Searcher, searcher_named
@@ -47,7 +48,6 @@ from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 

@@ -35,9 +35,9 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results
+from mqtune.results.warm_start import teach
 from mqtune.search.background import BackgroundSearcher
 from mqtune.trainable.spec import refuse_on_import
-from mqtune.warm_start import teach
 
 logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport
 from mqtune.driver.sharing import Standing
 from mqtune.journal.base import LossPolicy
+from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import SEARCHERS, Searcher
@@ -33,7 +34,6 @@ from mqtune.search.points import Nobody
 from mqtune.search.space import AnySpace, Space
 from mqtune.trainable.cells import Cell, cell_of
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
-from mqtune.warm_start import WarmStart
 
 T = TypeVar("T")
 #: What the journal says an experiment is, by the names of its options.

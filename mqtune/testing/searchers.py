@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.results.warm_start import WarmStart
 from mqtune.search.base import WAIT, PastTrial, Searcher
 from mqtune.search.space import Space
 from mqtune.testing.waiting import eventually
 from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
-from mqtune.warm_start import WarmStart
 
 #: Returns a new searcher over the contract's space, made with the same arguments each time.
 NewSearcher = Callable[[], Searcher]

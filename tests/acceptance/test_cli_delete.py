@@ -182,18 +182,18 @@ def test_an_archived_experiment_is_in_its_folder_and_no_longer_on_its_broker(tun
 def test_an_archive_keeps_the_earlier_one_of_that_name(
     tune: Tune, fleet: str, mqtune_home: Path, caplog: pytest.LogCaptureFixture
 ):
-    before = tune("learns", name="again", max_trials=2).run().csv()
-    archived("again")
-    first = (mqtune_home / "again").rename(mqtune_home.with_name("first"))
+    before = tune("learns", name="archived-twice", max_trials=2).run().csv()
+    archived("archived-twice")
+    first = (mqtune_home / "archived-twice").rename(mqtune_home.with_name("first"))
     # Another machine, whose folder has no experiment of that name.
-    tune("learns", name="again", max_trials=3).run()
-    shutil.rmtree(mqtune_home / "again")
-    first.rename(mqtune_home / "again")
+    tune("learns", name="archived-twice", max_trials=3).run()
+    shutil.rmtree(mqtune_home / "archived-twice")
+    first.rename(mqtune_home / "archived-twice")
 
-    archived("again")
+    archived("archived-twice")
 
-    assert len(Results.load("again")) == 3
-    (aside,) = (mqtune_home / "again").glob("journal-*.msgpack")
+    assert len(Results.load("archived-twice")) == 3
+    (aside,) = (mqtune_home / "archived-twice").glob("journal-*.msgpack")
     assert f"it was renamed {aside}" in caplog.text
     earlier = mqtune_home / "earlier"
     earlier.mkdir()
@@ -202,18 +202,18 @@ def test_an_archive_keeps_the_earlier_one_of_that_name(
 
 
 def test_a_copy_of_an_experiment_is_all_of_it_and_its_server_keeps_it(tune: Tune, fleet: str, tmp_path: Path):
-    results = tune("learns", name="kept", max_trials=2).run()
-    before = keys_of(fleet, "kept")
+    results = tune("learns", name="copied", max_trials=2).run()
+    before = keys_of(fleet, "copied")
     copy = tmp_path / "copy"
 
-    copied = CliRunner().invoke(group, ["export", "kept", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
-    again = CliRunner().invoke(group, ["export", "kept", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
+    copied = CliRunner().invoke(group, ["export", "copied", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
+    again = CliRunner().invoke(group, ["export", "copied", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
 
-    assert copied.output == f"{copy}: 2 trials of kept; to read them: mqtune show {copy}\n"
+    assert copied.output == f"{copy}: 2 trials of copied; to read them: mqtune show {copy}\n"
     assert isinstance(again.exception, ConfigurationError)
     assert "has something in it" in str(again.exception)
     assert Results.load(copy).csv() == results.csv()
-    assert keys_of(fleet, "kept") == before != []
+    assert keys_of(fleet, "copied") == before != []
 
 
 def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):

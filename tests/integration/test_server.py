@@ -384,7 +384,7 @@ def test_the_folder_of_a_killed_owner_can_be_started_at_once_with_all_that_was_w
 def test_a_dead_server_frees_its_folder_also_while_nobody_reaps_it(
     tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 0.2)
+    monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 1.0)
     server = EmbeddedServer.start(tmp_path, binary=binary)
     server._process.stdin.close()  # type: ignore[union-attr]  # as the end of the owner would; only poll() reaps
     eventually(lambda: not any(row.split()[0] == str(server.pid) for row in group_of(server.pid)))

@@ -530,7 +530,7 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
     assert asked == [*trials, ("set", "", {"max_trials": 7})]
 
 
-def test_the_fleet_says_who_has_how_much_and_what_others_have_written_there_is_text(
+def test_the_fleet_says_who_has_how_much_and_nothing_that_is_no_demand_or_quota(
     driver: Any, redis_server: Any, redis_client: Any
 ):
     drives = AnsweringDriver(redis_client)
@@ -538,11 +538,12 @@ def test_the_fleet_says_who_has_how_much_and_what_others_have_written_there_is_t
     for name, wanted in (("steered", 7), (MARKUP, 5)):
         token = busy_as(name) if name != MARKUP else MARKUP
         demands.exchange(Demand(experiment=token, queues=[MARKUP], wanted=wanted, weight=2.5, quotas=[MARKUP]))
-    redis_client.hset(QUOTAS, MARKUP, "12")
+    redis_client.hset(QUOTAS, mapping={MARKUP: "12", "steered*": "12"})
     try:
         with serving(driver, Places([], redis_server.url, broker_alone=True)) as page:
             page.go("#/fleet")
-            page.shows("Shares", "steered", "another experiment", "2.5", "Quotas", "0 of 12", MARKUP)
+            page.shows("Shares", "steered", "another experiment", "2.5", "Quotas", "0 of 12", "steered*")
+            assert MARKUP not in page.text
             check_text_alone(page)
             assert page.complaints() == []
     finally:

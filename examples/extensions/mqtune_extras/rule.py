@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from mqtune import StopRule
 from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.schedulers.stopping import StopRule
 from mqtune.schedulers.stopping.rule import Scope
 
 

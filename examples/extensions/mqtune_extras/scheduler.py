@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from mqtune import Action, Decision, Scheduler
 from mqtune.core.trial import CONTINUE, Report, Trial
+from mqtune.schedulers import Action, Decision, Scheduler
 
 
 class Trailing(Scheduler):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqtune import Searcher
 from mqtune.core.trial import Config, Trial, TrialId
+from mqtune.search import Searcher
 
 
 class Line(Searcher):

@@ -125,8 +125,7 @@ def test_a_store_whose_mark_can_not_be_read_is_refused(tmp_path: Path) -> None:
 STORE = """
 from urllib.parse import urlsplit
 
-from mqtune import CheckpointStore
-from mqtune.checkpoints import open_store
+from mqtune.checkpoints import CheckpointStore, open_store
 
 
 class Shelf(CheckpointStore):

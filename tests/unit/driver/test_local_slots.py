@@ -103,7 +103,7 @@ def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
 def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
     machine(8, ("0", "1"))
 
-    with pytest.raises(ConfigurationError, match=r"give a multiple of 2, and Run\(max_concurrent=3"):
+    with pytest.raises(ConfigurationError, match=r"give a multiple of 2, and RunOptions\(max_concurrent=3"):
         slot_settings(Resources(gpus=0.5), 3)
 
 

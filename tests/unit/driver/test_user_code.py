@@ -341,7 +341,10 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
             "Tuner has no argument 'max_concurrent'; do you mean run=mqtune.RunOptions(max_concurrent=…)?",
         ),
         ("max_trails=3", "Tuner has no argument 'max_trails'; do you mean max_trials=?"),
-        ("run=mqtune.RunOptions(max_concurent=3)", "Run has no argument 'max_concurent'; do you mean max_concurrent=?"),
+        (
+            "run=mqtune.RunOptions(max_concurent=3)",
+            "RunOptions has no argument 'max_concurent'; do you mean max_concurrent=?",
+        ),
     ],
 )
 def test_a_mistake_in_an_argument_ends_a_script_with_its_own_line(tmp_path: Path, mistake: str, said: str) -> None:

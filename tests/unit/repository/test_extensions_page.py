@@ -13,8 +13,8 @@ import pytest
 
 import mqtune
 from mqtune.core.trial import Config, Metrics
+from mqtune.results.warm_start import WarmStart
 from mqtune.testing.searchers import NewSearcher, SearcherContract
-from mqtune.warm_start import WarmStart
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "extensions.md").read_text()
 (BLOCK,) = (

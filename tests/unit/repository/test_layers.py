@@ -19,7 +19,6 @@ ROOT: Final = Path(mqtune.__file__).parent
 #: The floor of each module or folder, by its path below the package; the longest path counts.
 FLOORS: Final = {
     "core": 0,
-    "errors": 0,
     "checkpoints": 1,
     "schedulers": 1,
     "search": 1,
@@ -32,8 +31,6 @@ FLOORS: Final = {
     "integrations": 4,
     "results": 4,
     "tuner": 4,
-    "warm_start": 4,
-    "whatif": 4,
     "__main__": 5,
     "cli": 5,
     "testing": 5,

@@ -32,7 +32,7 @@ RUN_BY: Final = {
     "explanation/*.md": "acceptance/test_tutorials.py",
     "extensions.md": "unit/repository/test_extensions_page.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
-    "how-to/what-if.md": "unit/test_whatif.py",
+    "how-to/what-if.md": "unit/results/test_whatif.py",
     "how-to/shared-fleet.md": "unit/repository/test_site.py",
     "loggers.md": "unit/integrations/test_loggers.py",
     "optuna.md": "acceptance/test_tutorials.py",

@@ -25,7 +25,7 @@ from mqtune.core.trial import AttemptEnd, Config
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Scheduler
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 RECORDED: Final = ROOT / "tests" / "recorded"
 SPACE: Final = {"lr": mqtune.uniform(0, 1), "optimizer": mqtune.choice(["sgd", "adam"])}
 MAX_T: Final = 9
@@ -69,8 +69,8 @@ def recorded(
     ],
 )
 def test_a_replay_of_whole_curves_is_what_the_scheduler_would_have_done(scheduler: Callable[[], Scheduler]) -> None:
-    replayed = mqtune.whatif.Replay(recorded()).run(scheduler())
-    really = mqtune.whatif.Replay(recorded(scheduler(), name="really")).original
+    replayed = mqtune.results.Replay(recorded()).run(scheduler())
+    really = mqtune.results.Replay(recorded(scheduler(), name="really")).original
 
     assert replayed.is_certain
     assert replayed.course.reports < replayed.original.reports == 12 * MAX_T
@@ -83,7 +83,7 @@ def test_a_replay_of_whole_curves_is_what_the_scheduler_would_have_done(schedule
 
 
 def test_the_same_scheduler_on_what_it_has_cut_off_comes_to_the_same_end() -> None:
-    replayed = mqtune.whatif.Replay(recorded(mqtune.ASHA(MAX_T))).run()
+    replayed = mqtune.results.Replay(recorded(mqtune.ASHA(MAX_T))).run()
 
     assert (replayed.course.reports, replayed.course.cut) == (replayed.original.reports, ())
     assert replayed.verdict == f"100% of the trials' time, and the same best trial, {replayed.original.trial}"
@@ -95,8 +95,8 @@ def test_a_verdict_that_hangs_on_what_was_cut_off_is_not_given() -> None:
     stopped = [each.id for each in results if each.status is mqtune.TrialStatus.EARLY_STOPPED]
     completed = [each.id for each in results if each.status is mqtune.TrialStatus.COMPLETED]
 
-    patient = mqtune.whatif.Replay(results).run(mqtune.ASHA(MAX_T, grace_period=MAX_T))
-    without = mqtune.whatif.Replay(results).run(mqtune.FIFO())
+    patient = mqtune.results.Replay(results).run(mqtune.ASHA(MAX_T, grace_period=MAX_T))
+    without = mqtune.results.Replay(results).run(mqtune.FIFO())
 
     assert patient.course.cut == tuple(stopped)
     # What its scheduler had completed might have gone on as well.
@@ -107,7 +107,7 @@ def test_a_verdict_that_hangs_on_what_was_cut_off_is_not_given() -> None:
 
 
 def test_more_slots_take_less_time_and_as_much_of_the_trials() -> None:
-    replay = mqtune.whatif.Replay(recorded())
+    replay = mqtune.results.Replay(recorded())
     replayed = replay.run(slots=12)
 
     assert (replay.original.slots, replayed.course.slots) == (4, 12)
@@ -122,8 +122,8 @@ def test_one_that_failed_fails_again_and_one_that_was_lost_counts_once() -> None
                 yield 5.0, ValueError("diverged")
             yield item
 
-    failing = mqtune.whatif.Replay(recorded(reports=breaks, failures=mqtune.Failures(max_failures=0)))
-    dying = mqtune.whatif.Replay(recorded(name="dying", life_s=lambda rng: rng.uniform(200, 2000)))
+    failing = mqtune.results.Replay(recorded(reports=breaks, failures=mqtune.Failures(max_failures=0)))
+    dying = mqtune.results.Replay(recorded(name="dying", life_s=lambda rng: rng.uniform(200, 2000)))
 
     assert 0 < failing.run().course.failed == failing.original.failed < 12
     assert dying.original.reports > 12 * MAX_T == dying.run().course.reports
@@ -138,7 +138,7 @@ def test_the_slot_of_a_lost_attempt_was_another_ones_before_that_was_seen(tmp_pa
     book.run("0001", 0.25, config={"lr": 0.1})
     book.finish()
 
-    assert mqtune.whatif.Replay(Results.load(book.save())).original.slots == 1
+    assert mqtune.results.Replay(Results.load(book.save())).original.slots == 1
 
 
 def test_trials_of_one_config_keep_curves_of_their_own() -> None:
@@ -147,7 +147,7 @@ def test_trials_of_one_config_keep_curves_of_their_own() -> None:
     def noise(_: Config) -> list[tuple[float, dict[str, float]]]:
         return [(rng.uniform(1, 9), {"loss": rng.random()}) for _ in range(3)]
 
-    replayed = mqtune.whatif.Replay(recorded(reports=noise, space={"x": 1}, max_trials=5)).run(slots=1)
+    replayed = mqtune.results.Replay(recorded(reports=noise, space={"x": 1}, max_trials=5)).run(slots=1)
 
     assert (replayed.course.value, replayed.course.trial) == (replayed.original.value, replayed.original.trial)
     assert replayed.course.trials_s == pytest.approx(replayed.original.trials_s)
@@ -159,7 +159,7 @@ def test_a_searcher_proposes_each_recorded_config_once(searcher: Any) -> None:
         pytest.importorskip("optuna")
     results = recorded()
 
-    replayed = mqtune.whatif.Replay(results).run(searcher=searcher)
+    replayed = mqtune.results.Replay(results).run(searcher=searcher)
 
     assert (replayed.course.trials, replayed.course.failed, replayed.course.cut) == (12, 0, ())
     assert replayed.course.trials_s == pytest.approx(replayed.original.trials_s, abs=0.01)
@@ -187,7 +187,7 @@ def test_the_nearest_recorded_config_is_tried_and_learnt_from() -> None:
             return {"searcher": "wishful"}
 
     wishful, results = Wishful(), recorded()
-    mqtune.whatif.Replay(results).run(searcher=wishful)
+    mqtune.results.Replay(results).run(searcher=wishful)
 
     configs = [each.config for each in results]
     wanted = sorted(configs, key=lambda config: config["lr"] ** 2 + 2 * (config["optimizer"] != "sgd"))
@@ -198,9 +198,9 @@ def test_stop_rules_count_again_and_functions_are_trusted() -> None:
     ruled = recorded(stop=mqtune.schedulers.stopping.MaximumIteration(4))
     by_function = recorded(name="by-function", stop=lambda trial, report: report.metrics["training_iteration"] >= 4)
 
-    for replayed in (mqtune.whatif.Replay(ruled).run(slots=2), mqtune.whatif.Replay(by_function).run(slots=2)):
+    for replayed in (mqtune.results.Replay(ruled).run(slots=2), mqtune.results.Replay(by_function).run(slots=2)):
         assert (replayed.course.reports, replayed.course.cut) == (12 * 4, ())
-    replay = mqtune.whatif.Replay(ruled)
+    replay = mqtune.results.Replay(ruled)
     assert replay.run(mqtune.ASHA(4)).course.reports == replay.run(mqtune.ASHA(4)).course.reports
 
 
@@ -220,15 +220,15 @@ def test_a_maximum_and_several_metrics_are_compared_as_they_are_meant() -> None:
         backend=mqtune.Simulated(both, slots=4),
         run=mqtune.RunOptions(progress=False),
     ).run()
-    replayed = mqtune.whatif.Replay(several).run(mqtune.MOASHA(MAX_T))
+    replayed = mqtune.results.Replay(several).run(mqtune.MOASHA(MAX_T))
 
     assert len(replayed.original.front) == len(several.pareto_front) > 1
     assert f"of the {len(replayed.original.front)} trials on the Pareto front" in replayed.verdict
 
 
 def test_what_real_workers_have_recorded_is_replayed() -> None:
-    replayed = mqtune.whatif.Replay(Results.load(RECORDED / "hyperband")).run()
-    of_taken_over = mqtune.whatif.Replay(Results.load(RECORDED / "taken-over")).run()
+    replayed = mqtune.results.Replay(Results.load(RECORDED / "hyperband")).run()
+    of_taken_over = mqtune.results.Replay(Results.load(RECORDED / "taken-over")).run()
 
     assert (replayed.course.reports, replayed.verdict) == (
         81,
@@ -239,7 +239,7 @@ def test_what_real_workers_have_recorded_is_replayed() -> None:
 
 
 def test_configs_that_change_can_not_be_replayed() -> None:
-    left_out = mqtune.whatif.Replay(Results.load(RECORDED / "pbt"))
+    left_out = mqtune.results.Replay(Results.load(RECORDED / "pbt"))
 
     assert "left out are 3 trials (0003, 0004, 0005)" in left_out.run(mqtune.ASHA(9)).verdict
     with pytest.raises(ConfigurationError, match="PBT makes configs of its own"):

@@ -20,9 +20,9 @@ from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.results.results import Results
+from mqtune.results.warm_start import MAX_LEARNT_BYTES, WarmStart
 from mqtune.search.base import PastTrial, Searcher
 from mqtune.search.space import Space
-from mqtune.warm_start import MAX_LEARNT_BYTES, WarmStart
 
 SPACE: dict[str, Any] = {
     "x": mqtune.uniform(-1, 1),
