@@ -500,6 +500,7 @@ def test_an_experiment_of_which_a_key_is_of_another_type_can_be_deleted_once_tha
     redis_server: EmbeddedServer, redis_client: Any, driver: AnsweringDriver, key: str
 ) -> None:
     driver.end()
+    redis_client.hset(ExperimentKeys(NAME).meta, "driver_until", 0)
     redis_client.delete(key)
     redis_client.set(key, "none")
     delete = ["delete", NAME, "--yes", "--broker", redis_server.url]

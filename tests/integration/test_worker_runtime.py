@@ -14,12 +14,12 @@ from waiting import eventually
 
 from mqtune.core.codec import encode_value
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
-from mqtune.core.keys import ExperimentKeys
+from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.connection import RedisClient
-from mqtune.journal.fleet import Fleet
+from mqtune.journal.fleet import LOOK, Fleet
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
@@ -54,7 +54,8 @@ def runtime(
     runtime._here.clear()
     if not runtime.closing.is_set():
         runtime.close(grace_s=0)
-    # They use the client, which is about to be closed.
+    # They use the client, which is about to be closed, and the one waits for a message.
+    redis_client.publish(control_channel("w@here"), encode_value([LOOK]))
     runtime._heart.join()
     runtime._control.join()
 
