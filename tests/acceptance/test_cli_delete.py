@@ -202,18 +202,22 @@ def test_an_archive_keeps_the_earlier_one_of_that_name(
 
 
 def test_a_copy_of_an_experiment_is_all_of_it_and_its_server_keeps_it(tune: Tune, fleet: str, tmp_path: Path):
-    results = tune("learns", name="copied", max_trials=2).run()
-    before = keys_of(fleet, "copied")
+    results = tune("learns", name="copied-whole", max_trials=2).run()
+    before = keys_of(fleet, "copied-whole")
     copy = tmp_path / "copy"
 
-    copied = CliRunner().invoke(group, ["export", "copied", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
-    again = CliRunner().invoke(group, ["export", "copied", "--format", "mqtune", "-o", str(copy), "--broker", fleet])
+    copied = CliRunner().invoke(
+        group, ["export", "copied-whole", "--format", "mqtune", "-o", str(copy), "--broker", fleet]
+    )
+    again = CliRunner().invoke(
+        group, ["export", "copied-whole", "--format", "mqtune", "-o", str(copy), "--broker", fleet]
+    )
 
-    assert copied.output == f"{copy}: 2 trials of copied; to read them: mqtune show {copy}\n"
+    assert copied.output == f"{copy}: 2 trials of copied-whole; to read them: mqtune show {copy}\n"
     assert isinstance(again.exception, ConfigurationError)
     assert "has something in it" in str(again.exception)
     assert Results.load(copy).csv() == results.csv()
-    assert keys_of(fleet, "copied") == before != []
+    assert keys_of(fleet, "copied-whole") == before != []
 
 
 def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):
