@@ -39,7 +39,7 @@ _DEPLOYED: Final = frozenset({TrialStatus.STAGED, TrialStatus.RUNNING})
 
 
 class Action(NamedTuple):
-    """What a trial is after an action, and with which statuses --all and --where take trials."""
+    """An action's effect on a trial, in words, and the statuses of the trials that --all and --where take."""
 
     done: str
     statuses: frozenset[TrialStatus]

@@ -33,7 +33,7 @@ _ACTIONS: Final = frozenset({*(action.value for action in Action), *(each.value 
 
 
 class Field(NamedTuple):
-    """What a field holds: the types of its plain value, and what makes that, and the field's of it, where they differ."""
+    """The types of a field's plain value, and the conversions from it and to it, where the field's own value is another."""
 
     #: Not a union, which is slower to look through.
     types: tuple[type, ...]
@@ -123,7 +123,7 @@ _LEAST: Final[dict[str, int]] = {"attempt": 1, "sequence": 0, "slots": 0}
 
 
 class Outline(NamedTuple):
-    """What is known of a message's fields, in order."""
+    """A message's fields, in order, as they are looked up for each message."""
 
     fields: dict[str, Field]
     names: tuple[str, ...]

@@ -295,20 +295,16 @@ class AnswerQuestion:
     answer: object
 
     @property
-    def _text(self) -> str:
-        return base64.b64encode(encode_value(self.answer)).decode()
-
-    @property
     def order(self) -> Order:
         """The order that lets the trial go on with the answer."""
-        return Order.go(self.report.trial, self.report.attempt, self.report.sequence, self._text)
+        text = base64.b64encode(encode_value(self.answer)).decode()
+        return Order.go(self.report.trial, self.report.attempt, self.report.sequence, text)
 
     def write(self, to: Writing) -> list[Written]:
-        if (size := len(self._text)) > MAX_ANSWER_CHARS:
-            raise ConfigurationError(
-                f"the answer to trial {self.report.trial} is too long: {size:,} characters, encoded"
-            )
-        to.journal.order([self.order])
+        order = self.order
+        if (size := len(order.word.rpartition(":")[2])) > MAX_ANSWER_CHARS:
+            raise ConfigurationError(f"the answer to trial {order.trial} is too long: {size:,} characters, encoded")
+        to.journal.order([order])
         return []
 
 

@@ -101,7 +101,7 @@ class Driver:
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         #: The part of the journal that was read, to be read again.
-        self.written = self._reader = JournalReader(journal, copy, clock)
+        self.reader = JournalReader(journal, copy, clock)
         self._past = Past({}, is_open=False)
         self._is_replaying = True
         self._draining = self._is_closed = self._hands_out = False
@@ -123,11 +123,11 @@ class Driver:
         #: The rest of a replay, from the first report on that nobody has acted on.
         self._held: Iterator[Report | None] | None = None
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
-        self._restorer = Restorer(journal, self._reader, copy, clock)
+        self._restorer = Restorer(journal, self.reader, copy, clock)
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
         self._publisher = Publisher(backend, clock)
-        self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
+        self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self.reader)
         self._plain = PlainReports(
             experiment, self._deciders, self._report_listeners, look=self._timers.keep_lock_if_due, act=self._act_on
         )
@@ -290,11 +290,11 @@ class Driver:
         while entries:
             yield from entries
             entries = self._restorer.more(self._pace.left_s) if self._pace.goes_on else []
-        self._reader.write()
+        self.reader.write()
 
     def _news(self, block_s: float) -> list[Entry]:
         """Wait for new entries, keep them in the copy, and return them."""
-        reader = self._reader
+        reader = self.reader
         entries: list[Entry] = self._interrupts.wait(
             lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
         )
@@ -332,7 +332,7 @@ class Driver:
         Of an open experiment only up to where the last driver acted: what came after it is new to who drives it.
         """
         self._past = Past(self._restorer.catch_up(), is_open=self._limits.is_open)
-        taking = self._take_each(self._reader.read())
+        taking = self._take_each(self.reader.read())
         for _ in taking:
             self._held = taking
             break
@@ -695,6 +695,6 @@ class Driver:
         self._is_closed = True
         self._slots.sharing.close()
         self._checkpoints.close()
-        self._reader.close()
+        self.reader.close()
         self._copy.close()
         self._journal.unlock(self._owner)

@@ -182,7 +182,7 @@ class Runner:
     def results(self) -> Results:
         """Return the results so far."""
         self.catch_up()
-        return Results(self.experiment, self.folder, None if self._driver is None else self._driver.written)
+        return Results(self.experiment, self.folder, None if self._driver is None else self._driver.reader)
 
     def close(self) -> None:
         """Close all connections; a local worker and server end. Running trials on a broker's workers go on.
@@ -345,7 +345,7 @@ class Runner:
             self._worker.leave()
         results = self._save(driver)
         # The driver of an open experiment may have read what it has not taken in.
-        if driver.written.is_taken_in and not self.plan.limits.is_open:
+        if driver.reader.is_taken_in and not self.plan.limits.is_open:
             keep_whole_state(self.folder, self.experiment, driver.cursor)
         return results
 

@@ -178,6 +178,8 @@ class DriverTimers:
         now = self._clock.monotonic()
         self._lose_from = now + LEASE_GRACE_S
         self._check_from = now
+        # Entries of before may have other ids now.
+        self._gone.clear()
 
     def _losses(self, trials: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
         for id_ in trials:
@@ -209,7 +211,9 @@ class DriverTimers:
         live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]
         if live:
             newest, under_way = self._restorer.surely(lambda: self._journal.look(live, _LEASE_S))
-            self._gone.update((key, newest) for key, is_there in zip(live, under_way, strict=True) if not is_there)
+            for key in (key for key, is_there in zip(live, under_way, strict=True) if not is_there):
+                # The first look counts: a driver that lags may never come to the entry of the last one.
+                self._gone.setdefault(key, newest)
 
     def _has_read(self, entry: str) -> bool:
         return not entry or entry_order(self._reader.last) >= entry_order(entry)

@@ -135,7 +135,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
     return [
         Rule("evalsha eval", (*everything, EXPERIMENTS)),
         Rule(
-            "hget hmget hset hsetnx hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange "
+            "hget hmget hset hsetnx hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore xadd xrange "
             "xrevrange xtrim exists del rename expire pexpire persist",
             everything,
         ),

@@ -129,7 +129,7 @@ class Order(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What is ordered, whatever the number: "save" or "go"."""
+        """The word without its number: "save" or "go"."""
         return self.word.partition(":")[0]
 
     @property
@@ -418,7 +418,7 @@ class Journal(ABC):
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, also those that expired and were not reaped yet; the answers also say that the driver is lost."""
+        """Renew leases, also expired ones of attempts that were not ended as lost; the answers also say that the driver is lost."""
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:

@@ -16,7 +16,7 @@ from mqtune.search.space import Space
 
 
 class Later(Enum):
-    """What is suggested while a config is being worked out."""
+    """A suggestion that is still being worked out."""
 
     WAIT = "wait"
 

@@ -134,7 +134,7 @@ def _between(low: float, value: float, high: float) -> float:
 
 @dataclass(slots=True)
 class Record:
-    """What a model has of a trial's current config."""
+    """A trial's current config, as its model has it."""
 
     config: Config
 

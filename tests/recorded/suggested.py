@@ -391,7 +391,7 @@ def _syne_tune(name: str, **options: Any) -> Any:
     from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space
 
     # 0.16 draws from NumPy's own generator, whatever its seed.
-    np.random.seed(7)  # noqa: NPY002
+    np.random.seed(7)  # noqa: NPY002 - Syne Tune draws from this one
     space = config_space(PLAIN)
     if name == "RandomSearch":
         return SyneTuneScheduler(baselines.RandomSearch(space, metrics=["loss"], random_seed=1))

@@ -1,4 +1,4 @@
-"""What the page may ask of an experiment's driver: what the command line asks, and with its words."""
+"""The page's requests to an experiment's driver: those of the command line, in its words."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 -- ARGV  1 lease in milliseconds  2 experiment  then for each attempt: trial, attempt, token
 --
 -- Returns for each attempt: its orders (see order); 'undriven' in place of orders that let it go on, when nobody has driven the experiment
--- for too long and its attempts are to end; or 'fenced' when the attempt doesn't hold the lease. A lease that has expired but was not
--- reaped yet is renewed. Repeating a call does no harm.
+-- for too long and its attempts are to end; or 'fenced' when the attempt doesn't hold the lease. A lease that has expired is renewed
+-- as long as its attempt was not ended as lost. Repeating a call does no harm.
 
 also_when_full('ZREM', KEYS[2])
 local answers, renewed = {}, {}

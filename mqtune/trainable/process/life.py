@@ -27,7 +27,7 @@ from mqtune.trainable.spec import Loaded
 
 
 class Body(Protocol):
-    """What a process runs in each of its attempts: a function, an instance of a class, or scripts beside it.
+    """The code that a process runs in each of its attempts: a function, an instance of a class, or scripts beside it.
 
     It enters each attempt's working directory.
 

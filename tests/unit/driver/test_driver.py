@@ -916,7 +916,7 @@ def test_whatever_happens_in_whatever_order_the_journal_tells_it_all(eventful: W
             fleet.act_by_chance(rng)
             if not driver.is_finished:
                 driver.step(0)
-            if chance > 0.9 and not driver._journal.read(driver._reader.last, count=1):  # type: ignore[attr-defined]
+            if chance > 0.9 and not driver._journal.read(driver.reader.last, count=1):  # type: ignore[attr-defined]
                 assert state_of(world.replayed(driver._owner)) == state_of(driver)
         raise AssertionError(f"not finished: {driver.experiment.counts}")
 

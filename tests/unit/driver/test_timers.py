@@ -14,6 +14,9 @@ from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEAS
 from mqtune.journal.base import UnderWay
 from mqtune.journal.memory import TrialState
 
+ONE = "0001"
+TWO = "0002"
+
 #: A worker's, so that leases run out here.
 LEASE_S = 15.0
 
@@ -113,6 +116,28 @@ def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs
     assert "noeviction" in first.error
     assert (second.number, second.end) == (2, None)
     assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
+
+
+def test_an_attempt_whose_key_is_gone_is_lost_once_the_driver_has_read_on_although_more_comes_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, slots=2).step().start(ONE).start(TWO)
+    last = int(bench.driver.reader.last.partition("-")[0])
+    # Behind the first entry that is still to come, and further and further behind.
+    newest = iter([last + 1, *range(last + 1_000, last + 100_000, 1_000)])
+
+    def lacks_one(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
+        return UnderWay(f"{next(newest)}-0", [trial != ONE for trial, _ in attempts])
+
+    monkeypatch.setattr(bench.driver._journal, "look", lacks_one)
+    del bench.server.experiments[NAME].trials[TrialId(ONE)]
+    wait(bench, 3 * LOOK_AT_ATTEMPTS_S)
+    assert bench.trial(ONE).attempt.end is None
+
+    bench.report(TWO, 1.0)
+    wait(bench, LOOK_AT_LEASES_S)
+
+    assert bench.trial(ONE).attempts[0].error_type == FORGOTTEN
 
 
 def test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while(

@@ -90,7 +90,7 @@ PAUSING = ("promotion", "synchronous", "dehb")
 
 def seeded(new: Callable[[], TrialScheduler]) -> SyneTuneScheduler:
     # 0.16 draws from NumPy's own generator, whatever its seed.
-    np.random.seed(7)  # noqa: NPY002
+    np.random.seed(7)  # noqa: NPY002 - Syne Tune draws from this one
     return SyneTuneScheduler(new())
 
 
