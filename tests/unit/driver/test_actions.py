@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransiti
 from mqtune.core.events import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId, TrialStatus
 from mqtune.core.version import __version__
-from mqtune.driver.actions import Close, Drop, Finish, Stage, checkpoint_of, next_trial_id
+from mqtune.driver.actions import AnswerQuestion, Close, Drop, Finish, Stage, checkpoint_of, next_trial_id
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
 
@@ -371,6 +371,15 @@ def test_a_later_driver_lets_none_go_on_that_is_told_to_end(tmp_path: Path) -> N
 
     assert bench.told(ONE) == "stop"
     assert not bench.server.experiments[NAME].trials[ONE].orders
+
+
+def test_in_lockstep_an_answer_to_a_report_stays_when_that_is_decided_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
+    bench.driver.listen_to_reports(lambda _, report: bench.driver.carry_out(AnswerQuestion(report, "yes")))
+
+    bench.report(ONE, 1.0)
+
+    assert bench.told(ONE).startswith("go:1:")
 
 
 def test_when_trials_stream_nobody_is_cleared(bench: Bench) -> None:
