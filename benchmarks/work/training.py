@@ -86,7 +86,6 @@ TRAININGS: Final = {
         Training(name="torchrun", title="torchrun", module="torchrun", packages=("torch", "sklearn"), trials=12),
     )
 }
-#: A script has its trial in a process of its own, whatever that imports.
 MODULES_BAR: Final = 10.0
 
 
@@ -126,17 +125,19 @@ def _figures(training: Training) -> Iterator[tuple[str, Figure]]:
         "to_trial_ms",
         Figure(unit="ms", higher_is_better=False, title=f"{title}: … and to the first line of its function, p50"),
     )
-    if training.name != "torchrun":
-        yield (
-            "modules",
-            Figure(
-                unit="",
-                higher_is_better=False,
-                title=f"{title}: modules imported in the third trial",
-                bar=MODULES_BAR,
-            ),
-        )
-        yield "modules_later", Figure(unit="", higher_is_better=False, shown=False)
+    # A trial of torchrun has interpreters of its own, whatever these import.
+    has_own = training.name == "torchrun"
+    yield (
+        "modules",
+        Figure(
+            unit="",
+            higher_is_better=False,
+            title=f"{title}: modules imported in the third trial",
+            bar=None if has_own else MODULES_BAR,
+            shown=not has_own,
+        ),
+    )
+    yield "modules_later", Figure(unit="", higher_is_better=False, shown=False)
     yield (
         "trials_a_process",
         Figure(
