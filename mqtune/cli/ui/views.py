@@ -30,7 +30,8 @@ from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
 from mqtune.results.plots.by_plotly import plain
 from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_attr_of
-from mqtune.results.plots.picture import BLUE, Axis, Look, Panel, Picture, Series, label
+from mqtune.results.plots.panels import BLUE, Axis, Look, Panel, Series, label
+from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import is_digest

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from mqtune.core.codec import Body
-from mqtune.results.plots.picture import GRID, TEXT, Axis, Panel, Picture, Series
+from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet
 
 #: Pixels of the picture's size to an inch, and of a file to one of those.
 _DPI: Final = 100
@@ -30,7 +30,7 @@ _MARKERS: Final = {
 }
 
 
-def figure_of(picture: Picture) -> Figure:
+def figure_of(picture: Sheet) -> Figure:
     """Return a picture as a figure."""
     width, height = picture.size
     figure = Figure(figsize=(width / _DPI, (height + _AROUND) / _DPI), dpi=_DPI, layout="constrained")
@@ -47,7 +47,7 @@ def figure_of(picture: Picture) -> Figure:
     return figure
 
 
-def content_of(picture: Picture, format: str) -> bytes:  # noqa: A002 - as in Matplotlib
+def content_of(picture: Sheet, format: str) -> bytes:  # noqa: A002 - as in Matplotlib
     """Return a picture as a file's content."""
     file = io.BytesIO()
     figure_of(picture).savefig(file, format=format, dpi=_DPI * _SHARPNESS, facecolor="white")
@@ -115,7 +115,7 @@ def _style(series: Series) -> Body:
     }
 
 
-def _handles(picture: Picture) -> dict[str, Line2D]:
+def _handles(picture: Sheet) -> dict[str, Line2D]:
     named = [each for panel in picture.panels for each in panel.series if each.name]
     # The first of a name speaks for the others.
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.results.frames import Row
-from mqtune.results.plots.picture import GRID, TEXT, Axis, Panel, Picture, Series
+from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet
 
 #: The height of title and legend, in pixels, and the share of the width or height that is left between panels.
 _TOP, _BOTTOM = 70, 110
@@ -23,7 +23,7 @@ BUTTONS: Final = {
 }
 
 
-def plain(picture: Picture) -> Row:
+def plain(picture: Sheet) -> Row:
     """Return a picture as the data and layout of a figure, in values that JSON has; Plotly need not be here."""
     width, height = picture.size
     layout: Row = {
@@ -54,12 +54,12 @@ def plain(picture: Picture) -> Row:
     return {"data": data, "layout": layout}
 
 
-def figure_of(picture: Picture) -> Any:
+def figure_of(picture: Sheet) -> Any:
     """Return a picture as a ``plotly.graph_objects.Figure``."""
     return import_module("plotly.graph_objects").Figure(plain(picture))
 
 
-def content_of(picture: Picture, _: str) -> bytes:
+def content_of(picture: Sheet, _: str) -> bytes:
     """Return a picture as a page that holds all it needs, plotly.js too."""
     page: str = import_module("plotly.io").to_html(figure_of(picture), config=BUTTONS, include_plotlyjs=True)
     return page.encode()
@@ -70,7 +70,7 @@ def script() -> Path:
     return Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 
 
-def _place(picture: Picture, number: int) -> tuple[float, float, float, float]:
+def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
     """Return the ends of a panel in shares of the whole: left, right, bottom and top."""
     rows, columns = math.ceil(len(picture.panels) / picture.columns), picture.columns
     row, column = divmod(number, columns)

@@ -20,7 +20,7 @@ from mqtune.core.text import flatten
 from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, is_number
 from mqtune.results.display import ranked, short_value
 from mqtune.results.experiments import RecordedReport
-from mqtune.results.plots.picture import Look, Series, label
+from mqtune.results.plots.panels import Look, Series, label
 from mqtune.schedulers.policy import PolicyStep
 from mqtune.search.domains import Choice, Interval, Multiples, ReverseInterval
 from mqtune.search.space import Space, space_of

@@ -30,7 +30,7 @@ from mqtune.results.plots.data import (
     time_attr_of,
     value_of,
 )
-from mqtune.results.plots.picture import (
+from mqtune.results.plots.panels import (
     BLACK,
     BLUE,
     GREEN,
@@ -42,11 +42,10 @@ from mqtune.results.plots.picture import (
     Axis,
     Look,
     Panel,
-    Picture,
     Series,
     label,
-    require,
 )
+from mqtune.results.plots.picture import Picture, require
 from mqtune.results.plots.timeline import Bar, Run, bars, slot_names, slots
 from mqtune.schedulers.halving import levels_of
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.results.plots.data import MOST_LINES, MOST_POINTS, joined, spread
-from mqtune.results.plots.picture import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, Look, Series
+from mqtune.results.plots.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, Look, Series
 
 #: The colours of how attempts ended; None for those that have not.
 _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
