@@ -35,9 +35,9 @@ class Valley(mqtune.Trainable):
         """Return the state; a large one would be written as files into the folder."""
         return {"place": self.place, "speed": self.speed}
 
-    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take back what ``save_checkpoint`` returned, or the path of the folder that it wrote to."""
-        self.place, self.speed = checkpoint["place"], checkpoint["speed"]
+    def load_checkpoint(self, checkpoint: mqtune.Checkpoint) -> None:
+        """Take back what ``save_checkpoint`` returned; of files that it wrote ``checkpoint.path`` is the folder."""
+        self.place, self.speed = checkpoint.data["place"], checkpoint.data["speed"]
 
 
 if __name__ == "__main__":

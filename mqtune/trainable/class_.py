@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, AttemptEnd, Config, Metrics
@@ -85,8 +85,8 @@ class Trainable:
         """Save the state: write files into the folder and return None, or return a dict of at most 1 MB and write none."""
         raise NotImplementedError
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Restore the state that was saved, from the path of a folder with its files, or from the dict."""
+    def load_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Restore the state that was saved: ``checkpoint.data`` is the dict, or ``checkpoint.path`` the folder with its files."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
@@ -184,7 +184,7 @@ def export_model(
     try:
         instance.setup(config)
         if checkpoint is not None:
-            instance.load_checkpoint(checkpoint.data if checkpoint.is_dict else checkpoint.path)
+            instance.load_checkpoint(checkpoint)
         instance.export_model(format, folder)
     finally:
         instance.cleanup()
@@ -262,7 +262,7 @@ class Steps:
                 f"the trial is to start from checkpoint {checkpoint.id} and {self._name} has no load_checkpoint; "
                 "give it one, and a save_checkpoint"
             )
-        self._trainable.load_checkpoint(checkpoint.data if checkpoint.is_dict else checkpoint.path)
+        self._trainable.load_checkpoint(checkpoint)
         counters = dict(checkpoint.counters)
         self._trainable.training_iteration = self._saved_at = int(counters.get(ITERATION, 0))
         self._trainable.time_total_s = float(counters.get(TIME_TOTAL, 0.0))

@@ -28,7 +28,7 @@ class Reuses(mqtune.Trainable):
         (folder / "total").write_text(str(self.total))
 
     def load_checkpoint(self, checkpoint):
-        self.total = float((checkpoint / "total").read_text())
+        self.total = float((checkpoint.path / "total").read_text())
 
     def reset_config(self, config):
         if config["do"] == "refuse":

@@ -30,7 +30,7 @@ class Counts(mqtune.Trainable):
         (folder / "total.json").write_text(json.dumps(self.total))
 
     def load_checkpoint(self, checkpoint):
-        self.total = json.loads((checkpoint / "total.json").read_text())
+        self.total = json.loads((checkpoint.path / "total.json").read_text())
 
     def export_model(self, format, folder):
         (folder / "total.txt").write_text(str(self.total))
@@ -43,7 +43,7 @@ class CountsInDict(Counts):
         return {"total": self.total}
 
     def load_checkpoint(self, checkpoint):
-        self.total = checkpoint["total"]
+        self.total = checkpoint.data["total"]
 
 
 class CountsOften(Counts):

@@ -189,8 +189,8 @@ class Counts(mqtune.Trainable):
         (folder / _STATE).write_text(json.dumps(self.state))
         return None
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        data = checkpoint if isinstance(checkpoint, dict) else json.loads((Path(checkpoint) / _STATE).read_text())
+    def load_checkpoint(self, checkpoint: mqtune.Checkpoint) -> None:
+        data = checkpoint.data if checkpoint.is_dict else json.loads((checkpoint.path / _STATE).read_text())
         self.state = self.began = dict(data)
 
 

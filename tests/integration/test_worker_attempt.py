@@ -196,8 +196,8 @@ class Steps(mqtune.Trainable):
         return {"epoch": self.epoch}
     def save_checkpoint(self, folder):
         return {"epoch": self.epoch}
-    def load_checkpoint(self, state):
-        self.epoch = state["epoch"]
+    def load_checkpoint(self, checkpoint):
+        self.epoch = checkpoint.data["epoch"]
 """
 
 

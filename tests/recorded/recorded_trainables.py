@@ -50,4 +50,4 @@ class Counts(mqtune.Trainable):
         (folder / "at.json").write_text(json.dumps(self.at))
 
     def load_checkpoint(self, checkpoint):
-        self.at = json.loads((checkpoint / "at.json").read_text())
+        self.at = json.loads((checkpoint.path / "at.json").read_text())

@@ -226,7 +226,7 @@ def test_a_trial_starts_from_a_folder_of_this_machine_which_becomes_its_first_ch
     name = trial.attempt.checkpoint
     assert (trial_of(name), trial.attempt.source, trial.parent) == (trial.id, None, None)
     assert list(trial.checkpoints) == [trial.checkpoint] == [name]
-    assert open_store(stored.plan.store).fetch(name, tmp_path / "fetched") == {}
+    assert open_store(stored.store.url).fetch(name, tmp_path / "fetched") == {}
     assert (tmp_path / "fetched" / "model").read_text() == "weights"
     assert_comes_back(stored)
 
@@ -266,7 +266,7 @@ def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, t
         trial = stored.hand.add({"lr": 0.25}, checkpoint=given)
 
         target = tmp_path / trial.id
-        assert open_store(stored.plan.store).fetch(trial.checkpoint, target) == {"training_iteration": 12}
+        assert open_store(stored.store.url).fetch(trial.checkpoint, target) == {"training_iteration": 12}
         assert [path.name for path in target.iterdir()] == ["model"]
 
 
@@ -284,7 +284,7 @@ def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored:
     with pytest.raises(InvalidTransition):
         stored.hand.trial(TWO).resume(checkpoint=tmp_path / "model")
 
-    assert open_store(stored.plan.store).ids() == []
+    assert open_store(stored.store.url).ids() == []
 
 
 def test_a_paused_trial_is_restored_from_a_checkpoint_that_is_chosen(stored: Bench, tmp_path: Path) -> None:
@@ -1100,8 +1100,8 @@ class Doubler(Trainable):
     def save_checkpoint(self, folder: Path) -> dict[str, Any]:
         return {"weight": self.weight}
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        self.weight = checkpoint["weight"]
+    def load_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self.weight = checkpoint.data["weight"]
 
     def export_model(self, format: str, folder: Path) -> None:
         (folder / "model.txt").write_text(f"{self.weight} {self.config['depth']}")

@@ -61,7 +61,7 @@ class InFolder(Falls):
 
     def load_checkpoint(self, checkpoint):
         self.log.append("load")
-        self.loss = json.loads((checkpoint / "loss.json").read_text())
+        self.loss = json.loads((checkpoint.path / "loss.json").read_text())
 
 
 class InDict(Falls):
@@ -71,7 +71,7 @@ class InDict(Falls):
 
     def load_checkpoint(self, checkpoint):
         self.log.append("load")
-        self.loss = checkpoint["loss"]
+        self.loss = checkpoint.data["loss"]
 
 
 class Anything(mqtune.Trainable):

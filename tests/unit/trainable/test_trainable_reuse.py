@@ -18,6 +18,7 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.trainable.process.protocol import FRAME_END, PAUSE, STOP, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.importers import ImportKey
@@ -105,8 +106,8 @@ class Job(mqtune.Trainable):
     def save_checkpoint(self, folder):
         return {"total": self.total}
 
-    def load_checkpoint(self, data):
-        self.total = data["total"]
+    def load_checkpoint(self, checkpoint):
+        self.total = checkpoint.data["total"]
 
     def reset_config(self, config):
         note(config["log"], f"reset {self.config['lr']} to {config['lr']} in {self.trial_id}")
@@ -490,7 +491,7 @@ def test_the_definition_says_whether_processes_are_reused_and_experiments_with_t
     definitions = []
     for reuse in (True, False):
         tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=reuse), seed=1)
-        definitions.append(tuner._runner.plan.definition(None))
+        definitions.append(DefinitionWriter(tuner._runner.plan).definition(None))
         tuner.close()
     assert [definition["reuse"] for definition in definitions] == [True, False]
 

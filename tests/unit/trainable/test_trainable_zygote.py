@@ -36,7 +36,7 @@ class Waits(mqtune.Trainable):
         (folder / "epoch").write_text(str(self.epoch))
 
     def load_checkpoint(self, checkpoint):
-        self.epoch = int((checkpoint / "epoch").read_text())
+        self.epoch = int((checkpoint.path / "epoch").read_text())
 
     def cleanup(self):
         print("cleaned up")
