@@ -33,6 +33,7 @@ from mqtune.core.errors import (
     JournalBlocked,
     JournalGone,
     MessageVersionError,
+    MqtuneError,
     NameTaken,
 )
 from mqtune.core.events import Requested
@@ -298,15 +299,30 @@ class RedisJournal(Journal):
         try:
             result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
         except ResponseError as error:
-            if not _LAST_ID.search(str(error)):
+            known = self._explain(str(error))
+            if known is None:
                 raise
-            raise JournalBlocked(
+            raise known from None
+        self._count_connects()
+        return result
+
+    def _explain(self, error: str) -> MqtuneError | None:
+        """Return what an error of the server's, or of a script, says about this experiment; None for any other."""
+        if "JOURNALGONE" in error:
+            return JournalGone(
+                f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set back"
+            )
+        if "STALEDRIVER" in error:
+            return DriverFenced(
+                f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials go on there"
+            )
+        if _LAST_ID.search(error):
+            return JournalBlocked(
                 f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given one the last id that "
                 "there is; docs/security.md says how it goes on: XDEL that entry and those behind it, delete journal.msgpack in its "
                 f"folder, then mqtune delete {self.experiment} --archive --yes, and mqtune drive {self.experiment}"
-            ) from None
-        self._count_connects()
-        return result
+            )
+        return None
 
     def _count_connects(self) -> None:
         if self._connects.count != self._connected:
@@ -326,25 +342,11 @@ class RedisJournal(Journal):
     def _drive(self, name: str, keys: list[str], args: list[Any]) -> Any:
         """Run a script that appends to the journal and that only the driver with the newest epoch may run."""
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
-        return self._unless_stale(lambda: self._run(name, keys, [self._keys.metrics, self._epoch, *args]))
-
-    def _unless_stale(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except ResponseError as error:
-            if "JOURNALGONE" in str(error):
-                raise JournalGone(
-                    f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set back"
-                ) from None
-            if "STALEDRIVER" not in str(error):
-                raise
-            raise DriverFenced(
-                f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials go on there"
-            ) from None
+        return self._run(name, keys, [self._keys.metrics, self._epoch, *args])
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         lock = owner, description, round(hold_s * 1000)
-        epoch, holder, left_ms, since_ms, size = self._unless_stale(lambda: self._hold_lock(*lock, dead))
+        epoch, holder, left_ms, since_ms, size = self._hold_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {holder.decode()}, which took it {since_ms / 1000:.0f} s ago; "
@@ -401,7 +403,7 @@ class RedisJournal(Journal):
     def order(self, orders: Sequence[Order]) -> list[bool]:
         keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in orders)]
         args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(orders)]
-        return [run == 1 for run in self._unless_stale(lambda: self._run("order", keys, args))]
+        return [run == 1 for run in self._run("order", keys, args)]
 
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
         self._retrying(lambda: self._client.hsetnx(self._keys.checkpoints, checkpoint, data))
@@ -449,7 +451,7 @@ class RedisJournal(Journal):
             some = attempts[begin : begin + LOOK_COUNT]
             names = [keys.driver, keys.journal, keys.leases, keys.staged, *(keys.trial(trial) for trial, _ in some)]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
-            last, *under_way = self._unless_stale(lambda: self._run("look", names, args))  # noqa: B023
+            last, *under_way = self._run("look", names, args)
             # The last look's entry is after the end of every attempt that an earlier look missed.
             newest = last.decode()
             found += map(bool, under_way)
@@ -535,7 +537,7 @@ class RedisJournal(Journal):
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))
         size = 0
-        while not self._unless_stale(lambda: self._run("restore", keys, [*head, size, *args])):  # noqa: B023
+        while not self._run("restore", keys, [*head, size, *args]):
             size = self._retrying(lambda: self._upload(restored, entries()))
         self.on_restored()
 
@@ -544,7 +546,7 @@ class RedisJournal(Journal):
         names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
         names.append(keys.code)
         names += [keys.trial(trial) for trial in trials]
-        self._unless_stale(lambda: self._run("erase", names, [self._epoch]))
+        self._run("erase", names, [self._epoch])
 
     def forget(self, trials: Sequence[TrialId]) -> None:
         """Delete the experiment with all its keys, and its name, of which this driver has the lock.
