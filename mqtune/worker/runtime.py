@@ -68,8 +68,6 @@ LEFTOVERS_S: Final = 5.0
 _REVOKES_S: Final = 1.0
 #: How long a shutdown waits for a heartbeat to end; without a server it ends as soon as the worker is closing.
 _HEARTBEAT_END_S: Final = 2.0
-#: How often a thread that waits for a slot checks whether the worker is shutting down.
-_SLOT_POLL_S: Final = 1.0
 #: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it
 #: takes to stop a trial.
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -248,6 +246,8 @@ class WorkerRuntime:
     def _on_quarantine(self) -> None:
         """Count the usable slots again, and tell drivers: a device has entered or left quarantine."""
         self._slots.review()
+        if not self._slots.usable:
+            self._slots.wake(len(self._here))
         self._look.set()
         self.services.wake_consumer()
 
@@ -326,9 +326,8 @@ class WorkerRuntime:
                 return _LEFT_TO_OTHERS
         if not self.draining:
             run.prepare()
-        while not self.draining and slot is None and (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
-            if not self._slots.usable:
-                break
+        while not self.draining and slot is None and self._slots.usable:
+            slot = self._slots.acquire()
         if self.draining:
             return RunResult(None, "not run: the worker is shutting down")
         if slot is None:
@@ -410,6 +409,7 @@ class WorkerRuntime:
         # An attempt that is not claimed yet won't be.
         for run in tuple(self._here):
             run.requeue(self._reason)
+        self._slots.wake(len(self._here))
         # No trial will start that would need a device.
         self._quarantine.close()
         if self._memory is not None:

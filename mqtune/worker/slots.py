@@ -273,21 +273,22 @@ class Slots:
         self.retries = Retries()
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
-        self._offered: queue.LifoQueue[Slot] = queue.LifoQueue()
+        #: The slots that are free; None for each thread that is to wait no longer.
+        self._offered: queue.LifoQueue[Slot | None] = queue.LifoQueue()
         self._aside: list[Slot] = []
         self._reviewing = threading.Lock()
         for slot in reversed(self.all):
             self._offered.put(slot)
 
-    def acquire(self, timeout_s: float) -> Slot | None:
-        """Wait for a free slot and return it; None after *timeout_s* seconds."""
-        deadline = time.monotonic() + timeout_s
+    def acquire(self, timeout_s: float | None = None) -> Slot | None:
+        """Wait for a free slot and return it; None after *timeout_s* seconds, or once ``wake`` is called."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                slot = self._offered.get(timeout=max(0.0, deadline - time.monotonic()))
+                slot = self._offered.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return None
-            if not slot.is_quarantined:
+            if slot is None or not slot.is_quarantined:
                 return slot
             with self._reviewing:
                 if slot.is_quarantined:
@@ -295,6 +296,11 @@ class Slots:
                     continue
             # Its device came back in this moment.
             return slot
+
+    def wake(self, waiting: int) -> None:
+        """Have so many threads that wait for a slot look again whether they are to wait."""
+        for _ in range(waiting):
+            self._offered.put(None)
 
     def has_other(self, devices: AbstractSet[str]) -> bool:
         """Whether a usable slot has none of these devices, and others instead."""
