@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: An attempt, by its trial and its number.
 _Key = tuple[TrialId, int]
 
-#: How often expired leases are looked for; a lost trial waits at most this long on top of its lease.
+#: How often attempts are looked at; a lost trial waits at most this long on top of its lease.
 LOOK_AT_LEASES_S: Final = 0.5
 #: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set forward:
 #: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
@@ -39,18 +39,14 @@ REFRESH_S: Final = 5.0
 #: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each look takes some
 #: 20 ms, and a driver has other work.
 _FLEET_PAUSE: Final = 10
-#: How often it is looked up what workers are doing while nothing runs: a user watches that.
-LOOK_AT_HELD_S: Final = 1.0
-#: How many staged attempts that looks at: people see a few.
+#: How many staged attempts are looked at for people, who see a few.
 _HELD_COUNT: Final = 100
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
 UNCLAIMED_S: Final = 10.0
-#: How often it is checked whether Redis still has each attempt that is under way. Between two checks a driver may lag behind
-#: its journal.
-LOOK_AT_ATTEMPTS_S: Final = 15.0
-#: How often it goes on with that, and how many trials it takes at once, if there aren't very many: all of 8,000 took 60 ms, in which
-#: no report was decided.
-_LOOK_PART_S: Final = 0.5
+#: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged. Between two
+#: checks a driver may lag behind its journal.
+LOOK_AT_ATTEMPTS_S: Final = 10.0
+#: How many trials each look takes of that, if there aren't very many: all of 8,000 took 60 ms, in which no report was decided.
 _LOOK_TRIALS: Final = 250
 #: For how long a deleted lease is put back: a living worker renews it long before.
 _LEASE_S: Final = 15.0
@@ -96,11 +92,8 @@ class DriverTimers:
         if self._journal.loses_attempts:
             self._timers = [
                 keep_lock,
-                _Timer(LOOK_AT_LEASES_S, self._look_at_leases, now),
+                _Timer(LOOK_AT_LEASES_S, self._look_at_attempts, now),
                 refresh,
-                _Timer(UNCLAIMED_S, self.publish_lost, now),
-                _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
-                _Timer(_LOOK_PART_S, self._look_at_attempts, now),
             ]
         self._room = RoomWatch()
         #: Whether the server has been full since attempts were looked for that nobody has.
@@ -108,8 +101,6 @@ class DriverTimers:
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
         #: How many bytes the journal may have, as far as the server knows it from this driver.
         self._most_bytes: int | None = None
-        #: Who imports code while no attempt runs yet, for people.
-        self._importing = ""
         #: When the next timer is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
@@ -144,8 +135,12 @@ class DriverTimers:
 
     @property
     def held_up_by(self) -> str:
-        """Why no attempt runs yet, for people; empty when one does, or nothing is known."""
-        return self.why_full or self._importing
+        """Why no attempt runs yet, for people, as the server has it now; empty when one does, or nothing is known."""
+        counts = self._experiment.counts
+        is_waiting = self._journal.loses_attempts and counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
+        if self.why_full or not is_waiting:
+            return self.why_full
+        return _in_words(self._journal.unclaimed(count=_HELD_COUNT))
 
     def _keep_lock(self) -> None:
         # Before the lock, which tells others why nothing starts.
@@ -159,6 +154,11 @@ class DriverTimers:
         """Return the losses of all attempts that run: for when no worker can be left."""
         running = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.RUNNING]
         return list(self._losses(running, "any", error_type))
+
+    def _look_at_attempts(self) -> Iterator[Lose]:
+        """Find attempts that their worker, the server or a queue has lost."""
+        yield from self._look_at_leases()
+        yield from self._look_at_keys()
 
     def _look_at_leases(self) -> Iterable[Lose]:
         """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
@@ -190,16 +190,21 @@ class DriverTimers:
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
                 yield Lose(trial=trial, error=error, guard=guard, error_type=error_type)
 
-    def _look_at_attempts(self) -> Iterator[Lose]:
-        """Find attempts that Redis no longer has: nobody else would ever hear of them again. Of many trials it takes a part at a time."""
+    def _look_at_keys(self) -> Iterator[Lose]:
+        """Find attempts that Redis no longer has: nobody else would ever hear of them again. Of many trials it takes a part at a time.
+
+        Once it has come past all, those that nobody has are published again.
+        """
         now = self._clock.monotonic()
         if not self._unchecked and now >= self._check_from:
             self._check_from = now + LOOK_AT_ATTEMPTS_S
             trials = list(self._experiment.trials.values()) if self._experiment.live else []
-            size = max(_LOOK_TRIALS, math.ceil(len(trials) * _LOOK_PART_S / LOOK_AT_ATTEMPTS_S))
+            size = max(_LOOK_TRIALS, math.ceil(len(trials) * LOOK_AT_LEASES_S / LOOK_AT_ATTEMPTS_S))
             self._unchecked.extend(trials[begin : begin + size] for begin in range(0, len(trials), size))
         if self._unchecked:
             self._check(self._unchecked.popleft())
+            if not self._unchecked:
+                self.publish_lost()
         # One that has ended by itself has an entry that says so, which may not be read yet.
         for id_, number in [key for key, newest in self._gone.items() if self._has_read(newest)]:
             del self._gone[id_, number]
@@ -217,11 +222,6 @@ class DriverTimers:
 
     def _has_read(self, entry: str) -> bool:
         return not entry or entry_order(self._reader.last) >= entry_order(entry)
-
-    def _look_at_held(self) -> None:
-        counts = self._experiment.counts
-        is_waiting = counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
-        self._importing = _in_words(self._journal.unclaimed(count=_HELD_COUNT)) if is_waiting else ""
 
     def look_at_fleet_if_changed(self) -> None:
         """Look at the slots again if a worker has come or gone."""

@@ -22,6 +22,7 @@ SHORT: Final[dict[str, dict[str, float]]] = {
         "STALL_S": 2.7,
         "REFRESH_S": 1.5,
         "UNCLAIMED_S": 2.5,
+        "LOOK_AT_ATTEMPTS_S": 2.5,
     },
     "mqtune.worker.quarantine": {"LOOK_S": 1.0},
     "mqtune.worker.quick_failures": {"FIRST_PAUSE_S": 5.0},
