@@ -34,7 +34,7 @@ _Key = tuple[TrialId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Shape:
     """All slots that offer the same, and their queue."""
 
     queue: str
@@ -66,11 +66,11 @@ class _Load:
         if (queue := self.queues.pop(key, None)) is not None:
             self.busy[queue] -= 1
 
-    def free(self, shape: _Shape) -> int:
+    def free(self, shape: Shape) -> int:
         """Return the number of a shape's slots without an attempt of this experiment; negative if attempts wait."""
         return shape.slots - self.busy[shape.queue]
 
-    def choose(self, shapes: Collection[_Shape]) -> _Shape:
+    def choose(self, shapes: Collection[Shape]) -> Shape:
         """Return the smallest shape with a free slot, which leaves large slots to trials that need them.
 
         If none is free, return the shape with the fewest attempts per slot.
@@ -101,7 +101,6 @@ class QueueBackend(ABC):
         digest: a digest of the experiment's definition.
         resources: the resources that each trial asks for.
         patience_s: how long a call retries while the server is away.
-        is_local: whether the driver starts a worker itself.
     """
 
     def __init__(
@@ -115,13 +114,11 @@ class QueueBackend(ABC):
         digest: str,
         resources: Resources,
         patience_s: float,
-        is_local: bool = False,
     ) -> None:
         self.journal = journal
         self.clock = clock
         self._client = client
         self._broker = broker
-        self._is_local = is_local
         self._fleet = Fleet(client, patience_s=patience_s)
         self._logs = LogExchange(client, journal.experiment)
         self._patience_s = patience_s
@@ -132,8 +129,8 @@ class QueueBackend(ABC):
         self._resources = resources
         self._workers: list[tuple[WorkerInfo, Resources]] = []
         #: All slots that this driver can use, and those of them that offer what a trial asks for.
-        self._shapes: list[_Shape] = []
-        self._fitting: list[_Shape] = []
+        self._shapes: list[Shape] = []
+        self._fitting: list[Shape] = []
         #: By queue, the number of slots in which attempts of other experiments run.
         self._taken: Counter[str] = Counter()
         #: By queue, the slots of all workers, also of those that are for other experiments; and by experiment, in which it runs.
@@ -160,7 +157,7 @@ class QueueBackend(ABC):
         slots: Counter[tuple[str, Resources]] = Counter()
         for info in self._fleet.workers():
             self._count(info)
-            if not fnmatchcase(self._experiment, info.experiments):
+            if not self._serves(info):
                 continue
             if not self._may_use(info.queue):
                 self._barred = info.name
@@ -176,9 +173,13 @@ class QueueBackend(ABC):
         self._taken.update(
             {queue: sum(each[queue] for name, each in self._busy.items() if name != self.token) for queue in self._all}
         )
-        self._shapes = [_Shape(queue, offer, count) for (queue, offer), count in slots.items()]
+        self._shapes = [Shape(queue, offer, count) for (queue, offer), count in slots.items()]
         self._fitting = [shape for shape in self._shapes if shape.slots > 0 and self._resources.fits(shape.offer)]
         self._log_notes()
+
+    def _serves(self, info: WorkerInfo) -> bool:
+        """Return whether a worker takes attempts of this experiment."""
+        return fnmatchcase(self._experiment, info.experiments)
 
     def _count(self, info: WorkerInfo) -> None:
         """Count a worker's slots, and who has them."""
@@ -237,8 +238,6 @@ class QueueBackend(ABC):
         return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
 
     def why_no_slot(self) -> str:
-        if self._is_local and not self._workers:
-            return "starting the local worker"
         asked = f"no worker offers a slot with {self._resources}"
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
         if not self._workers and self._barred:
@@ -285,7 +284,7 @@ class QueueBackend(ABC):
         # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
         return queue if elsewhere or self._may_use(queue) else ""
 
-    def _queue_of(self, shapes: Collection[_Shape]) -> str:
+    def _queue_of(self, shapes: Collection[Shape]) -> str:
         """Return the queue of the best of these shapes for another attempt; without one, that of slots that offer just what it asks for."""
         return self._load.choose(shapes).queue if shapes else queue_name(self._resources)
 
@@ -299,7 +298,7 @@ class QueueBackend(ABC):
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Show whoever watches the queues that an attempt was lost, in place of its worker; failures are only logged."""
 
-    def _has_room(self, shapes: Collection[_Shape]) -> bool:
+    def _has_room(self, shapes: Collection[Shape]) -> bool:
         return any(self._load.free(shape) > 0 for shape in shapes)
 
     @abstractmethod

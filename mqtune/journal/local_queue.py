@@ -1,4 +1,4 @@
-"""The queue between a driver and the worker that it has started, on a server of their own: no Celery in between."""
+"""The queue between a driver and the worker that it has started: no Celery in between."""
 
 from __future__ import annotations
 

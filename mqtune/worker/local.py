@@ -1,6 +1,6 @@
 """The worker of a run on one machine, without Celery: it takes the attempts that its driver puts on a queue of their own.
 
-Nobody else talks to such a server, so that Celery has nothing to do here; to import it and to shut it down takes longer than all else
+Nobody else sends it attempts, so that Celery has nothing to do here; to import it and to shut it down takes longer than all else
 of a short run. What is behind the queue is the same as in any worker (``WorkerRuntime``).
 
 A driver starts this module as a program while it still gets ready itself. The settings come as one line of JSON through a pipe whose
@@ -67,6 +67,7 @@ class LocalWorker:
             code_root=settings.code_root,
             log_root=settings.log_root,
             grace_s=settings.grace_s,
+            experiments=settings.experiments,
             wake_consumer=self._free.set,
             show=lambda _: None,
             code_key=settings.code_key if settings.accept_code else "",

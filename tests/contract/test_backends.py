@@ -12,7 +12,7 @@ from contract.driving import DrivingContract
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.backends.local.worker import LocalCeleryWorker
+from mqtune.backends.local.worker import WorkerProcess
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends import BackendContract, NewTuner
@@ -30,12 +30,17 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
     """A server, and one worker with two slots for all tests of this module."""
     folder = tmp_path_factory.mktemp("backends") / "worker"
     folder.mkdir()
-    with pytest.MonkeyPatch.context() as patch, contextlib.closing(connect(redis_server.url)) as client:
+    with contextlib.closing(connect(redis_server.url)) as client:
         # Workers that other tests have registered would offer what this one does not.
         client.flushdb()
-        patch.setenv("MQTUNE_CPUS", "2")
-        worker = LocalCeleryWorker(
-            redis_server.url, folder=folder, code_root=CODE_ROOT, slots={"gpus": "0", "slots": 2}
+        worker = WorkerProcess(
+            folder / "worker.log",
+            ["-m", "mqtune", "worker", "--name", "contract", "--gpus", "0", "--slots", "2", "--cpus", "2"],
+            {
+                "MQTUNE_BROKER": redis_server.url,
+                "MQTUNE_CODE_ROOT": str(CODE_ROOT),
+                "MQTUNE_LOG_ROOT": str(folder.parent),
+            },
         )
         try:
             fleet = Fleet(client, patience_s=5)

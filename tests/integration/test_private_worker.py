@@ -29,7 +29,7 @@ from mqtune.trainable.spec import TrainableSpec
 CODE_ROOT = Path(mqtune.__file__).parents[1]
 SLOTS = {"gpus": "0", "slots": 2, "cpus": 2}
 #: An experiment that is not there: nothing is started for it.
-AHEAD = ("nobody's", "digest")
+AHEAD = ("nobody", "digest")
 #: A run, and what its driver has imported at its end.
 SCRIPT = """
 import sys
@@ -114,9 +114,8 @@ def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
         digest="digest",
         resources=resources,
         patience_s=5,
-        is_local=True,
     )
-    queue, tasks = queue_name(resources), LocalQueue(redis_client, patience_s=5)
+    queue, tasks = queue_name(resources, "x"), LocalQueue(redis_client, patience_s=5)
 
     assert journal.stage(one, 1, Assignment({}), b"event")
     assert redis_client.llen(queue) == 1
@@ -187,7 +186,7 @@ def test_a_task_that_makes_no_sense_does_not_keep_others_from_running(
     worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
 ) -> None:
     begin(worker, redis_server, redis_client)
-    queue, tasks = queue_name(mqtune.Resources(cpus=1)), LocalQueue(redis_client, patience_s=5)
+    queue, tasks = queue_name(mqtune.Resources(cpus=1), AHEAD[0]), LocalQueue(redis_client, patience_s=5)
 
     redis_client.lpush(queue, b"nonsense")
     tasks.put(queue, ("nobody's", TrialId("0001"), 1, "digest"))
@@ -202,7 +201,7 @@ def test_a_worker_that_can_take_nothing_any_more_ends_and_says_why(
 ) -> None:
     process = begin(worker, redis_server, redis_client)
 
-    redis_client.set(queue_name(mqtune.Resources(cpus=1)), "no queue")
+    redis_client.set(queue_name(mqtune.Resources(cpus=1), AHEAD[0]), "no queue")
 
     eventually(lambda: not lives(process), 60)
     assert "WRONGTYPE" in worker.log.read_text()

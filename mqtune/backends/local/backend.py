@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from mqtune.backends.queues import QueueBackend
+from collections.abc import Collection
+
+from mqtune.backends.local.worker import private_name
+from mqtune.backends.queues import QueueBackend, Shape
+from mqtune.core.events import WorkerInfo
+from mqtune.core.resources import queue_name
 from mqtune.core.trial import Config, TrialId
 from mqtune.journal.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
 
 
 class LocalBackend(QueueBackend):
-    """A driver's session with the one worker of a server of its own, whose queue nobody else looks at."""
+    """A driver's session with the worker that it has started, which takes this experiment's attempts alone.
+
+    The server may be one that others use too: their workers get nothing of it.
+    """
 
     def _open(self) -> None:
         self._tasks = LocalQueue(self._client, patience_s=self._patience_s)
@@ -17,6 +25,15 @@ class LocalBackend(QueueBackend):
         self._staged: tuple[TrialId, int] | None = None
         if isinstance(self.journal, RedisJournal):
             self.journal.task_of = self._task_of
+
+    def _serves(self, info: WorkerInfo) -> bool:
+        return info.name == private_name()
+
+    def why_no_slot(self) -> str:
+        return super().why_no_slot() if self._workers else "starting the local worker"
+
+    def _queue_of(self, shapes: Collection[Shape]) -> str:
+        return super()._queue_of(shapes) if shapes else queue_name(self._resources, self._experiment)
 
     def _task_of(self, trial: TrialId, attempt: int) -> tuple[str, str]:
         self._staged = trial, attempt

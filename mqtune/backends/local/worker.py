@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.backends.local.processes import wait_for_end
-from mqtune.trainable.bundle import KEY_VARIABLE
 
 #: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
@@ -100,40 +99,13 @@ class WorkerProcess:
         self._owner = -1
 
 
-class LocalCeleryWorker(WorkerProcess):
-    """Celery's worker, on a server that others may use too.
-
-    Args:
-        broker: the server's URL; it is passed in the environment, which other users can't read.
-        folder: the experiment's folder, for the logs of the worker and its trials.
-        code_root: the folder below which the trainable is.
-        slots: the settings of ``mqtune worker`` about its slots.
-        code_key: what code that the driver brings is signed with; empty if it brings none.
-    """
-
-    def __init__(
-        self, broker: str, *, folder: Path, code_root: Path, slots: Mapping[str, str | int], code_key: str = ""
-    ) -> None:
-        super().__init__(
-            folder / "worker.log",
-            # What Celery logs of each task is in the journal.
-            ["-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options_of(slots), "--loglevel", "WARNING"],
-            {
-                "MQTUNE_BROKER": broker,
-                "MQTUNE_CODE_ROOT": str(code_root),
-                "MQTUNE_LOG_ROOT": str(folder.parent),
-                **({KEY_VARIABLE: code_key, "MQTUNE_ACCEPT_CODE": "1"} if code_key else {}),
-            },
-        )
-
-
-def options_of(slots: Mapping[str, str | int]) -> list[str]:
-    """Return the options of ``mqtune worker`` for these settings."""
-    return [text for name, value in slots.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+def private_name() -> str:
+    """Return the name in the fleet of the worker that this process starts for itself."""
+    return f"local-{os.getpid()}@{socket.gethostname()}"
 
 
 class PrivateWorker(WorkerProcess):
-    """The only worker of a server that nobody else uses, without Celery; it imports what it needs, and waits for ``begin``.
+    """The worker of one run, without Celery; it imports what it needs, and waits for ``begin``.
 
     Args:
         folder: the experiment's folder, for the logs of the worker and its trials.
@@ -156,13 +128,15 @@ class PrivateWorker(WorkerProcess):
 
         Args:
             broker: the server's URL.
-            code_root: as of ``LocalCeleryWorker``, and so are *slots* and *code_key*.
-            slots: its settings.
-            ahead: the experiment's name and a digest of its definition: its trainable is imported before the first trial comes.
-            code_key: the key for code.
+            code_root: the folder below which the trainable is.
+            slots: those settings of ``mqtune worker`` that say which slots it has.
+            ahead: the experiment, of which it takes trials alone, and a digest of its definition: its trainable is imported
+                before the first trial comes.
+            code_key: what code that the driver brings is signed with; empty if it brings none.
         """
         settings = {
-            "name": f"local-{os.getpid()}@{socket.gethostname()}",
+            "name": private_name(),
+            "experiments": ahead[0],
             "broker": broker,
             "code_root": str(code_root),
             "log_root": str(self._folder.parent),

@@ -591,16 +591,6 @@ def test_of_a_large_fleet_a_few_workers_are_named(world: World, bare: CeleryBack
     assert "and 4 more" in bare.why_no_slot()
 
 
-def test_a_driver_that_starts_its_own_worker_says_so_until_that_is_there(bare: CeleryBackend, world: World) -> None:
-    bare._is_local = True
-    assert bare.why_no_slot() == "starting the local worker"
-
-    world.join(Resources(cpus=1), 1)
-    bare.refresh()
-
-    assert "connected: w0@h" in bare.why_no_slot()
-
-
 def test_an_event_that_can_not_be_sent_disturbs_nothing(world: World) -> None:
     world.join(SMALL, 1)
     backend = backend_of(SMALL)
