@@ -344,19 +344,19 @@ class Tuner:
                 could be copied into.
             StoreUnavailable: the store can't be reached or written.
         """
-        driver, plan = self._runner.open(), self._runner.plan
+        driver, runner = self._runner.open(), self._runner
         if (known := self.find(key)) is not None:
             return known
-        new = next_trial_id(self._runner.experiment)
+        new = next_trial_id(runner.experiment)
         origin = {"source": source.id if isinstance(source, Trial) else source, "checkpoint": checkpoint}
         given = origin | {"ttl_s": ttl_s, "key": key}
         arguments: dict[str, object] = {
-            "config": plan.space.complete(config, random.Random(f"{plan.seed}:{int(new)}")),
+            "config": runner.plan.space.complete(config, random.Random(f"{runner.definition['seed']}:{int(new)}")),
             "tags": checked_tags(tags),
             "notes": checked_notes(notes),
             **{key: value for key, value in given.items() if value not in ("", None)},
         }
-        brought = LocalSteering(self._runner).bring("add", new, arguments)
+        brought = LocalSteering(runner).bring("add", new, arguments)
         return driver.start(arguments, brought=brought)
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:

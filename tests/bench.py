@@ -32,6 +32,7 @@ from mqtune.core.trial import (
     checkpoint_id,
 )
 from mqtune.driver.checkpoints import CheckpointGC, Deletes
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.loop import Driver
 from mqtune.driver.plan import Plan
 from mqtune.driver.retention import Retention
@@ -193,9 +194,10 @@ def settings_of(**options: Any) -> Settings:
 class Driven:
     """An experiment that a test drives itself."""
 
-    def __init__(self, plan: Plan, driver: Driver, folder: Path) -> None:
+    def __init__(self, plan: Plan, driver: Driver, folder: Path, store: str = "") -> None:
         self.plan = plan
         self.experiment = driver.experiment
+        self.definition = {"seed": plan.settings.seed, "store": store}
         self.folder = folder
         self._driver = driver
 
@@ -217,9 +219,9 @@ class Driven:
 class Hand(mqtune.Tuner):
     """What a tuner offers for trials, over a driver that a test steps itself."""
 
-    def __init__(self, plan: Plan, driver: Driver, folder: Path) -> None:
+    def __init__(self, plan: Plan, driver: Driver, folder: Path, store: str = "") -> None:
         self._collected, self._failures_told = None, set()
-        self._runner = Driven(plan, driver, folder)  # type: ignore[assignment]
+        self._runner = Driven(plan, driver, folder, store)  # type: ignore[assignment]
 
 
 class Bench:
@@ -278,7 +280,7 @@ class Bench:
         self._opened = self._driver(self.server, self.backend, self.folder, self.callbacks)
         self.plan, self.scheduler, self.driver = self._opened
         self.experiment = self.driver.experiment
-        self.hand = Hand(self.plan, self.driver, self.folder)
+        self.hand = Hand(self.plan, self.driver, self.folder, "" if self.store is None else self.store.url)
 
     def _driver(
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
@@ -299,9 +301,10 @@ class Bench:
                 **{"space": SPACE, "metric": "loss", "mode": "min", **options},
             )
         )
-        plan.store = "" if self.store is None else self.store.url
+        experiment, writer = plan.experiment(), DefinitionWriter(plan)
+        writer.store = "" if self.store is None else self.store.url
         checkpoints = CheckpointGC(
-            plan.experiment,
+            experiment,
             self.retention,
             self.store,
             delete_checkpoints=self.delete_checkpoints,
@@ -316,7 +319,7 @@ class Bench:
         driver = Driver(
             journal=journal,
             backend=backend,
-            experiment=plan.experiment,
+            experiment=experiment,
             scheduler=scheduler,
             searcher=self.make_searcher(),
             space=plan.space,
@@ -330,7 +333,7 @@ class Bench:
             reading=plan.reading,
         )
         kept = journal.definition()
-        driver.begin(NAME, plan.definition(kept), is_new=kept is None, driver="driver")
+        driver.begin(NAME, writer.definition(kept), is_new=kept is None, driver="driver")
         return plan, scheduler, driver
 
     def step(self, times: int = 1) -> Bench:

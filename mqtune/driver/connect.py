@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from mqtune.backends.base import Backend, BackendSession
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
-from mqtune.backends.local.worker import LocalCeleryWorker, PrivateWorker, WorkerProcess
+from mqtune.backends.local.worker import PrivateWorker, WorkerProcess
 from mqtune.backends.queues import QueueBackend
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
@@ -31,6 +31,7 @@ from mqtune.core.machine import ARCHIVED, CHECKPOINTS, DICTS, SERVER_FOLDER, SIM
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId
 from mqtune.driver.bundling import BundleFolder, bring, needed
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import slot_settings
 from mqtune.driver.owning import claim
@@ -65,6 +66,8 @@ class DriverSession:
     driver: str
     store: CheckpointStore | None
     definition: Definition
+    #: The files of the trainable that have changed since the experiment began.
+    changed: list[str]
     is_new: bool
     #: Whether no worker of an earlier run can be left.
     is_private: bool
@@ -169,19 +172,19 @@ class BrokerDeployment:
         broker, client, is_local = server.url, server.client, server.is_local
         if plan.project is not None and not is_local:
             check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
-        plan.broker = "" if is_local else broker
+        writer = DefinitionWriter(plan, "" if is_local else broker)
         journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
-        _learn(plan, journal, folder)
+        _learn(writer, journal, folder)
         take_lock(journal, owner, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, owner)
         make_folder(folder)
-        store = _store(plan, folder / CHECKPOINTS if is_local else None, known=self.store)
+        store = _store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
         bundles, exchange = BundleFolder(folder), CodeExchange(client, plan.name, patience_s=_PATIENCE_S)
-        plan.find_bundle = lambda digest: bundles.find(digest) or exchange.bundle(digest)
-        plan.read_code()
+        writer.find_bundle = lambda digest: bundles.find(digest) or exchange.bundle(digest)
+        writer.read_code()
         if plan.settings.run.overwrite:
             if is_local:
                 # Nothing is deleted for what could never run here.
@@ -190,19 +193,21 @@ class BrokerDeployment:
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
         if not begins(journal):
-            bring_back(journal, JournalFile(folder / JOURNAL_FILE), at=clock.time(), accept=plan.definition)
+            bring_back(journal, JournalFile(folder / JOURNAL_FILE), at=clock.time(), accept=writer.definition)
             _bring_dicts(journal, folder)
         kept = journal.definition()
         if kept is None and is_local:
             # Nothing is begun that could never run here.
             slot_settings(plan.resources, self.local_slots)
-        definition = plan.definition(kept)
-        _keep_code(plan, definition, folder)
-        if plan.bundle is not None:
-            bundles.keep(plan.bundle)
+        definition = writer.definition(kept)
+        _keep_code(writer, definition, folder)
+        if writer.bundle is not None:
+            bundles.keep(writer.bundle)
         code_key = os.environ.get(KEY_VARIABLE) or (secrets.token_hex() if is_local else "")
-        bundle = plan.bundle or bundles.find(definition.get("bundle", ""))
-        journal.on_restored = bring(definition, bundle, exchange, code_key, is_own=is_local, before=plan.bundle_before)
+        bundle = writer.bundle or bundles.find(definition.get("bundle", ""))
+        journal.on_restored = bring(
+            definition, bundle, exchange, code_key, is_own=is_local, before=writer.bundle_before
+        )
         needs = needed(plan.resources, definition)
         digest = hashlib.sha256(encode_value(definition)).hexdigest()[:16]
         backend = _backend_on(server)(
@@ -214,7 +219,6 @@ class BrokerDeployment:
             digest=digest,
             resources=needs,
             patience_s=_PATIENCE_S,
-            is_local=is_local,
         )
         stack.callback(backend.close)
         if not is_local:
@@ -228,6 +232,7 @@ class BrokerDeployment:
             driver=_this_process(),
             store=store,
             definition=definition,
+            changed=writer.changed,
             is_new=kept is None,
             is_private=server.is_private,
             start_worker=partial(
@@ -243,10 +248,6 @@ class BrokerDeployment:
         if server is None or not server.is_local:
             return None
         slots = slot_settings(needs, self.local_slots)
-        if not server.is_private:
-            return LocalCeleryWorker(
-                server.url, folder=folder, code_root=plan.code_root, slots=slots, code_key=code_key
-            )
         worker, self._worker = self._worker or PrivateWorker(folder), None
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker
@@ -329,22 +330,22 @@ class BackendDeployment:
         backend = self._backend.open(plan.name, plan.resources)
         stack.callback(backend.close)
         _check_offer(plan, backend)
-        journal = backend.journal
+        journal, writer = backend.journal, DefinitionWriter(plan)
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
-        _learn(plan, journal, folder)
+        _learn(writer, journal, folder)
         take_lock(journal, owner)
         stack.callback(journal.unlock, owner)
         make_folder(folder)
         store = None
         if not self.is_simulated:
-            plan.read_code()
-            store = _store(plan, None)
+            writer.read_code()
+            store = _store(writer, None)
         if plan.settings.run.overwrite:
             _delete(journal, folder, store)
         kept = journal.definition()
-        definition = plan.definition(kept)
-        _keep_code(plan, definition, folder)
+        definition = writer.definition(kept)
+        _keep_code(writer, definition, folder)
         return DriverSession(
             journal=journal,
             backend=backend,
@@ -353,6 +354,7 @@ class BackendDeployment:
             driver=SIMULATION if self.is_simulated else _this_process(),
             store=store,
             definition=definition,
+            changed=writer.changed,
             is_new=kept is None,
             is_private=False,
             start_worker=lambda: None,
@@ -361,19 +363,19 @@ class BackendDeployment:
 
 
 def _backend_on(server: _Server) -> type[QueueBackend]:
-    """Return the backend for a server; where nobody else is, Celery has nothing to do."""
-    if server.is_private:
+    """Return the backend for a server; where the driver starts its worker itself, Celery has nothing to do."""
+    if server.is_local:
         return LocalBackend
     from mqtune.backends.celery import CeleryBackend  # noqa: PLC0415 - celery's import takes a third of a second
 
     return CeleryBackend
 
 
-def _learn(plan: Plan, journal: Journal, folder: Path) -> None:
+def _learn(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
     """Read what a new experiment learns from: before the lock is taken, which that may outlast, and before anything is deleted."""
     is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
-    if plan.settings.run.overwrite or not is_known:
-        plan.learnt()
+    if writer.plan.settings.run.overwrite or not is_known:
+        writer.learnt()
 
 
 def _check_offer(plan: Plan, backend: BackendSession) -> None:
@@ -384,14 +386,15 @@ def _check_offer(plan: Plan, backend: BackendSession) -> None:
             raise InsufficientResources(backend.why_no_slot())
 
 
-def _store(plan: Plan, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
+def _store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
     """Return the experiment's checkpoint store, which is there now, or None for none.
 
     Args:
-        plan: says which the user wants, and is told which it is.
+        writer: has the plan, which says which the user wants, and is told which it is.
         usual: the folder that is taken where the user names none.
         known: its URL, or empty for none, where the experiment's definition says so.
     """
+    plan = writer.plan
     given = plan.settings.checkpoints.store
     if known is not None:
         url = known
@@ -403,7 +406,7 @@ def _store(plan: Plan, usual: Path | None, *, known: str | None = None) -> Check
         return None
     store = open_store(url)
     store.create()
-    plan.store = store.url
+    writer.store = store.url
     return store
 
 
@@ -414,11 +417,11 @@ def _bring_dicts(journal: RedisJournal, folder: Path) -> None:
     (folder / ARCHIVED).unlink(missing_ok=True)
 
 
-def _keep_code(plan: Plan, definition: Definition, folder: Path) -> None:
+def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:
     """Keep the trainable's files as they are, so that trials run them while they are edited."""
     for name, wanted in definition["code_files"].items():
-        if name in plan.sources:
-            keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
+        if name in writer.sources:
+            keep_source(folder / CODE_FOLDER, wanted, writer.sources[name])
 
 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:

@@ -30,7 +30,7 @@ from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
 from mqtune.driver.plan import Plan
-from mqtune.driver.settings import LEARNT
+from mqtune.driver.settings import LEARNT, Definition
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.kept_state import keep_whole_state
@@ -60,7 +60,9 @@ class Runner:
 
     def __init__(self, plan: Plan, deployment: Deployment, folder: Path | None = None) -> None:
         self.plan = plan
-        self.experiment = plan.experiment
+        self.experiment = plan.experiment()
+        #: The experiment's definition, once it is connected.
+        self.definition: Definition = {}
         #: The experiment's folder on this machine.
         self.folder = folder if folder is not None else mqtune_home() / plan.name
         self._deployment = deployment
@@ -241,11 +243,12 @@ class Runner:
     def _connect(self) -> Driver:
         plan, opened = self.plan, self._opened
         place = self._deployment.open(plan, self.folder, opened, self._interrupts)
+        self.definition = place.definition
         opened.callback(self._end_worker)
         if plan.settings.run.progress:
             self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
-        searcher = plan.searcher()
+        searcher = plan.searcher(place.definition["seed"])
         teach(searcher, place.definition.get(LEARNT, ()))
         if searcher.is_slow and place.waits:
             searcher = BackgroundSearcher(searcher)
@@ -285,10 +288,10 @@ class Runner:
         for callback in self._callbacks:
             callback.setup(self.folder)
         driver.begin(
-            self.plan.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed
+            self.plan.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=place.changed
         )
-        if plan.changed:
-            self._say_that_code_changed(driver)
+        if place.changed:
+            self._say_that_code_changed(driver, ", ".join(place.changed))
         driver.label(None, self.experiment.labels.changed(plan.settings.run.tags, plan.settings.run.notes))
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
@@ -297,8 +300,7 @@ class Runner:
         self._have_worker(driver)
         return driver
 
-    def _say_that_code_changed(self, driver: Driver) -> None:
-        changed = ", ".join(self.plan.changed)
+    def _say_that_code_changed(self, driver: Driver, changed: str) -> None:
         if driver.is_finished:
             logger.warning(
                 "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "

@@ -61,7 +61,7 @@ class LocalSteering:
             return CheckpointId("")
         del arguments["checkpoint"]
         self._driven.open().check(action, trial, arguments)
-        return import_checkpoint(TrialId(trial), found, self._driven.plan.store)
+        return import_checkpoint(TrialId(trial), found, self._driven.definition["store"])
 
 
 class DrivenTrial(TrialHandle):
@@ -167,7 +167,9 @@ class DrivenTrial(TrialHandle):
         driven, found = self._driven, self.record
         name = checkpoint_of(driven.experiment, found, which)
         read = driven.look().read_checkpoint
-        return fetch_checkpoint(found, name, store=driven.plan.store, folder=driven.folder, target=target, read=read)
+        return fetch_checkpoint(
+            found, name, store=driven.definition["store"], folder=driven.folder, target=target, read=read
+        )
 
     def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it
         """Make the trial's model from its newest checkpoint, in this process, and have its class write it to *folder*.

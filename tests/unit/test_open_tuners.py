@@ -487,7 +487,8 @@ def test_a_new_trial_goes_on_from_one_that_has_ended_also_from_a_dict(tmp_path: 
 
 def promote(driver: Driver, handed: set[tuple[str, int, int]]) -> bool:
     """A loop of somebody else's that remembers nothing: each trial pauses at epoch 2, and goes on from there to its end."""
-    hand = Hand(SimpleNamespace(space=AnySpace(), seed=0), driver, Path("nowhere"))  # type: ignore[arg-type]
+    plan: Any = SimpleNamespace(space=AnySpace(), settings=SimpleNamespace(seed=0))
+    hand = Hand(plan, driver, Path("nowhere"))
     for number in range(3):
         hand.add({"lr": number / 10}, key=str(number))
     report = driver.next_report(FOR_EVER_S)

@@ -18,6 +18,7 @@ from mqtune.core.trial import TrialId
 from mqtune.driver import settings as plans
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import BrokerDeployment
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.plan import Plan
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -40,8 +41,8 @@ class MyScheduler(mqtune.ASHA):
     pass
 
 
-def tuned(**options: Any) -> Plan:
-    """The plan of a script."""
+def tuned(**options: Any) -> DefinitionWriter:
+    """Writes the definition of a script's experiment."""
     settings: dict[str, Any] = {
         "metric": "loss",
         "mode": "min",
@@ -49,9 +50,8 @@ def tuned(**options: Any) -> Plan:
         "backend": BROKER,
         "run": mqtune.RunOptions(progress=False),
     }
-    return mqtune.Tuner(
-        options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options}
-    )._runner.plan
+    tuner = mqtune.Tuner(options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options})
+    return DefinitionWriter(tuner._runner.plan)
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> 
     monkeypatch.setattr(RedisJournal, "definition", lambda journal: definition)
 
 
-def attach(name: str = "x", **given: Any) -> tuple[Plan, BrokerDeployment]:
+def attach(name: str = "x", **given: Any) -> tuple[DefinitionWriter, BrokerDeployment]:
     nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "max_trials"])
     settings = attached(name, **{"backend": BROKER, "run": mqtune.RunOptions(), **nothing, **given})
     assert isinstance(settings.backend, BrokerDeployment)
-    return Plan(settings), settings.backend
+    return DefinitionWriter(Plan(settings)), settings.backend
 
 
 ODD: dict[str, dict[str, Any]] = {
@@ -115,16 +115,17 @@ ODD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", ODD.values(), ids=ODD)
 def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], options: dict[str, Any]) -> None:
-    plan = tuned(**options)
-    kept["x"] = encode_value(plan.definition(None))
+    script = tuned(**options)
+    kept["x"] = encode_value(script.definition(None))
 
     again, _ = attach()
 
     assert encode_value(again.definition(kept["x"])) == kept["x"]
-    theirs, ours = plan.searcher(), again.searcher()
+    seed = decode_value(kept["x"])["seed"]
+    theirs, ours = script.plan.searcher(seed), again.plan.searcher(seed)
     assert [ours.suggest(TrialId("0001")) for _ in range(5)] == [theirs.suggest(TrialId("0001")) for _ in range(5)]
-    assert again.code_root == plan.code_root
-    assert again.on_loss == plan.on_loss
+    assert again.plan.code_root == script.plan.code_root
+    assert again.plan.on_loss == script.plan.on_loss
 
 
 def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without_them(kept: dict[str, bytes]) -> None:
@@ -134,7 +135,7 @@ def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without
 
     again, _ = attach()
 
-    assert (again.settings.process.working_dir, again.settings.process.keep_working_dir) == ("code", "always")
+    assert (again.plan.settings.process.working_dir, again.plan.settings.process.keep_working_dir) == ("code", "always")
     assert again.definition(kept["x"]) == {**old, "working_dir": "code", "keep_working_dir": "always"}
 
 
@@ -151,9 +152,9 @@ def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_fr
     monkeypatch.setattr(BrokerDeployment, "is_private", False)
     monkeypatch.chdir(tmp_path)
 
-    plan, _ = attach()
+    again, _ = attach()
 
-    assert plan.code_root == tmp_path
+    assert again.plan.code_root == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -221,14 +222,14 @@ def test_what_may_change_is_what_a_definition_has() -> None:
 
 
 def test_the_place_is_as_it_was(kept: dict[str, bytes]) -> None:
-    plan = tuned(run=mqtune.RunOptions(queue_trials=False))
-    plan.store = "file:///data/x"
-    kept["x"] = encode_value(plan.definition(None))
+    script = tuned(run=mqtune.RunOptions(queue_trials=False))
+    script.store = "file:///data/x"
+    kept["x"] = encode_value(script.definition(None))
 
     again, place = attach()
 
     assert (place.store, place.local_slots) == ("file:///data/x", None)
-    assert not again.settings.run.queue_trials
+    assert not again.plan.settings.run.queue_trials
 
 
 def test_a_script_that_changes_how_far_it_goes_changes_the_definition(kept: dict[str, bytes]) -> None:
@@ -240,8 +241,8 @@ def test_a_script_that_changes_how_far_it_goes_changes_the_definition(kept: dict
 
     again, _ = attach()
 
-    assert (again.limits.max_trials, again.on_loss.policy, again.seed) == (9, "finish", 1)
-    assert again.limits.rule is not None
+    assert (again.plan.limits.max_trials, again.plan.on_loss.policy, again.plan.settings.seed) == (9, "finish", 1)
+    assert again.plan.limits.rule is not None
 
 
 def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) -> None:
@@ -250,8 +251,8 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
 
     again, _ = attach(scheduler=scheduler, stop=rule, max_trials=77, trainable=trainable)
 
-    assert again.scheduler is scheduler
-    assert (again.limits.rule, again.limits.max_trials) == (rule, 77)
+    assert again.plan.scheduler is scheduler
+    assert (again.plan.limits.rule, again.plan.limits.max_trials) == (rule, 77)
     again.definition(kept["x"])
 
 
@@ -335,7 +336,7 @@ def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(
 
     again, _ = attach()
 
-    assert again.limits.max_trials == 5
+    assert again.plan.limits.max_trials == 5
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 import mqtune
 from mqtune.core.codec import decode_value, encode_value
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.search.space import Space
 
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
@@ -115,7 +116,7 @@ def definition(**options: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "backend": "redis://h/0", "seed": 1}
     settings = {**usual, **options}
     tuner = mqtune.Tuner(settings.pop("tuned", trainable), settings.pop("space", SPACE), **settings)
-    found: dict[str, Any] = decode_value(encode_value(tuner._runner.plan.definition(None)))
+    found: dict[str, Any] = decode_value(encode_value(DefinitionWriter(tuner._runner.plan).definition(None)))
     return {key: value for key, value in found.items() if key not in OF_THE_MACHINE}
 
 

@@ -19,6 +19,7 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.core.objective import Objective, dominates, pareto_front
 from mqtune.core.trial import AttemptEnd, Config, Metrics, Point, TrialStatus
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Settings
 from mqtune.results.results import Results
@@ -413,8 +414,8 @@ def test_a_function_can_not_return_one_number_for_several_metrics() -> None:
 
 
 def test_another_experiment_of_the_name_differs_in_its_metrics() -> None:
-    first = plan(name="mine", seed=1)
+    first = DefinitionWriter(plan(name="mine", seed=1))
     kept = mqtune.core.codec.encode_value(first.definition(None))
-    assert plan(name="mine").definition(kept)["metric"] == ["loss", "speed"]
+    assert DefinitionWriter(plan(name="mine")).definition(kept)["metric"] == ["loss", "speed"]
     with pytest.raises(MqtuneError, match=r"mode was \['min', 'max'\] and is \['min', 'min'\]"):
-        plan(name="mine", mode="min").definition(kept)
+        DefinitionWriter(plan(name="mine", mode="min")).definition(kept)

@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 import mqtune
 from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.results.results import Results
 from mqtune.results.warm_start import MAX_LEARNT_BYTES, WarmStart
@@ -63,7 +64,7 @@ def tuner(searcher: Any = None, *, space: Any = SPACE, **options: Any) -> mqtune
 
 
 def learnt(searcher: Any, **options: Any) -> list[Any]:
-    found: list[Any] = tuner(searcher, **options)._runner.plan.learnt()["learnt"]
+    found: list[Any] = DefinitionWriter(tuner(searcher, **options)._runner.plan).learnt()["learnt"]
     return found
 
 

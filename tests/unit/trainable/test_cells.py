@@ -15,7 +15,7 @@ from cells import run_cells
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.driver.plan import Plan
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.trainable.cells import cell_of
 from mqtune.trainable.spec import TrainableSpec
 
@@ -155,10 +155,10 @@ def test_its_imports_of_own_modules_go_with_it(session: Session, tmp_path: Path,
 
     def packed(**options: Any) -> set[str]:
         tuner = mqtune.Tuner(main.train, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(**options))
-        plan: Plan = tuner._runner.plan
-        plan.read_code()
-        assert plan.bundle is not None
-        return {*plan.bundle.files()}
+        writer = DefinitionWriter(tuner._runner.plan)
+        writer.read_code()
+        assert writer.bundle is not None
+        return {*writer.bundle.files()}
 
     assert packed() == {"train_cell.py", "of_the_notebook.py", "of_that_module.py"}
     assert packed(bundle=tmp_path) == packed() | {"other.py"}

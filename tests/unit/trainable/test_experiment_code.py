@@ -18,6 +18,7 @@ from mqtune.core.errors import CodeDiffers, ConfigurationError
 from mqtune.core.events import START, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.experiment import CodeChange, Experiment
 from mqtune.core.trial import TrialId
+from mqtune.driver.definition import DefinitionWriter
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code, resolve
 from mqtune.trainable.frozen_code import (
     MOST_BYTES,
@@ -303,9 +304,10 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
         "run": mqtune.RunOptions(progress=False),
         **options,
     }
-    plan = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)._runner.plan
-    plan.read_code()
-    return plan, plan.definition(None if kept is None else encode_value(kept))
+    tuner = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)
+    writer = DefinitionWriter(tuner._runner.plan)
+    writer.read_code()
+    return writer, writer.definition(None if kept is None else encode_value(kept))
 
 
 def change(script: Path) -> None:
@@ -316,9 +318,9 @@ def change(script: Path) -> None:
 def test_code_that_is_the_same_is_no_change(script: Path) -> None:
     _, before = definition(script)
 
-    plan, after = definition(script, before)
+    writer, after = definition(script, before)
 
-    assert plan.changed == []
+    assert writer.changed == []
     assert after["code_files"] == before["code_files"] != {}
 
 
@@ -326,9 +328,9 @@ def test_changed_code_goes_on_as_it_is_now_and_is_named(script: Path) -> None:
     _, before = definition(script)
     change(script)
 
-    plan, after = definition(script, before)
+    writer, after = definition(script, before)
 
-    assert plan.changed == ["train_of_plans.py"]
+    assert writer.changed == ["train_of_plans.py"]
     assert after["code_files"] != before["code_files"]
 
 
@@ -344,9 +346,9 @@ def test_an_experiment_of_before_code_was_recorded_goes_on(script: Path) -> None
     _, before = definition(script)
     del before["code_files"], before["code"]
 
-    plan, after = definition(script, before)
+    writer, after = definition(script, before)
 
-    assert plan.changed == []
+    assert writer.changed == []
     assert after["code_files"]
 
 
@@ -355,18 +357,19 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
     sys.modules.pop("train_of_plans", None)
     import train_of_plans
 
-    plan = mqtune.Tuner(
+    tuner = mqtune.Tuner(
         train_of_plans.train,
         {"x": mqtune.uniform(0, 1)},
         metric="loss",
         mode="min",
         name="x",
         run=mqtune.RunOptions(progress=False),
-    )._runner.plan
+    )
+    writer = DefinitionWriter(tuner._runner.plan)
     script.unlink()
-    plan.read_code()
+    writer.read_code()
 
-    assert plan.definition(encode_value(before))["code_files"] == before["code_files"]
+    assert writer.definition(encode_value(before))["code_files"] == before["code_files"]
 
 
 def test_another_policy_is_refused(script: Path) -> None:

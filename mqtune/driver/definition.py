@@ -1,0 +1,194 @@
+"""An experiment's definition: made of its plan and what a run finds, and held against the one that the journal has."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import CodeDiffers, NameTaken
+from mqtune.core.events import decode_definition
+from mqtune.core.experiment import LOST_BUDGET
+from mqtune.core.machine import CHECKPOINTS
+from mqtune.core.registry import CLASS, described, differences
+from mqtune.core.version import __version__
+from mqtune.driver.plan import Plan
+from mqtune.driver.settings import (
+    LEARN_FROM,
+    LEARNT,
+    MAY_CHANGE,
+    RETIRED,
+    Definition,
+    KnownTrainable,
+    kept_options,
+)
+from mqtune.journal.connection import redact
+from mqtune.trainable.bundle import Bundle
+from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
+
+#: What counts of a definition that was written before it had this, and what must not change.
+_BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
+
+
+class DefinitionWriter:
+    """Writes an experiment's definition from its plan and what this run has found: its code, its store, its broker.
+
+    Args:
+        plan: the experiment.
+        broker: the URL of its broker; empty where it runs on this machine alone, or is simulated.
+    """
+
+    def __init__(self, plan: Plan, broker: str = "") -> None:
+        self.plan = plan
+        self.broker = broker
+        #: The URL of the checkpoint store, or empty.
+        self.store = ""
+        #: Returns an earlier bundle of the experiment by its digest, or None.
+        self.find_bundle: Callable[[str], Bundle | None] = lambda _: None
+        #: The files of the trainable, once they were read, and their bundle, if one is brought to workers.
+        self.sources: dict[str, bytes] = {}
+        self.bundle: Bundle | None = None
+        #: The files that are not as they were when the experiment began, and the digest of the bundle that it had, or empty.
+        self.changed: list[str] = []
+        self.bundle_before = ""
+        self._drawn_seed = secrets.randbits(32)
+        self._learnt: Definition = {}
+
+    def read_code(self) -> None:
+        """Read the trainable's files, as far as they are here: the definition then says what they hold."""
+        plan = self.plan
+        written = {} if plan.project is None else plan.project.written
+        self.sources = read_code(plan.spec, plan.code_root, written)
+        if plan.project is not None:
+            self.bundle = plan.project.pack(self.sources)
+
+    def definition(self, kept: bytes | None) -> Definition:
+        """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
+
+        What may change is as the plan has it. A seed that was left out is drawn, or taken from what was kept.
+
+        Raises:
+            NameTaken: an experiment with another definition has the name.
+            CodeDiffers: the code has changed, and must not.
+            ConfigurationError: a new one can't learn from what it should.
+        """
+        plan = self.plan
+        if kept is None:
+            return self._describe(self._drawn_seed) | self.learnt()
+        before = decode_definition(plan.name, kept)
+        before |= {key: value for key, value in _BEFORE.items() if key not in before}
+        now = self._describe(before["seed"])
+        fixed = [key for key in dict.fromkeys([*now, LEARN_FROM]) if key not in MAY_CHANGE]
+        pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
+        if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
+            raise NameTaken(self._what_differs(differing))
+        self.bundle_before = bundled = str(before.get("bundle", ""))
+        if bundled and plan.project is None and isinstance(plan.settings.trainable, KnownTrainable):
+            # What lies here has nothing to do with it.
+            self.sources = {}
+        elif bundled and self.bundle is None:
+            now |= {"bundle": "", "bundle_root": ".", "bundle_is_cwd": True}
+        if not self.sources:
+            # Where the code isn't, as with ``attach`` on another machine, it is what it was.
+            now["code_files"] = before.get("code_files", {})
+        self._check_code(now["code_files"], before)
+        return {**before, **{key: value for key, value in now.items() if key in MAY_CHANGE}}
+
+    def learnt(self) -> Definition:
+        """Return what a new experiment's searcher learns, read once from its sources; later drivers take it from the definition.
+
+        Raises:
+            ConfigurationError: there is nothing that it could learn.
+            BrokerUnavailable: the broker doesn't answer.
+        """
+        plan = self.plan
+        if plan.warm_start is not None and not self._learnt:
+            metric, mode = plan.objective.metrics[0], plan.objective.modes[0]
+            found = plan.warm_start.read(plan.space, metric, mode, broker=self.broker)
+            self._learnt = decode_value(encode_value({LEARNT: found}))
+        return self._learnt
+
+    def _check_code(self, now: Mapping[str, str], before: Definition) -> None:
+        project = self.plan.project
+        self.changed = changed_files(now, before.get("code_files"))
+        earlier = self.find_bundle(self.bundle_before) if self.bundle_before else None
+        if project is not None and earlier is not None:
+            self.changed = project.changed_since(earlier)
+        if self.changed and self.plan.settings.process.code == "strict":
+            raise CodeDiffers(
+                f"experiment {self.plan.name!r} began with other code, and goes on with no other (code='strict'): "
+                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from scratch: "
+                "run=RunOptions(overwrite=True)"
+            )
+
+    def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
+        """Return, line by line, in what another experiment of this name differs, and what can be done."""
+        name = self.plan.name
+        lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
+        # A searcher that has the space and the seed would say the same once more.
+        lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
+        go_on = f"`mqtune drive {name}`"
+        if moved := self._where_it_ran(*differing.get("store", ("", ""))):
+            ran, go_on = moved
+            lines = [ran, *(line for line in lines if not line.startswith("store "))]
+        head = f"experiment {name!r} exists, and is another one:"
+        ways_out = (
+            f"Give this one another name, such as name={f'{name}-2'!r}; or go on with the one that exists: "
+            f"{go_on}; or delete that, with its results, and start from scratch: run=RunOptions(overwrite=True)"
+        )
+        return "\n  ".join([head, *lines, ways_out])
+
+    def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
+        """Return that the store says that the experiment ran elsewhere, and how it goes on there; None if it doesn't."""
+        # Without a store given, a run on this machine alone has one in its folder, and a run on a broker has none.
+        own = f"/{self.plan.name}/{CHECKPOINTS}"
+        if self.broker and own in str(was) and not is_:
+            ran = f"it ran on this machine alone, and now a broker is given: {redact(self.broker)}"
+            return ran, "backend=mqtune.Local(), or without $MQTUNE_BROKER"
+        if not self.broker and own in str(is_) and not was:
+            return "it ran on a broker, and now none is given", "with $MQTUNE_BROKER, or backend='redis://…'"
+        return None
+
+    def _describe(self, known_seed: int) -> Definition:
+        """Return the definition as this run would write it, with the plan's seed or, where it has none, the known one."""
+        plan = self.plan
+        kept, rule = kept_options(plan.settings), plan.limits.rule
+        if kept["pass_checkpoint_dir"] is None:
+            kept["pass_checkpoint_dir"] = plan.settings.checkpoints.store is not None
+        seed = known_seed if plan.settings.seed is None else plan.settings.seed
+        described_now = kept | {
+            "trainable": plan.spec.encode(),
+            "space": plan.space.describe(),
+            "searcher": described(plan.searcher(seed)),
+            "scheduler": described(plan.scheduler),
+            "stop": None if rule is None else described(rule),
+            "resources": plan.resources.encode(),
+            "max_trials": plan.limits.max_trials,
+            "seed": seed,
+            "store": self.store,
+            "code_files": fingerprints(plan.spec, self.sources),
+            "code_root": str(plan.code_root),
+            "version": __version__,
+            **dict.fromkeys(RETIRED),
+            **({} if plan.warm_start is None else {LEARN_FROM: plan.warm_start.names}),
+            **self._describe_bundle(),
+        }
+        # As the journal gives it back.
+        found: Definition = decode_value(encode_value(described_now))
+        return found
+
+    def _describe_bundle(self) -> Definition:
+        project = self.plan.project
+        if self.bundle is None or project is None:
+            return {}
+        return {"bundle": self.bundle.digest, "bundle_root": project.root, "bundle_is_cwd": project.has_all}
+
+
+def _same(value: object) -> object:
+    """Return what must be equal; a script may be started from another folder, or a class be imported by another name."""
+    if isinstance(value, dict):
+        value = {key: inner for key, inner in value.items() if key != CLASS}
+        return {**value, "script": Path(value["script"]).name} if "script" in value else value
+    return value
