@@ -47,7 +47,7 @@ try:
     from ax.utils.common.logger import ROOT_STREAM_HANDLER
     from ax.utils.common.random import with_rng_seed
 
-    from mqtune.integrations.ax_private import experiment_of, keep_nothing, rows_of, strategy_of, uncompiled
+    from mqtune.integrations.ax_private import experiment_of, rows_of, strategy_of, uncompiled
     from mqtune.integrations.ax_space import check_alike, check_objective, constrained
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
@@ -249,9 +249,12 @@ class AxSearcher(ModelSearcher[_Record]):
 
     def _copied(self, given: Client) -> Client:
         """Return a copy of the user's client, which saves nothing: a driver that resumes begins with the same again."""
-        client = copy.deepcopy(given)
-        keep_nothing(client)
-        self._strategy = strategy_of(client) or self._strategy
+        client = Client()
+        experiment, strategy = copy.deepcopy((experiment_of(given), strategy_of(given)))
+        client.set_experiment(experiment)
+        if strategy is not None:
+            client.set_generation_strategy(strategy)
+            self._strategy = strategy
         return client
 
     @property

@@ -22,11 +22,6 @@ def strategy_of(client: Client) -> GenerationStrategy | None:
     return client._maybe_generation_strategy
 
 
-def keep_nothing(client: Client) -> None:
-    """Have a client save nothing to its database any more."""
-    client._storage_config = None
-
-
 def rows_of(data: Data) -> Sequence[DataRow]:
     """Return the rows of data, without the table that Ax makes of them each time."""
     rows: Sequence[DataRow] = data._data_rows

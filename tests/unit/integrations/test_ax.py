@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -665,6 +666,19 @@ def test_a_client_of_the_users_proposes_the_configs_and_is_told_what_became_of_t
     for index, trial in enumerate(results, 1):
         last = rows[(rows["trial_index"] == index) & (rows["metric_name"] == "loss")].iloc[-1]
         assert (last["mean"], last["step"]) == (trial.metrics["loss"], trial.metrics["training_iteration"])
+
+
+def test_a_client_of_the_users_that_saves_to_a_database_has_a_copy_that_saves_nothing() -> None:
+    client = configured()
+    client.configure_generation_strategy(method="random_search", initialization_random_seed=1)
+    client._db_settings = SimpleNamespace()
+    assert client.db_settings_set
+    searcher = AxSearcher(client)
+
+    searcher.bind(Space(space_of(client)), 1, metric="loss", mode="min")
+
+    assert not searcher.client.db_settings_set
+    assert searcher.client._generation_strategy.experiment is searcher.client._experiment is not client._experiment
 
 
 def test_a_client_of_another_experiment_than_the_tuners_is_refused() -> None:

@@ -14,7 +14,6 @@ KNOWN: Final = {
     "ax_private.py": {
         "_maybe_experiment",
         "_maybe_generation_strategy",
-        "_storage_config",
         "_data_rows",
         "_load_attempted",
     },
