@@ -13,6 +13,8 @@ from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from mqtune.integrations.optuna_private import replace_trial
+
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
@@ -77,7 +79,7 @@ class LevelStorage(InMemoryStorage):
         """Give a running trial other parameters; what its sampler has noted of it stays."""
         trial = copy.copy(self.get_trial(trial_id))
         trial.params, trial.distributions = params, {name: distributions[name] for name in params}
-        self._set_trial(trial_id, trial)
+        replace_trial(self, trial_id, trial)
 
     def _level(self, trials: list[FrozenTrial]) -> list[FrozenTrial] | None:
         reached = sorted((came_to for each in trials if (came_to := _came_to(each)) >= 0), reverse=True)

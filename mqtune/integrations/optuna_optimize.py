@@ -39,6 +39,16 @@ try:
     from optuna.samplers import BruteForceSampler
     from optuna.storages import InMemoryStorage
     from optuna.trial import FrozenTrial, TrialState
+
+    from mqtune.integrations.optuna_private import (
+        begin_loop,
+        copy_over,
+        end_loop,
+        is_in_loop,
+        is_stopped,
+        storage_of,
+        unstop,
+    )
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
@@ -48,6 +58,8 @@ logger = optuna.logging.get_logger("optuna.mqtune")
 MARK: Final = "mqtune.trial"
 #: The system attribute of a study that names the experiment of a call that has not come to its end.
 EXPERIMENT: Final = "mqtune.experiment"
+#: The system attribute in which Optuna keeps the parameters that a trial was queued with.
+_QUEUED: Final = "fixed_params"
 #: The longest that the loop waits for news before it looks at the time, and at the fleet, again.
 _LOOK_S: Final = 1.0
 #: After an error or Ctrl-C, how long trials have to end: a worker's stop ladder takes 15 s.
@@ -122,7 +134,7 @@ def optuna_optimize(
         raise ConfigurationError(
             f"n_jobs={n_jobs} is invalid; give a number from 1, or -1 for as many as there are slots"
         )
-    if study._thread_local.in_optimize_loop:
+    if is_in_loop(study):
         raise RuntimeError("optuna_optimize: an objective or callback can't optimize its own study")
     kinds = (catch,) if isinstance(catch, type) else tuple(catch)
     options: dict[str, Any] = {
@@ -132,8 +144,7 @@ def optuna_optimize(
         "checkpoints": checkpoints,
         "process": process,
     }
-    study._stop_flag = False
-    study._thread_local.in_optimize_loop = True
+    begin_loop(study)
     try:
         with _Call(study, func, options, is_serial=n_jobs == 1, is_shown=show_progress_bar) as call:
             limits = _Limits(
@@ -141,8 +152,8 @@ def optuna_optimize(
             )
             return _Loop(call, limits, kinds, [*(callbacks or ())]).run()
     finally:
-        study._thread_local.in_optimize_loop = False
-        study._storage.remove_session()
+        end_loop(study)
+        storage_of(study).remove_session()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +174,9 @@ class _Limits:
 
 @dataclass(slots=True)
 class _Running:
-    """A trial of the study that runs: Optuna's own handle on it, and the steps that it has reported."""
+    """A trial of the study that runs: its id there, Optuna's own handle on it, and the steps that it has reported."""
 
+    id: int
     handle: optuna.Trial
     steps: set[int] = field(default_factory=set)
     #: The parameters that it gets if it asks for them in this order. They are its own, and samplers see them, once it says so.
@@ -181,10 +193,11 @@ class StudyTrials:
     """
 
     def __init__(self, study: optuna.Study, experiment: str, *, is_serial: bool = False) -> None:
-        self.storage = DeferredStorage(study._storage, study._study_id)
-        self.study = copy.copy(study)
-        self.study._storage = self.storage
-        self.study._thread_local.in_optimize_loop = True
+        behind = storage_of(study)
+        self._study_id = behind.get_study_id_from_name(study.study_name)
+        self.storage = DeferredStorage(behind, self._study_id)
+        self.study = copy_over(study, self.storage)
+        begin_loop(self.study)
         self._users = study
         self._experiment, self._is_serial = experiment, is_serial
         self._running: dict[TrialId, _Running] = {}
@@ -193,13 +206,12 @@ class StudyTrials:
         self._asked: dict[str, BaseDistribution] = {}
         # Of trials with the same mark the first counts: others are copies, as of those that failed and are queued again.
         marks = {
-            trial.system_attrs.get(MARK, ""): trial._trial_id
-            for trial in reversed(self.study.get_trials(deepcopy=False))
+            trial.system_attrs.get(MARK, ""): trial.number for trial in reversed(self.study.get_trials(deepcopy=False))
         }
-        #: The ids of those that have begun, as the storage has them.
-        self.ids = {
-            TrialId(mark.removeprefix(f"{experiment}/")): id_
-            for mark, id_ in marks.items()
+        #: The numbers, in the study, of those that have begun.
+        self.numbers = {
+            TrialId(mark.removeprefix(f"{experiment}/")): number
+            for mark, number in marks.items()
             if mark.startswith(f"{experiment}/")
         }
 
@@ -212,61 +224,61 @@ class StudyTrials:
         """Whether it has begun in the study, and not ended; whether somebody else has ended it is seen when it goes on."""
         if trial in self._running:
             return True
-        return trial in self.ids and trial not in self._ended and not self._frozen(trial).state.is_finished()
+        if trial not in self.numbers or trial in self._ended:
+            return False
+        return not self.storage.last_seen(self.numbers[trial]).state.is_finished()
 
     def begin(self, trial: TrialId) -> dict[str, object] | None:
         """Return what an attempt must know to begin; None if its trial has ended in the study."""
-        if trial not in self.ids:
-            self._running[trial] = _Running(self._create(trial))
-            self._look_ahead(self._running[trial])
+        if trial not in self.numbers:
+            self._look_ahead(self._create(trial))
         elif not self.is_open(trial):
             return None
         running = self._of(trial)
         handle = running.handle
         start = handle.datetime_start
         return {
-            "id": handle._trial_id,
+            "id": running.id,
             "number": handle.number,
             "start": "" if start is None else start.isoformat(),
             "study": self.study.study_name,
             "directions": [each.name for each in self.study.directions],
-            **_told(self._frozen(trial), running.ahead),
+            **_told(self.storage.get_trial(running.id), running.ahead),
         }
 
-    def _create(self, trial: TrialId) -> optuna.Trial:
+    def _create(self, trial: TrialId) -> _Running:
         """Begin a queued trial of the study, or a new one, which has its mark from its first moment on."""
-        mark = f"{self._experiment}/{trial}"
-        self.study._thread_local.cached_all_trials = None
-        id_ = self.study._pop_waiting_trial_id()
-        if id_ is None:
-            new = optuna.trial.create_trial(state=TrialState.RUNNING, system_attrs={MARK: mark})
-            id_ = self.storage.create_new_trial(self.study._study_id, new)
-        else:
-            self.storage.set_trial_system_attr(id_, MARK, mark)
-            self.storage.take_over(id_)
-        self.ids[trial] = id_
-        return optuna.Trial(self.study, id_)
+        with self.storage.mark_next({MARK: f"{self._experiment}/{trial}"}) as begun:
+            try:
+                handle = self.study.ask()
+            finally:
+                # It has begun, also where its sampler raises an error.
+                self.numbers.update((trial, self.storage.get_trial(id_).number) for id_ in begun)
+        self._running[trial] = _Running(begun[0], handle)
+        return self._running[trial]
 
     def _look_ahead(self, running: _Running) -> None:
         """Suggest what the trial will ask for if it does as the one before."""
         handle = running.handle
         # An error of the sampler's is for the trial, once it asks.
-        with contextlib.suppress(Exception), self.storage.trying(handle._trial_id) as running.ahead:
+        with contextlib.suppress(Exception), self.storage.trying(running.id) as running.ahead:
             for name, distribution in self._asked.items():
-                if self._is_serial and not _is_decided(handle, name, distribution):
+                if self._is_serial and not self._is_decided(running, name, distribution):
                     # Drawn for nothing it would change what is drawn next.
                     break
                 _suggested(handle, name, distribution)
 
+    def _is_decided(self, running: _Running, name: str, distribution: BaseDistribution) -> bool:
+        """Whether nothing is drawn for this parameter, or it was drawn together with others for the whole trial."""
+        queued = self.storage.get_trial(running.id).system_attrs.get(_QUEUED, {})
+        return name in queued or distribution.single() or name in running.handle.relative_params
+
     def _of(self, trial: TrialId) -> _Running:
         if trial not in self._running:
-            frozen = self.storage.take_over(self.ids[trial])
-            handle = optuna.Trial(self.study, self.ids[trial])
-            self._running[trial] = _Running(handle, {*frozen.intermediate_values})
+            id_ = self.storage.get_trial_id_from_study_id_trial_number(self._study_id, self.numbers[trial])
+            frozen = self.storage.take_over(id_)
+            self._running[trial] = _Running(id_, optuna.Trial(self.study, id_), {*frozen.intermediate_values})
         return self._running[trial]
-
-    def _frozen(self, trial: TrialId) -> FrozenTrial:
-        return self.storage.get_trial(self.ids[trial])
 
     def answer(self, trial: TrialId, call: str, asked: Metrics) -> object:
         """Return the answer to what an objective asks."""
@@ -287,7 +299,7 @@ class StudyTrials:
                 return handle.should_prune()
             case "system_attrs":
                 # Optuna's own trial has had none since Optuna 5.
-                return self._frozen(trial).system_attrs
+                return self.storage.get_trial(running.id).system_attrs
             case "study":
                 return getattr(self.study, asked["name"]) if asked["name"] in STUDY else None
             case _:
@@ -295,15 +307,15 @@ class StudyTrials:
 
     def take_parameters(self, trial: TrialId, took: Sequence[tuple[str, str, float]]) -> None:
         """Take in which parameters a trial has got; doing it again changes nothing."""
-        self._of(trial)
-        params = self._frozen(trial).params
+        id_ = self._of(trial).id
+        params = self.storage.get_trial(id_).params
         for name, distribution, value in took:
             if name not in params:
-                self.storage.set_trial_param(self.ids[trial], name, value, self._distribution_of(distribution))
+                self.storage.set_trial_param(id_, name, value, self._distribution_of(distribution))
 
     def _distribution_of(self, text: str) -> BaseDistribution:
         # What other storages have is JSON, with lists.
-        return distribution_of(text, keep_tuples=isinstance(self._users._storage, InMemoryStorage))
+        return distribution_of(text, keep_tuples=isinstance(storage_of(self._users), InMemoryStorage))
 
     def take(self, trial: TrialId, call: str, said: Metrics) -> None:
         """Take in what an objective reports or sets; doing it again changes nothing."""
@@ -315,7 +327,7 @@ class StudyTrials:
             case "set_user_attr":
                 running.handle.set_user_attr(said["key"], said["attr"])
             case "set_system_attr":
-                self.storage.set_trial_system_attr(self.ids[trial], said["key"], said["attr"])
+                self.storage.set_trial_system_attr(running.id, said["key"], said["attr"])
             case "set_constraint":
                 running.handle.set_constraint(said["key"], said["attr"])
             case _:
@@ -323,13 +335,13 @@ class StudyTrials:
 
     def end(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> FrozenTrial:
         """Tell the study how a trial has ended, and return it."""
-        handle = self._of(trial).handle if trial in self.ids else self._create(trial)
+        handle = (self._of(trial) if trial in self.numbers else self._create(trial)).handle
         number = handle.number
         self._running.pop(trial, None)
         self._ended.add(trial)
         if isinstance(self.study.sampler, BruteForceSampler):
             # For it trials that run are done, also before they have asked for all: what it says at the last end counts.
-            self.study._stop_flag = False
+            unstop(self.study)
         ended = self.study.tell(handle, values, state, skip_if_finished=True)
         if ended.state is not TrialState.FAIL:
             self._asked = ended.distributions
@@ -355,11 +367,6 @@ def _told(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, floa
 
 
 _WORDS: Final = {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-
-
-def _is_decided(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> bool:
-    """Whether nothing is drawn for this parameter, or it was drawn together with others for the whole trial."""
-    return name in handle._fixed_params or distribution.single() or name in handle.relative_params
 
 
 def _suggested(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
@@ -401,9 +408,11 @@ class _Call:
             "failures": replace(options["failures"], accept_no_report=True),
             "run": RunOptions(progress=is_shown, callbacks=[_Ended(self.ended)]),
         }
-        begun = study._storage.get_study_system_attrs(study._study_id).get(EXPERIMENT)
+        self._storage = storage_of(study)
+        self._study_id = self._storage.get_study_id_from_name(study.study_name)
+        begun = self._storage.get_study_system_attrs(self._study_id).get(EXPERIMENT)
         self.tuner, self.trials = self._open(begun or _new_name(study))
-        if begun and not self.tuner.get_trials() and self.trials.ids:
+        if begun and not self.tuner.get_trials() and self.trials.numbers:
             # Its Redis has lost the experiment, whose trials can't go on.
             self._fail_unknown()
             self.tuner.finish("its journal is lost")
@@ -423,7 +432,7 @@ class _Call:
     def _fail_unknown(self) -> None:
         """End what the study has of this experiment and the experiment has not."""
         known = {trial.id for trial in self.tuner.get_trials()}
-        for trial in self.trials.ids.keys() - known:
+        for trial in self.trials.numbers.keys() - known:
             self.trials.end(trial, None, TrialState.FAIL, "the journal has lost it")
         self.trials.storage.flush()
 
@@ -435,7 +444,7 @@ class _Call:
 
     def _note(self, experiment: str | None) -> None:
         """Have the study know which experiment goes on."""
-        self.study._storage.set_study_system_attr(self.study._study_id, EXPERIMENT, experiment)
+        self._storage.set_study_system_attr(self._study_id, EXPERIMENT, experiment)
 
     def __enter__(self) -> Self:
         return self
@@ -482,7 +491,7 @@ class _Loop:
         self._open = {trial.id for trial in self._tuner.get_trials() if not trial.status.is_terminal}
         #: Those that had ended in the study before this call began: an earlier one has told it that, or somebody else.
         self._over_before = {
-            trial for trial in self._open if trial in self._trials.ids and not self._trials.is_open(trial)
+            trial for trial in self._open if trial in self._trials.numbers and not self._trials.is_open(trial)
         }
         self._began_at = time.time()
         #: Why no other trial begins.
@@ -517,7 +526,7 @@ class _Loop:
 
     def _take_again(self) -> None:
         """Take in what an earlier call took in and was killed before it could write it."""
-        cut_off = {trial for trial in self._trials.ids if self._trials.is_open(trial)}
+        cut_off = {trial for trial in self._trials.numbers if self._trials.is_open(trial)}
         for report in self._tuner.results().reports() if cut_off else ():
             if report.trial in cut_off and self._trials.is_open(report.trial):
                 call = report.metrics.get(CALL)
@@ -553,7 +562,7 @@ class _Loop:
 
     def _fill(self) -> None:
         limits, trials = self._limits, self._trials
-        begun = len(trials.ids) + sum(trial not in trials.ids for trial in self._open)
+        begun = len(trials.numbers) + sum(trial not in trials.numbers for trial in self._open)
         was_over, self._over = self._over, self._why_over()
         if self._over and not was_over:
             self._withdraw()
@@ -562,7 +571,7 @@ class _Loop:
             begun += 1
 
     def _why_over(self) -> str:
-        if self._study._stop_flag or self._trials.study._stop_flag:
+        if is_stopped(self._study) or is_stopped(self._trials.study):
             return "study.stop() was called"
         if self._limits.is_late:
             return "the time is over"
@@ -578,7 +587,7 @@ class _Loop:
 
     def _withdraw(self) -> None:
         """Take back what waits for a slot."""
-        for trial in self._open - self._trials.ids.keys():
+        for trial in self._open - self._trials.numbers.keys():
             with contextlib.suppress(InvalidTransition):
                 self._tuner.trial(trial).stop(self._over)
 
@@ -591,7 +600,7 @@ class _Loop:
             if call in ASKED:
                 self._tuner.answer(report, self._answer(report, call))
             elif call == "stop":
-                self._study._stop_flag = True
+                self._study.stop()
             elif call == "end":
                 self._end(report.trial, report.metrics)
             elif call is not None:
@@ -634,9 +643,9 @@ class _Loop:
             id_ = self._call.ended.pop(0)
             self._open.discard(id_)
             trial = self._tuner.trial(id_).record
-            if self._is_open(id_) or (id_ not in self._trials.ids and trial.status is TrialStatus.FAILED):
-                is_stopped = trial.status is TrialStatus.EARLY_STOPPED
-                state = TrialState.PRUNED if is_stopped else TrialState.FAIL
+            if self._is_open(id_) or (id_ not in self._trials.numbers and trial.status is TrialStatus.FAILED):
+                is_early = trial.status is TrialStatus.EARLY_STOPPED
+                state = TrialState.PRUNED if is_early else TrialState.FAIL
                 if (error := self._uncaught(trial)) is None:
                     self._tell(id_, None, state, trial.reason)
                 else:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,19 +20,20 @@ try:
     import optuna
     from optuna.distributions import BaseDistribution, check_distribution_compatibility
     from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages import BaseStorage, JournalStorage, RDBStorage, _CachedStorage
+    from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
     from optuna.storages.journal import BaseJournalBackend
-    from optuna.storages.journal._base import BaseJournalSnapshot
     from optuna.study import StudyDirection
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import FrozenTrial, TrialState, create_trial
+
+    from mqtune.integrations.optuna_private import backend_of, in_session, sessions_of
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 
 _Write = Callable[[], object]
-#: Of a storage that knows it without another read: the study and number of each trial's id.
-_NUMBERS: Final = "_trial_id_to_study_id_and_number"
+#: What a journal's backend that keeps snapshots has besides its logs.
+_SNAPSHOTS: Final = ("save_snapshot", "load_snapshot")
 
 
 class DeferredStorage(BaseStorage):
@@ -48,7 +49,10 @@ class DeferredStorage(BaseStorage):
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:
-        self._behind, self._study_id = _joinable(behind), study_id
+        #: What joins writes: the one of them that the storage has, if any.
+        self._journal: _HeldBack | None = None
+        self._database: RDBStorage | None = None
+        self._behind, self._study_id = self._open_again(behind), study_id
         #: By number, and in that order.
         self._trials: dict[int, FrozenTrial] = {}
         #: Those that run here, and those whose end is not written, by id.
@@ -58,7 +62,24 @@ class DeferredStorage(BaseStorage):
         self._pending: dict[tuple[int, *tuple[object, ...]], _Write] = {}
         self._since = 0.0
         self._is_trying = False
+        #: System attributes for the trial that begins next, and where its id goes.
+        self._marks: dict[str, object] = {}
+        self._begun: list[int] = []
         self.refresh()
+
+    def _open_again(self, storage: BaseStorage) -> BaseStorage:
+        """Return a storage of this object's own, whose writes can be joined if it is a journal or a database."""
+        backend = backend_of(storage)
+        if type(storage) is JournalStorage and isinstance(backend, BaseJournalBackend):
+            self._journal = _HeldBack(backend)
+            return JournalStorage(self._journal.backend)
+        if isinstance(backend, RDBStorage):
+            database = _copy_of(backend)
+            cached = get_storage(database)
+            if type(storage) is type(cached):
+                self._database = database
+                return cached
+        return storage
 
     def due_s(self, lag_s: float) -> float:
         """Return in how many seconds something will have waited for *lag_s* to be written; infinity where nothing waits."""
@@ -69,11 +90,12 @@ class DeferredStorage(BaseStorage):
     def refresh(self) -> None:
         """Take in what others have done with the study."""
         trials: dict[int, FrozenTrial] = {}
+        ids = {trial.number: id_ for id_, trial in self._own.items()}
         for trial in self._behind.get_all_trials(self._study_id, deepcopy=False):
-            own = self._own.get(trial._trial_id)
+            own = self._own[ids[trial.number]] if trial.number in ids else None
             if own is not None and trial.state.is_finished() and not own.state.is_finished():
                 own = None
-                del self._own[trial._trial_id]
+                del self._own[ids[trial.number]]
             trials[trial.number] = own or trial
             if own is None and self._trials.get(trial.number) is not trial:
                 self._distributions.update(trial.distributions)
@@ -87,11 +109,11 @@ class DeferredStorage(BaseStorage):
         """
         writes = [write for (id_, *_), write in self._pending.items() if id_ in self._own]
         last = [then] if then is not None else []
-        if isinstance(journal := getattr(self._behind, "_backend", None), _HeldBack):
-            journal.hold(writes)
-            for write in last or [journal.append_held]:
+        if self._journal is not None:
+            self._journal.hold(writes)
+            for write in last or [self._journal.append_held]:
                 write()
-        elif (writes or last) and not _written_together(self._behind, [*writes, *last]):
+        elif (writes or last) and not (self._database and _written_together(self._database, [*writes, *last])):
             for write in writes:
                 _write_alone(write)
             for write in last:
@@ -111,11 +133,27 @@ class DeferredStorage(BaseStorage):
         trial = self.get_trial(trial_id)
         if trial_id not in self._own and not trial.state.is_finished():
             trial = copy.deepcopy(trial)
-            self._keep(trial)
+            self._keep(trial_id, trial)
         return trial
 
-    def _keep(self, trial: FrozenTrial) -> None:
-        self._own[trial._trial_id] = self._trials[trial.number] = trial
+    def _keep(self, trial_id: int, trial: FrozenTrial) -> None:
+        self._own[trial_id] = self._trials[trial.number] = trial
+
+    def last_seen(self, number: int) -> FrozenTrial:
+        """Return a trial as it was when it was seen last: when it was set here, or at the last refresh."""
+        return self._trials[number]
+
+    @contextlib.contextmanager
+    def mark_next(self, marks: Mapping[str, object]) -> Iterator[list[int]]:
+        """Have the trial that begins within the block run here, with these system attributes from its first moment on.
+
+        It is a queued one, or a new one. The list has its id then.
+        """
+        self._marks, self._begun = dict(marks), []
+        try:
+            yield self._begun
+        finally:
+            self._marks = {}
 
     @contextlib.contextmanager
     def trying(self, trial_id: int) -> Iterator[list[tuple[str, BaseDistribution, float]]]:
@@ -142,21 +180,30 @@ class DeferredStorage(BaseStorage):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Create a trial, at once, and write with it what waits."""
+        is_next = template_trial is None and bool(self._marks)
+        template = create_trial(state=TrialState.RUNNING, system_attrs=self._marks) if is_next else template_trial
         created: list[int] = []
-        self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template_trial)))
+        self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template)))
         id_ = created[-1]
-        known = getattr(self._behind, _NUMBERS, {}).get(id_)
-        if template_trial is not None and template_trial.state is not TrialState.RUNNING:
+        if template is not None and template.state is not TrialState.RUNNING:
             # A trial that is queued begins as any other that is, and one that has ended is not written again.
             self.refresh()
             return id_
-        if template_trial is None or known is None:
+        if template is None or (number := self._number_of_new(id_)) is None:
             self.take_over(id_)
-            return id_
-        trial = copy.deepcopy(template_trial)
-        trial._trial_id, trial.number = id_, known[1]
-        self._keep(trial)
+        else:
+            self._keep(id_, _from_template(template, id_, number))
+        if is_next:
+            self._begun.append(id_)
         return id_
+
+    def _number_of_new(self, trial_id: int) -> int | None:
+        """Return the number of a trial that was just created; None if only a read of the trial would tell."""
+        number = max(self._trials, default=-1) + 1
+        with contextlib.suppress(KeyError):
+            if self._database and self.get_trial_id_from_study_id_trial_number(self._study_id, number) == trial_id:
+                return number
+        return None
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
@@ -176,7 +223,13 @@ class DeferredStorage(BaseStorage):
         """End a trial, or begin a queued one."""
         write = partial(self._behind.set_trial_state_values, trial_id, state, values)
         if (trial := self._running(trial_id)) is None:
-            return write()
+            has_changed = write()
+            if has_changed and self._marks and state is TrialState.RUNNING:
+                for key, value in self._marks.items():
+                    self.set_trial_system_attr(trial_id, key, value)
+                self.take_over(trial_id)
+                self._begun.append(trial_id)
+            return has_changed
         trial.values = None if values is None else list(values)
         trial.state, trial.datetime_complete = state, datetime.now()  # noqa: DTZ005 - as Optuna does
         self._later(write, trial_id, "state")
@@ -209,12 +262,16 @@ class DeferredStorage(BaseStorage):
         # Pruners set one between reading all trials and counting those that have it: what they have read stays, as in Optuna.
         trial = copy.copy(trial)
         trial.system_attrs = {**trial.system_attrs, key: value}
-        self._keep(trial)
+        self._keep(trial_id, trial)
         self._later(write, trial_id, "system attribute", key)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial."""
         return self._own.get(trial_id) or self._behind.get_trial(trial_id)
+
+    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
+        """Return a trial's id."""
+        return self._behind.get_trial_id_from_study_id_trial_number(study_id, trial_number)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -266,17 +323,24 @@ class DeferredStorage(BaseStorage):
         return self._behind.get_all_studies()
 
 
-class _HeldBack(BaseJournalBackend):
-    """A journal's backend that holds back what is to be appended together with what comes next.
+class _HeldBack:
+    """Holds back what is to be appended to a journal together with what comes next.
 
     Of a process's own logs Optuna raises at the first that others have made impossible, and reads no further. So what is held
     back bears another name than this process's: where a trial has ended, Optuna leaves it out, here as everywhere.
+
+    Attributes:
+        backend: stands in for the journal's: its logs go through here, and its snapshots, if it keeps any, to the journal's.
     """
 
     def __init__(self, backend: BaseJournalBackend) -> None:
-        self._backend = backend
+        self._append, self._read = backend.append_logs, backend.read_logs
         self._is_holding = False
         self._held: list[dict[str, object]] = []
+        snapshots = {name: getattr(backend, name) for name in _SNAPSHOTS if hasattr(backend, name)}
+        # By its class Optuna knows whether it keeps snapshots.
+        self.backend = object.__new__(type(backend))
+        vars(self.backend).update(snapshots, append_logs=self._append_logs, read_logs=self._read_logs)
 
     def hold(self, writes: Iterable[_Write]) -> None:
         """Hold back what these write, and nothing else."""
@@ -291,47 +355,19 @@ class _HeldBack(BaseJournalBackend):
     def append_held(self) -> None:
         """Append what was held back."""
         if self._held:
-            self.append_logs([])
+            self._append_logs([])
 
-    def append_logs(self, logs: list[dict[str, object]]) -> None:
+    def _append_logs(self, logs: list[dict[str, object]]) -> None:
         """Append logs, behind what was held back, or hold them back."""
         if self._is_holding:
             self._held += [{**log, "worker_id": f"{log['worker_id']}-held"} for log in logs]
         else:
-            self._backend.append_logs([*self._held, *logs])
+            self._append([*self._held, *logs])
             self._held = []
 
-    def read_logs(self, log_number_from: int) -> Iterable[dict[str, object]]:
+    def _read_logs(self, log_number_from: int) -> Iterable[dict[str, object]]:
         """Read logs; none where nothing was written."""
-        return () if self._is_holding else self._backend.read_logs(log_number_from)
-
-
-class _HeldBackWithSnapshots(_HeldBack, BaseJournalSnapshot):
-    """The same, of a journal that keeps snapshots."""
-
-    def __init__(self, backend: BaseJournalBackend, snapshots: BaseJournalSnapshot) -> None:
-        super().__init__(backend)
-        self._snapshots = snapshots
-
-    def save_snapshot(self, snapshot: bytes) -> None:
-        """Save one."""
-        self._snapshots.save_snapshot(snapshot)
-
-    def load_snapshot(self) -> bytes | None:
-        """Return the last one."""
-        return self._snapshots.load_snapshot()
-
-
-def _joinable(storage: BaseStorage) -> BaseStorage:
-    """Return a storage whose writes can be joined, and that nobody else uses: a journal or database is opened once more."""
-    if type(storage) is JournalStorage:
-        backend = storage._backend
-        if isinstance(backend, BaseJournalSnapshot):
-            return JournalStorage(_HeldBackWithSnapshots(backend, backend))
-        return JournalStorage(_HeldBack(backend))
-    if isinstance(storage, RDBStorage):
-        return _copy_of(storage)
-    return _CachedStorage(_copy_of(storage._backend)) if type(storage) is _CachedStorage else storage
+        return () if self._is_holding else self._read(log_number_from)
 
 
 def _copy_of(database: RDBStorage) -> RDBStorage:
@@ -339,6 +375,24 @@ def _copy_of(database: RDBStorage) -> RDBStorage:
     copied = object.__new__(type(database))
     vars(copied).update(vars(database))
     return copied
+
+
+def _from_template(template: FrozenTrial, trial_id: int, number: int) -> FrozenTrial:
+    """Return the trial that a storage has made of the template of a running one."""
+    own = copy.deepcopy(template)
+    return FrozenTrial(
+        number=number,
+        trial_id=trial_id,
+        state=own.state,
+        value=None,
+        datetime_start=own.datetime_start,
+        datetime_complete=None,
+        params=own.params,
+        distributions=own.distributions,
+        user_attrs=own.user_attrs,
+        system_attrs=own.system_attrs,
+        intermediate_values=own.intermediate_values,
+    )
 
 
 def _write_alone(write: _Write) -> None:
@@ -352,21 +406,15 @@ def _write_alone(write: _Write) -> None:
         logger.warning("the study's storage refuses a value: %s", error)
 
 
-def _written_together(storage: BaseStorage, writes: Sequence[_Write]) -> bool:
-    """Make *writes* in one transaction; whether it is a database, and accepted them: otherwise it has none of them."""
-    database = getattr(storage, "_backend", storage)
-    if not isinstance(database, RDBStorage):
-        return False
+def _written_together(database: RDBStorage, writes: Sequence[_Write]) -> bool:
+    """Make *writes* in one transaction; whether the database accepted them: otherwise it has none of them."""
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - a study of another storage needs none
 
-    sessions = database.scoped_session
-    with sessions() as session:
+    with sessions_of(database)() as session:
         joined = _Joined(session)
-        # Nobody else uses this object: see _joinable.
-        vars(database)["scoped_session"] = lambda: joined
         try:
             # No write depends on what another one has added: that all goes out together, at the end.
-            with session.no_autoflush:
+            with in_session(database, joined), session.no_autoflush:
                 for write in writes:
                     write()
             if joined.is_rolled_back:
@@ -375,8 +423,6 @@ def _written_together(storage: BaseStorage, writes: Sequence[_Write]) -> bool:
         except (UpdateFinishedTrialError, ValueError, KeyError, SQLAlchemyError):
             session.rollback()
             return False
-        finally:
-            vars(database)["scoped_session"] = sessions
     return True
 
 

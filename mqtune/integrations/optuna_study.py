@@ -22,6 +22,7 @@ from mqtune.core.events import Event, ExperimentCreated, Reports
 from mqtune.core.objective import has_nan
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations.optuna import DIRECTIONS, quiet
+from mqtune.integrations.optuna_private import storage_of
 from mqtune.journal.connection import redact
 from mqtune.results.experiments import empty_experiment
 from mqtune.search.base import PastTrial
@@ -187,7 +188,7 @@ def write_journal(study: optuna.Study, name: str, path: Path) -> None:
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
     with quiet():
         optuna.copy_study(
-            from_study_name=study.study_name, from_storage=study._storage, to_storage=storage, to_study_name=name
+            from_study_name=study.study_name, from_storage=storage_of(study), to_storage=storage, to_study_name=name
         )
 
 

@@ -30,6 +30,8 @@ try:
     from optuna.exceptions import TrialPruned
     from optuna.study import StudyDirection
     from optuna.trial import Trial
+
+    from mqtune.integrations.optuna_private import give_id
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
@@ -139,8 +141,8 @@ class StudyView:
 class OwnAttributes:
     """What ``trial.storage`` is in an objective: the attributes of that trial, as Optuna's artifacts and terminators use them."""
 
-    def __init__(self, trial: WorkerTrial) -> None:
-        self._trial = trial
+    def __init__(self, trial: WorkerTrial, trial_id: int) -> None:
+        self._trial, self._id = trial, trial_id
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: object) -> None:
         """Set a user attribute."""
@@ -155,7 +157,7 @@ class OwnAttributes:
         return self._own(trial_id).system_attrs
 
     def _own(self, trial_id: int) -> WorkerTrial:
-        if trial_id != self._trial._trial_id:
+        if trial_id != self._id:
             raise KeyError(
                 f"an objective on a worker has the attributes of its own trial alone, and not of trial id {trial_id}"
             )
@@ -181,8 +183,9 @@ class WorkerTrial(Trial):
     storage: OwnAttributes  # type: ignore[assignment]
 
     def __init__(self, begun: Metrics) -> None:
-        self._trial_id = int(begun["id"])
-        self.storage = OwnAttributes(self)
+        id_ = int(begun["id"])
+        give_id(self, id_)
+        self.storage = OwnAttributes(self, id_)
         self._number = int(begun["number"])
         self._datetime_start = datetime.fromisoformat(begun["start"])
         self._params: dict[str, Any] = {}

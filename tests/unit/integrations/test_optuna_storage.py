@@ -236,6 +236,28 @@ def test_trials_of_others_are_seen_after_a_refresh(behind: BaseStorage) -> None:
     assert behind.get_trial(queued).params == {"x": 0.5}
 
 
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_a_trial_has_its_marks_from_its_first_moment_whether_it_is_new_or_was_queued(
+    behind: BaseStorage, is_queued: bool
+) -> None:
+    storage, *_ = deferred(behind)
+    own = optuna.Study("study", storage)
+    if is_queued:
+        own.enqueue_trial({"x": 0.5})
+
+    with storage.mark_next({"mark": "m"}) as begun:
+        handle = own.ask()
+
+    (id_,) = begun
+    there = behind.get_trial(id_)
+    assert (there.number, there.system_attrs["mark"], "fixed_params" in there.system_attrs) == (1, "m", is_queued)
+    assert (there.state, storage.last_seen(1).system_attrs) == (TrialState.RUNNING, there.system_attrs)
+    handle.suggest_float("x", 0, 1)
+    assert (behind.get_trial(id_).params, "x" in storage.last_seen(1).params) == ({}, True)
+    assert own.ask().number == 2
+    assert "mark" not in storage.last_seen(2).system_attrs
+
+
 def test_a_trial_that_is_queued_here_begins_as_one_that_others_queue(behind: BaseStorage) -> None:
     """By a sampler, which has this storage."""
     storage, study, _ = deferred(behind)

@@ -383,7 +383,30 @@ def test_a_copy_of_a_trial_that_is_queued_to_run_again_is_another_trial(monkeypa
         optuna.trial.create_trial(state=optuna.trial.TrialState.WAITING, system_attrs=dict(first.system_attrs))
     )
 
-    assert StudyTrials(study, "experiment").ids == {TrialId("0001"): first._trial_id}
+    assert StudyTrials(study, "experiment").numbers == {TrialId("0001"): first.number}
     wire.trials.refresh()
     wire.run(fixed)
     assert [trial.system_attrs[MARK] for trial in study.trials] == ["experiment/0001", "experiment/0002"]
+
+
+class FailsOnce(optuna.samplers.RandomSampler):
+    """A sampler that raises an error for the first trial that begins."""
+
+    has_failed = False
+
+    def before_trial(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+
+
+def test_a_trial_for_which_the_sampler_raises_an_error_has_begun_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study(sampler=FailsOnce())
+    wire = Wire(monkeypatch, study)
+    with pytest.raises(ZeroDivisionError):
+        wire.run(fixed)
+
+    wire.trials.end(TrialId("0001"), None, optuna.trial.TrialState.FAIL, "")
+    wire.run(fixed)
+
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]

@@ -1,0 +1,38 @@
+"""That this version of Optuna has what mqtune uses and Optuna keeps to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import optuna
+import pytest
+from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage, get_storage
+from optuna.storages.journal import JournalFileBackend
+from partners import FOLDER, check_has, private_names
+
+#: Objects of Optuna, made in a folder, and the member of each.
+OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [
+    ("_storage", lambda _: optuna.create_study()),
+    ("_thread_local.in_optimize_loop", lambda _: optuna.create_study()),
+    ("_stop_flag", lambda _: optuna.create_study()),
+    ("_backend.append_logs", lambda folder: JournalStorage(JournalFileBackend(f"{folder}/study.log"))),
+    ("_backend.engine", lambda _: get_storage("sqlite://")),
+    ("scoped_session", lambda _: RDBStorage("sqlite://")),
+    ("_set_trial", lambda _: InMemoryStorage()),
+    ("_trial_id", lambda _: optuna.create_study().ask()),
+]
+
+
+@pytest.mark.parametrize(("member", "make"), OWNERS, ids=[member for member, _ in OWNERS])
+def test_optuna_has_the_member_that_it_keeps_to_itself(
+    member: str, make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    check_has("optuna", make(tmp_path), member, "optuna_private.py")
+
+
+def test_all_members_are_named_here() -> None:
+    named = {name for member, _ in OWNERS for name in member.split(".") if name.startswith("_")}
+
+    assert named == private_names(FOLDER / "optuna_private.py")
