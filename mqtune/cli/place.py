@@ -45,6 +45,11 @@ class Place(NamedTuple):
     folder: Path | None
     broker: str | None
 
+    @property
+    def own_folder(self) -> Path | None:
+        """Its folder, if it has a server of its own, which runs while its driver does; else None."""
+        return self.folder if self.folder is not None and (self.folder / SERVER_FOLDER).is_dir() else None
+
 
 class View(NamedTuple):
     """An experiment's results, with its state in words and where they were read."""
@@ -190,8 +195,7 @@ def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
 
 def _state(place: Place, folder: Path, results: Results) -> str:
     """Return the state of an experiment on this machine; one that has not ended here may have a driver elsewhere."""
-    is_own = (folder / SERVER_FOLDER).is_dir()
-    if place.broker and not (results.outcome or is_own or is_written(folder / JOURNAL_FILE)):
+    if place.broker and not (results.outcome or place.own_folder or is_written(folder / JOURNAL_FILE)):
         from mqtune.client import Client  # noqa: PLC0415 - as above
 
         # Without an answer there is the copy.
@@ -205,11 +209,11 @@ def _state(place: Place, folder: Path, results: Results) -> str:
 
 def live_broker(place: Place) -> str | None:
     """Return the URL of the server that has an experiment now; None if there is none, or it is not known."""
-    if place.folder is None or not (place.folder / SERVER_FOLDER).is_dir():
+    if place.own_folder is None:
         return place.broker
     from mqtune.backends.local.server import EmbeddedServer  # noqa: PLC0415 - as above
 
-    return EmbeddedServer.running_url(place.folder)
+    return EmbeddedServer.running_url(place.own_folder)
 
 
 @contextlib.contextmanager
@@ -235,8 +239,8 @@ def server_of(place: Place) -> Iterator[str]:
     Raises:
         ConfigurationError: the experiment is on a broker, and which is not known.
     """
-    if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
-        with _own_server(place.folder) as url:
+    if place.own_folder is not None:
+        with _own_server(place.own_folder) as url:
             yield url
     elif place.broker:
         yield place.broker

@@ -18,7 +18,7 @@ from mqtune.cli.output import broker_option, json_option, output, print_json
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
 from mqtune.cli.terms import STATUSES, Condition, conditions_of, in_order, selected
 from mqtune.cli.usage import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable, CopyIncomplete
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import end_of_file
 from mqtune.core.text import counted, flatten, printable
@@ -107,12 +107,15 @@ def command(
 
 
 def _follow(place: Place, *, as_json: bool) -> bool:
-    """Follow an experiment, and return whether that was possible: its own server may have ended with its driver."""
+    """Follow an experiment, and return whether that was possible.
+
+    Its own server may have ended with its driver, or its copy lack entries.
+    """
     from mqtune.cli.following import follow  # noqa: PLC0415 - only this needs redis
 
     try:
         follow(place, as_json=as_json)
-    except BrokerUnavailable:
+    except (BrokerUnavailable, CopyIncomplete):
         if place.folder is None:
             raise
         return False

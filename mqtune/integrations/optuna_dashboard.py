@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import socketserver
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError
-from mqtune.core.events import START, ExperimentCreated, decode_event
-from mqtune.core.machine import mqtune_home
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
 from mqtune.integrations.optuna_study import StudyMirror
-from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.follow import SILENCE_S, Follower
-from mqtune.results.experiments import find_experiment
+from mqtune.journal.follow import SILENCE_S
+from mqtune.results.followed import Followed, source_of
 
 try:
     from optuna.storages import BaseStorage
@@ -82,57 +78,35 @@ def open_server(storage: BaseStorage, host: str, port: int) -> WSGIServer:
         raise ConfigurationError(f"can't listen on {host}:{port}: {error}; give another --port") from None
 
 
-class Feed:
-    """Feeds a mirror from the broker while there is one, and from this machine's copy where there is not."""
+def open_study(name: str, folder: Path | None, url: str | None, own_folder: Path | None) -> Followed[StudyMirror]:
+    """Return an experiment that is folded into a study.
 
-    def __init__(self, name: str, broker: str | None) -> None:
-        self._name = name
-        self._last = START.entry
-        self._broker = broker
-        if broker:
-            self._follower: Follower | None = Follower(broker, name)
-        else:
-            url = EmbeddedServer.running_url(mqtune_home() / name)
-            self._follower = None if url is None else Follower(url, name, patience_s=_PATIENCE_S)
+    Args:
+        name: the experiment's name.
+        folder: its folder on this machine, if it has one.
+        url: the server that has it, if one does.
+        own_folder: its folder, if it has a server of its own.
+
+    Raises:
+        ConfigurationError: there is no such experiment, or it has not begun yet.
+        BrokerUnavailable: the server does not answer.
+        CopyIncomplete: it is read from its folder, which lacks entries.
+    """
+    source = source_of(name, folder, url, patience_s=_PATIENCE_S if own_folder is not None else None)
+    followed = Followed(source, name, StudyMirror)
+    followed.fold.write()
+    return followed
+
+
+def feed_study(followed: Followed[StudyMirror], own_folder: Path | None) -> None:
+    """Bring a study up to what comes, without end; from the folder where a server of the experiment's own has ended."""
+    while True:
         try:
-            entries = self._saved() if self._follower is None else self._written(self._follower)
-            first = next(entries, None)
-            created = None if first is None else decode_event(first.data, first.id)
-            if not isinstance(created, ExperimentCreated):
-                raise ConfigurationError(f"experiment {name!r} has not begun yet; look again when its driver has begun")
-            self.mirror = StudyMirror(created)
-            self._take(entries)
-        except BaseException:
-            self.close()
-            raise
-
-    def follow(self) -> None:
-        """Take in what comes, without end; from a server that ended with its driver, the rest is on this machine."""
-        while self._follower is not None:
-            try:
-                self._take(self._follower.read(SILENCE_S))
-            except BrokerUnavailable:
-                if not self._broker:
-                    self._take(self._saved())
-                    return
-
-    def close(self) -> None:
-        """Close the connections."""
-        if self._follower is not None:
-            self._follower.close()
-
-    def _saved(self) -> Iterator[Entry]:
-        return JournalFile(find_experiment(self._name) / JOURNAL_FILE).read()
-
-    @staticmethod
-    def _written(follower: Follower) -> Iterator[Entry]:
-        while entries := follower.read(0):
-            yield from entries
-
-    def _take(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry_order(entry.id) > entry_order(self._last):
-                self._last = entry.id
-                if (event := decode_event(entry.data, entry.id)) is not None:
-                    self.mirror.take(event)
-        self.mirror.write()
+            followed.take_in(SILENCE_S)
+        except BrokerUnavailable:
+            if own_folder is not None:
+                followed.go_on_in(own_folder)
+        except (CopyIncomplete, FileNotFoundError):
+            # What there was is shown on.
+            return
+        followed.fold.write()

@@ -24,7 +24,7 @@ from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialSt
 from mqtune.integrations.optuna import DIRECTIONS, quiet
 from mqtune.integrations.optuna_private import storage_of
 from mqtune.journal.connection import redact
-from mqtune.results.experiments import empty_experiment
+from mqtune.results.followed import Fold
 from mqtune.search.base import PastTrial
 from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, ReverseInterval
 from mqtune.search.space import Space, space_of
@@ -57,7 +57,7 @@ class _Shown:
     to_value: Callable[[Any], Any] = lambda param: param
 
 
-class StudyMirror:
+class StudyMirror(Fold):
     """A study in memory that follows an experiment's events.
 
     Nothing ever reads it for the experiment: what is changed in it stays in it.
@@ -74,7 +74,7 @@ class StudyMirror:
     """
 
     def __init__(self, created: ExperimentCreated) -> None:
-        self._experiment = empty_experiment(created)
+        super().__init__(created)
         self._space = space_of(created.definition["space"], any_unknown=True)
         self._shown = _shown_space(self._space)
         self._names = _names(self._space, self._shown)
@@ -85,27 +85,20 @@ class StudyMirror:
         self._said: dict[TrialId, dict[str, object]] = {}
         self._changed: dict[TrialId, None] = {}
         self.storage = optuna.storages.InMemoryStorage()
-        objective = self._experiment.objective
+        objective = self.experiment.objective
         with quiet():
             self._study_id = self.storage.create_new_study([DIRECTIONS[mode] for mode in objective.modes], created.name)
             self.study = optuna.load_study(study_name=created.name, storage=self.storage)
             self.study.set_metric_names(list(objective.metrics))
 
     def take(self, event: Event | Report) -> None:
-        """Take in an event, or a report; ``write`` brings the study up to it."""
-        for report in event if isinstance(event, Reports) else (event,):
-            if isinstance(report, Report):
-                self._report(report)
-            else:
-                self._experiment.apply(report)
-                if trial := getattr(report, "trial", ""):
-                    self._changed[TrialId(trial)] = None
+        """Take in an event, or reports; ``write`` brings the study up to it."""
+        super().take(event)
+        if not isinstance(event, Report | Reports) and (trial := getattr(event, "trial", "")):
+            self._changed[TrialId(trial)] = None
 
-    def _report(self, report: Report) -> None:
-        trial = self._experiment.apply_report(report)
-        if trial is None:
-            return
-        found = self._experiment.objective.values(report.metrics)
+    def on_report(self, report: Report, trial: Trial) -> None:
+        found = self.experiment.objective.values(report.metrics)
         values, step = self._values[trial.id], report.metrics.get(ITERATION, trial.reports)
         if found is not None and isinstance(step, int) and step not in values:
             values[step] = tuple(map(float, found))
@@ -116,7 +109,7 @@ class StudyMirror:
     def write(self) -> None:
         """Bring the study up to what was taken in."""
         for id_ in self._changed:
-            if (trial := self._experiment.trials.get(id_)) is not None:
+            if (trial := self.experiment.trials.get(id_)) is not None:
                 self._write(trial)
         self._changed.clear()
 

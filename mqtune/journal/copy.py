@@ -17,7 +17,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
 from mqtune.core.events import START, Cursor, DriverStarted, Event, decode_event, driver_events
 from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
-from mqtune.journal.base import Entry, Journal, entry_order
+from mqtune.journal.base import Entry, Journal
 
 JOURNAL_FILE: Final = "journal.msgpack"
 #: What a file ends with that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves other halves.
@@ -171,34 +171,6 @@ def is_written(path: Path) -> bool:
             # A file system without locks.
             return False
     return False
-
-
-class JournalTail:
-    """Reads a file of entries on from where the last look ended, while a driver writes it; each entry comes once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._last = START.entry
-        #: The file that was read, by its inode, and where the last entry ends.
-        self._inode = self.end = 0
-
-    def read(self) -> Iterator[Entry]:
-        """Yield the complete entries that have come since the last look.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            MessageVersionError: it is no journal.
-        """
-        with self._path.open("rb") as file:
-            stat = os.fstat(file.fileno())
-            # A driver that resumes may replace the file by one with more entries.
-            is_same = stat.st_ino == self._inode and stat.st_size >= self.end
-            file.seek(self.end if is_same else 0)
-            self._inode = stat.st_ino
-            for entry, self.end in entries_of(file):
-                if is_same or entry_order(entry.id) > entry_order(self._last):
-                    self._last = entry.id
-                    yield entry
 
 
 def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:

@@ -129,22 +129,26 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
 
 
 class Snapshot:
-    """The entries that a journal, or a copy of one, has when it is first read; later reads yield the same ones."""
+    """The first entries of a journal, or of a copy of one.
 
-    def __init__(self, copy: Readable) -> None:
+    Attributes:
+        count: how many; None for those that there are when they are first read, which later reads yield again.
+    """
+
+    def __init__(self, copy: Readable, count: int | None = None) -> None:
         self._copy = copy
-        self._count: int | None = None
+        self.count = count
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries."""
-        if self._count is not None:
-            yield from islice(self._copy.read(), self._count)
+        if self.count is not None:
+            yield from islice(self._copy.read(), self.count)
             return
         count = 0
         for entry in self._copy.read():
             count += 1
             yield entry
-        self._count = count
+        self.count = count
 
     __iter__ = read
 

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from mqtune.cli.output import broker_option
-from mqtune.cli.place import complete_experiment, find_place, is_asked_for, newest_place, opened, whole_name
+from mqtune.cli.place import complete_experiment, find_place, is_asked_for, live_broker, newest_place, opened
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import printable
 
@@ -101,13 +101,14 @@ def _serve_optuna(name: str, broker: str | None, host: str, port: int, *, no_log
             f"--host {host}: Optuna's dashboard has no login, so that everybody who reaches {host} could look and write notes. Leave it out "
             "and use a tunnel (ssh -L), or say --no-login too; without --optuna there is a login"
         )
-    from mqtune.integrations.optuna_dashboard import Feed, open_server  # noqa: PLC0415 - as above
+    from mqtune.integrations.optuna_dashboard import feed_study, open_server, open_study  # noqa: PLC0415 - as above
 
-    name = whole_name(name, broker)
-    with contextlib.closing(Feed(name, broker)) as feed:
-        server = open_server(feed.mirror.storage, host, port)
-        threading.Thread(target=feed.follow, name="mqtune-follower", daemon=True).start()
-        click.echo(f"{name}: http://{host}:{server.server_port}/  (Ctrl-C ends)")
+    place = find_place(name, broker)
+    own = place.own_folder
+    with contextlib.closing(open_study(place.name, place.folder, live_broker(place), own)) as followed:
+        server = open_server(followed.fold.storage, host, port)
+        threading.Thread(target=feed_study, args=(followed, own), name="mqtune-follower", daemon=True).start()
+        click.echo(f"{place.name}: http://{host}:{server.server_port}/  (Ctrl-C ends)")
         with contextlib.suppress(KeyboardInterrupt), server:
             server.serve_forever()
 

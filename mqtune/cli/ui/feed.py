@@ -10,31 +10,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from mqtune.cli.place import Place
 from mqtune.cli.ui.paced import Locks
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition, MqtuneError
-from mqtune.core.events import DecisionTaken, Event, ExperimentCreated, Reports, decode_event
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
+from mqtune.core.events import ExperimentCreated
 from mqtune.core.experiment import Experiment
-from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.text import flatten
 from mqtune.core.trial import Report, Trial, TrialId, is_number
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalTail, incomplete, lacks_entries
-from mqtune.results.experiments import (
-    Readable,
-    RecordedReport,
-    created_event,
-    duration,
-    empty_experiment,
-    saved_events,
-    state_in_words,
-    state_of_folder,
-)
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
+from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
 from mqtune.results.plots.data import Curve, Read, time_attr_of
 from mqtune.results.results import Results
 
@@ -42,8 +32,6 @@ from mqtune.results.results import Results
 LINGER_S: Final = 30.0
 #: How long a read waits for news; a feed that is closed ends within that.
 _WAIT_S: Final = 0.5
-#: The pause between two looks at a file, of which nothing says that it has grown.
-_LOOK_S: Final = 0.02
 #: How often it is asked whether there is a driver, and tried again after an error.
 _STATE_S: Final = 2.0
 #: Reading everything again waits for so many times as long as the last time took.
@@ -62,90 +50,6 @@ Curves = dict[str, Curve]
 T = TypeVar("T")
 
 
-class _Replaced(Exception):
-    """The file is another one than the one that was read."""
-
-
-class _Source(Protocol):
-    """Where entries come from; ``copy`` has those that were read, and maybe more."""
-
-    copy: JournalFile
-
-    def read(self, timeout_s: float) -> list[Entry]:
-        """Return the entries that have come since; wait for some time if there are none."""
-
-    def state(self, outcome: str) -> str:
-        """Return the experiment's state in words."""
-
-    def close(self) -> None:
-        """Close what is open."""
-
-
-class _Folder:
-    """The journal of an experiment on this machine, which its driver writes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.copy = JournalFile(folder / JOURNAL_FILE)
-        self._folder = folder
-        self._tail = JournalTail(self.copy.path)
-        self._inode = self.copy.path.stat().st_ino
-        self._size = 0
-
-    def read(self, timeout_s: float) -> list[Entry]:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = self.copy.path.stat()
-            if found.st_ino != self._inode:
-                self._tail, self._inode, self._size = JournalTail(self.copy.path), found.st_ino, 0
-                raise _Replaced
-            # Opened only when there is something new.
-            entries = list(self._tail.read()) if found.st_size != self._size else []
-            self._size = found.st_size
-            if entries or time.monotonic() >= deadline:
-                if not entries and lacks_entries(self.copy.path, self._tail.end):
-                    raise incomplete(self.copy.path, self._folder.name)
-                return entries
-            # Nothing says that a file has grown.
-            time.sleep(_LOOK_S)
-
-    def state(self, outcome: str) -> str:
-        return state_of_folder(self._folder, outcome)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class _Broker:
-    """The journal of an experiment on a broker, which is copied to a folder that goes with the feed."""
-
-    def __init__(self, url: str, name: str) -> None:
-        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-        from mqtune.journal.follow import Follower  # noqa: PLC0415
-
-        with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
-            self._handle = stack.enter_context(Client(url)).experiment(name)
-            # The feed tries again itself, and says so meanwhile.
-            self._follower = stack.enter_context(contextlib.closing(Follower(url, name, patience_s=0)))
-            self.copy = JournalFile(folder / JOURNAL_FILE)
-            self.copy.begin([])
-            stack.callback(self.copy.close)
-            self._open = stack.pop_all()
-
-    def read(self, timeout_s: float) -> list[Entry]:
-        entries = self._follower.read(timeout_s)
-        self.copy.append(entries)
-        return entries
-
-    def state(self, outcome: str) -> str:
-        if outcome or (found := self._handle.state()) is None:
-            return outcome
-        return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
-
-    def close(self) -> None:
-        self._open.close()
-
-
 class _Turns:
     """Has a thread compute for half of the time, a moment at a time."""
 
@@ -160,68 +64,31 @@ class _Turns:
             self._since = time.monotonic()
 
 
-@dataclass(slots=True)
-class _Part:
-    """The first entries of a copy."""
+class _CurveFold(Fold):
+    """What has become of an experiment, and the values of its reports.
 
-    copy: JournalFile
-    entries: int = 0
-
-    def read(self) -> Iterator[Entry]:
-        """Yield them."""
-        return islice(self.copy.read(), self.entries)
-
-
-class _Fold:
-    """What has become of an experiment, and the values of its reports, in the order in which entries are taken."""
+    Attributes:
+        began_at: when it was begun, of ``time.monotonic()``.
+        results: its results so far.
+        heard: gets each report that counts; None where nobody wants them.
+    """
 
     def __init__(self, created: ExperimentCreated, folder: Path, written: Readable) -> None:
-        self.experiment = empty_experiment(created)
+        super().__init__(created)
+        self.began_at = time.monotonic()
         self.results = Results(self.experiment, folder, written)
         self.time_attr = time_attr_of(self.results)
         self.curves: dict[TrialId, Curves] = {}
-        #: Whether it is known that drivers processed the entries in another order.
-        self.is_out_of_order = False
+        self.heard: list[Report] | None = None
 
-    def take(self, event: Event | Report) -> bool:
-        """Fold an event, and return whether it is a report that counts."""
-        if not isinstance(event, Report):
-            self.experiment.apply(event)
-            return False
-        if self.experiment.apply_report(event) is None:
-            return False
-        curves = self.curves.get(event.trial)
+    def on_report(self, report: Report, trial: Trial) -> None:
+        curves = self.curves.get(trial.id)
         if curves is None:
-            curves = self.curves[event.trial] = {name: Curve() for name in self.experiment.objective.metrics}
+            curves = self.curves[trial.id] = {name: Curve() for name in self.experiment.objective.metrics}
         for metric, curve in curves.items():
-            curve.take(event.timestamp, event.metrics, self.time_attr, metric)
-        return True
-
-    def take_entry(self, entry: Entry, hear: Callable[[Report], None] = lambda _: None) -> set[TrialId]:
-        """Fold an entry, tell of each report that counts, and return the trials that it was about."""
-        event = decode_event(entry.data, entry.id)
-        try:
-            if event is None:
-                return set()
-            if isinstance(event, Reports):
-                self.experiment.unreadable += event.unreadable
-                reports = list(event)
-                for report in reports:
-                    if self.take(report):
-                        hear(report)
-                return {report.trial for report in reports} & self.experiment.trials.keys()
-            self.take(event)
-            self.is_out_of_order = self.is_out_of_order or self._has_later_reports(event)
-        except InvalidTransition:
-            self.is_out_of_order = True
-            return set()
-        return {TrialId(getattr(event, "trial", ""))} & self.experiment.trials.keys()
-
-    def _has_later_reports(self, event: Event) -> bool:
-        """Whether reports were taken in that came after the decision on an earlier one."""
-        if not isinstance(event, DecisionTaken) or not event.sequence:
-            return False
-        return self.experiment.trials[event.trial].attempts[event.attempt - 1].reports > event.sequence
+            curve.take(report.timestamp, report.metrics, self.time_attr, metric)
+        if self.heard is not None:
+            self.heard.append(report)
 
 
 class Changes(NamedTuple):
@@ -258,7 +125,6 @@ class Feed:
         #: Why there is no news, in words; empty while there may be.
         self.problem = ""
         self.state = ""
-        self.last = ""
         self._asked_at = -math.inf
         #: When its journal was last read in vain or not, but without an error.
         self._heard_at = time.monotonic()
@@ -269,15 +135,17 @@ class Feed:
         self._since: list[Entry] | None = None
         #: What has come of trials whose metrics are being read.
         self._pending: dict[TrialId, list[Report]] = {}
-        self._source = _source_of(place)
-        #: What was taken in.
-        self._written = _Part(self._source.copy)
-        try:
-            self._begin()
+        with contextlib.ExitStack() as stack:
+            self._source, self._state_of, folder = _open_source(place, stack)
+            #: What was taken in.
+            self._written = Snapshot(JournalFile(folder / JOURNAL_FILE), 0)
+            # Not this object: the fold goes as soon as nobody has it any more.
+            make = partial(_CurveFold, folder=folder, written=self._written)
+            self._followed = Followed(self._source, place.name, make, self._written)
+            stack.callback(self._followed.close)
+            self._begin(self._followed.fold)
             self._ask_state()
-        except BaseException:
-            self._source.close()
-            raise
+            self._open = stack.pop_all()
         # All of that may have taken longer than it stays.
         self.touched_at = time.monotonic()
         self._thread = threading.Thread(target=self._follow, name=f"mqtune-ui-{place.name}", daemon=True)
@@ -301,6 +169,15 @@ class Feed:
                     break
                 found.append(self.experiment.trials[id_])
             return Changes(self.last, found)
+
+    @property
+    def last(self) -> str:
+        """The id of the last entry that was taken in."""
+        return self._followed.last
+
+    @property
+    def _fold(self) -> _CurveFold:
+        return self._followed.fold
 
     @property
     def experiment(self) -> Experiment:
@@ -337,7 +214,7 @@ class Feed:
     def detail(self, trial: TrialId) -> Curves:
         """Return all metrics of a trial that are numbers, by their names."""
         with self.lock:
-            is_known, part = trial in self._details, self._so_far()
+            is_known, part = trial in self._details, copy(self._written)
             if not is_known:
                 self._pending[trial] = []
         if not is_known:
@@ -357,43 +234,36 @@ class Feed:
 
     # Folding.
 
-    def _begin(self) -> None:
-        """Read all there is, and fold it in the order in which drivers processed it."""
-        self._written.entries = 0
-        while entries := self._source.read(0):
-            self._written.entries += len(entries)
-            self.last = entries[-1].id
-        began = time.monotonic()
-        fold = self._folded(self._so_far())
+    def _begin(self, fold: _CurveFold) -> None:
+        """Go on with a fold of all there is."""
         with self.lock:
-            self._fold = fold
+            self._go_on_with(fold)
             # Whoever folds another file has folded in vain.
             self._since = None
-            self._details: dict[TrialId, Curves] = {}
             #: The last entry of each trial since the feed began, the newest last.
             self._changed: dict[TrialId, str] = {}
-            self._fold_again_at = time.monotonic() + AGAIN * (time.monotonic() - began)
         self._settled()
 
-    def _so_far(self) -> _Part:
-        return copy(self._written)
+    def _go_on_with(self, fold: _CurveFold) -> None:
+        self._followed.fold = fold
+        self._details: dict[TrialId, Curves] = {}
+        self._wait_with_folding(fold.began_at)
 
-    def _folded(self, part: _Part, after_each: Callable[[], None] = lambda: None) -> _Fold:
-        events, folder = saved_events(part), part.copy.path.parent
-        # Not this object: the fold goes as soon as nobody has it any more.
-        fold = _Fold(created_event(events, folder), folder, self._written)
-        for event in events:
-            fold.take(event)
-            after_each()
-            if self._is_closed.is_set():
-                break
-        return fold
+    def _wait_with_folding(self, began: float) -> None:
+        now = time.monotonic()
+        self._fold_again_at = now + AGAIN * (now - began)
 
-    def _fold_again(self, part: _Part, since: list[Entry]) -> None:
+    def _fold_again(self, part: Snapshot, since: list[Entry]) -> None:
         """Fold a part of the journal in the driver's order and then what has come since, and go on with that."""
         began, turns = time.monotonic(), _Turns()
+
+        def pass_on() -> bool:
+            turns.pass_on()
+            return not self._is_closed.is_set()
+
+        fold: _CurveFold | None
         try:
-            fold = self._folded(part, turns.pass_on)
+            fold = self._followed.fold_in_order(part, pass_on)
             while len(since) > _FEW and not self._is_closed.is_set():
                 with self.lock:
                     some, since[:] = since[:], []
@@ -406,12 +276,11 @@ class Feed:
         with self.lock:
             if self._since is since:
                 self._since = None
-                self._fold_again_at = time.monotonic() + AGAIN * (time.monotonic() - began)
+                self._wait_with_folding(began)
                 if fold is not None:
                     for entry in since:
                         fold.take_entry(entry)
-                    self._fold = fold
-                    self._details.clear()
+                    self._go_on_with(fold)
         self._settled()
         self._tell()
 
@@ -428,11 +297,14 @@ class Feed:
                 curves.setdefault(name, Curve()).take(report.timestamp, metrics, time_attr, name)
 
     def _take_entry(self, entry: Entry) -> None:
-        self._written.entries += 1
-        self.last = entry.id
         if self._since is not None:
             self._since.append(entry)
-        for trial in self._fold.take_entry(entry, self._hear):
+        heard: list[Report] | None = [] if self._details or self._pending else None
+        self._fold.heard = heard
+        changed = self._followed.take(entry)
+        for report in heard or ():
+            self._hear(report)
+        for trial in changed:
             self._changed.pop(trial, None)
             self._changed[trial] = entry.id
 
@@ -455,7 +327,7 @@ class Feed:
                 self._tell()
             if problem:
                 self._is_closed.wait(_STATE_S)
-        self._source.close()
+        self._open.close()
 
     def _tell(self) -> None:
         for listener in list(self.listeners):
@@ -468,8 +340,8 @@ class Feed:
     def _more(self) -> bool:
         try:
             entries = self._source.read(_WAIT_S)
-        except _Replaced:
-            self._begin()
+        except Replaced:
+            self._begin(self._followed.fold_all())
             return True
         with self.lock:
             for entry in entries:
@@ -479,7 +351,7 @@ class Feed:
                 self._since = []
                 folding = threading.Thread(
                     target=self._fold_again,
-                    args=(self._so_far(), self._since),
+                    args=(copy(self._written), self._since),
                     name=f"mqtune-ui-{self.place.name}-again",
                     daemon=True,
                 )
@@ -489,7 +361,7 @@ class Feed:
     def _ask_state(self) -> bool:
         if time.monotonic() - self._asked_at <= _STATE_S:
             return False
-        before, self.state = self.state, self._source.state(self.experiment.outcome)
+        before, self.state = self.state, self._state_of(self.experiment.outcome)
         self._asked_at = time.monotonic()
         return self.state != before
 
@@ -503,17 +375,35 @@ def _still(experiment: Experiment) -> Experiment:
     return still
 
 
-def _source_of(place: Place) -> _Source:
-    is_own = place.folder is not None and (place.folder / SERVER_FOLDER).is_dir()
-    if place.folder is not None and (is_own or not place.broker):
-        return _Folder(place.folder)
-    try:
-        return _Broker(place.broker or "", place.name)
-    except (ConfigurationError, BrokerUnavailable):
-        # It has ended, and the broker has forgotten it, or is gone.
-        if place.folder is None:
-            raise
-        return _Folder(place.folder)
+def _open_source(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
+    """Return where an experiment's entries come from, what says its state in words, and the folder that has a copy."""
+    if place.folder is None or (place.broker and place.own_folder is None):
+        try:
+            return _open_there(place, stack)
+        except (ConfigurationError, BrokerUnavailable):
+            # It has ended, and the broker has forgotten it, or is gone.
+            if place.folder is None:
+                raise
+    return FolderSource(place.folder), partial(state_of_folder, place.folder), place.folder
+
+
+def _open_there(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
+    """Return the same of an experiment on a broker, which is copied to a folder that goes with the feed."""
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+    with contextlib.ExitStack() as there:
+        folder = Path(there.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
+        handle = there.enter_context(Client(place.broker or "")).experiment(place.name)
+        # The feed tries again itself, and says so meanwhile.
+        source = BrokerSource(place.broker or "", place.name, patience_s=0, folder=folder)
+        stack.push(there.pop_all())
+
+    def state(outcome: str) -> str:
+        if outcome or (found := handle.state()) is None:
+            return outcome
+        return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+
+    return source, state, folder
 
 
 class Feeds:

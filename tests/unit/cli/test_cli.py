@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import mqtune
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.copy import _LACKS_ENTRIES, JOURNAL_FILE
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -293,6 +293,18 @@ def test_a_look_at_what_has_ended_says_how_long_it_took(mqtune_home: Path) -> No
     book.save()
 
     assert f" · {len(book.entries) - 1} s · best loss=0.5 " in said("show", "mine", "--follow")
+
+
+def test_a_copy_that_lacks_entries_is_not_waited_for(mqtune_home: Path) -> None:
+    book = Book(mqtune_home / "mine")
+    book.run("0001", 0.5)
+    with (book.save() / JOURNAL_FILE).open("ab") as file:
+        # In half an entry: of an id of nine characters.
+        file.write(b"\x92\xa9" + _LACKS_ENTRIES)
+
+    done = CliRunner().invoke(group, ["show", "mine", "--follow"])
+
+    assert "lacks the end of experiment 'mine'" in str(done.exception)
 
 
 def test_an_experiment_that_another_process_writes_is_watched_to_its_end(mqtune_home: Path) -> None:

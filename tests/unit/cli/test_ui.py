@@ -425,9 +425,9 @@ def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, mon
     monkeypatch.setattr("mqtune.cli.ui.feed.LINGER_S", 1.0)
     begin = Feed._begin
 
-    def slowly(feed: Feed) -> None:
+    def slowly(feed: Feed, fold: Any) -> None:
         time.sleep(1.2)
-        begin(feed)
+        begin(feed, fold)
 
     monkeypatch.setattr(Feed, "_begin", slowly)
     book = written(mqtune_home)
@@ -489,7 +489,7 @@ def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
         assert gate.wait(30)
         yield from saved_events(part)
 
-    monkeypatch.setattr("mqtune.cli.ui.feed.saved_events", slowly)
+    monkeypatch.setattr("mqtune.results.followed.saved_events", slowly)
     before = len(book.entries)
     decide_late(book)
     file.append(book.entries[before:])

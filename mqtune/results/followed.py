@@ -1,0 +1,329 @@
+"""An experiment that is followed while another process drives it: what has become of it, as its journal grows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
+
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition
+from mqtune.core.events import (
+    START,
+    DecisionTaken,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    Reports,
+    TrialStaged,
+    decode_event,
+)
+from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.journal.base import Entry, entry_order
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
+from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events
+
+#: The pause between two looks at a file, of which nothing says that it has grown.
+_LOOK_S: Final = 0.02
+
+
+class Replaced(Exception):
+    """The file is another one than the one that was read; the next read begins with its first entry."""
+
+
+class Source(Protocol):
+    """Where the entries of a journal come from."""
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        """Return the entries that have come since; wait for some time if there are none.
+
+        Raises:
+            BrokerUnavailable: the server is away.
+            Replaced: the file was replaced.
+            CopyIncomplete: the file lacks entries that its driver could not write.
+        """
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class FolderSource:
+    """The driver's copy of a journal on this machine.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / JOURNAL_FILE
+        self._inode = self._path.stat().st_ino
+        #: How long the file was, and where its last complete entry ended.
+        self._size = self._end = 0
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        """Return the entries that have come since; see ``Source``."""
+        deadline = time.monotonic() + timeout_s
+        while not (entries := self._look()) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        if not entries and lacks_entries(self._path, self._end):
+            raise incomplete(self._path, self._path.parent.name)
+        return entries
+
+    def _look(self) -> list[Entry]:
+        if (self._path.stat().st_ino, self._path.stat().st_size) == (self._inode, self._size):
+            return []
+        # Opened only when there is something new.
+        with self._path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_ino != self._inode or found.st_size < self._end:
+                self._inode, self._size, self._end = found.st_ino, 0, 0
+                raise Replaced
+            self._size = found.st_size
+            file.seek(self._end)
+            entries = []
+            for entry, self._end in entries_of(file):
+                entries.append(entry)
+        return entries
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class BrokerSource:
+    """The journal on a broker.
+
+    Args:
+        url: the broker's.
+        name: the experiment's name.
+        patience_s: how long a read tries to reach a server that is away.
+        folder: where what is read is copied to, if it is to be.
+
+    Raises:
+        ConfigurationError: the broker has no such experiment.
+        BrokerUnavailable: it does not answer.
+    """
+
+    def __init__(self, url: str, name: str, *, patience_s: float | None = None, folder: Path | None = None) -> None:
+        from mqtune.journal.follow import PATIENCE_S, Follower  # noqa: PLC0415 - only this needs redis
+
+        patience_s = PATIENCE_S if patience_s is None else patience_s
+        self._copy = None if folder is None else JournalFile(folder / JOURNAL_FILE)
+        with contextlib.ExitStack() as stack:
+            self._follower = stack.enter_context(contextlib.closing(Follower(url, name, patience_s=patience_s)))
+            if self._copy is not None:
+                self._copy.begin([])
+                stack.callback(self._copy.close)
+            self._open = stack.pop_all()
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        """Return the entries that have come since; see ``Source``."""
+        entries = self._follower.read(timeout_s)
+        if self._copy is not None:
+            self._copy.append(entries)
+        return entries
+
+    def close(self) -> None:
+        """Close the connections, and the copy."""
+        self._open.close()
+
+
+class Fold:
+    """What has become of an experiment, in the order in which events are taken in.
+
+    Attributes:
+        experiment: the experiment so far.
+        ended_at: when it ended; None while it goes on.
+        is_out_of_order: whether drivers are known to have processed the entries in another order.
+    """
+
+    def __init__(self, created: ExperimentCreated) -> None:
+        self.experiment = empty_experiment(created)
+        self.ended_at: float | None = None
+        self.is_out_of_order = False
+
+    def on_report(self, report: Report, trial: Trial) -> None:
+        """Hear of a report that counts."""
+
+    def take(self, event: Event | Report) -> None:
+        """Fold an event, a batch of reports, or one report.
+
+        Raises:
+            InvalidTransition: the events before it do not allow it: a driver has processed them in another order.
+        """
+        if isinstance(event, Report):
+            trial = self.experiment.apply_report(event)
+            if trial is not None:
+                self.on_report(event, trial)
+        elif isinstance(event, Reports):
+            self.experiment.unreadable += event.unreadable
+            for report in event:
+                self.take(report)
+        else:
+            if isinstance(event, ExperimentEnded):
+                self.ended_at = event.at
+            elif isinstance(event, TrialStaged | DriverStarted):
+                self.ended_at = None
+            self.experiment.apply(event)
+
+    def take_entry(self, entry: Entry) -> set[TrialId]:
+        """Fold an entry as far as that is possible, and return the trials that it was about."""
+        event = decode_event(entry.data, entry.id)
+        if event is None:
+            return set()
+        try:
+            self.take(event)
+            self.is_out_of_order = self.is_out_of_order or self._has_later_reports(event)
+        except InvalidTransition:
+            self.is_out_of_order = True
+            return set()
+        trials = (
+            [each.trial for each in event] if isinstance(event, Reports) else [TrialId(getattr(event, "trial", ""))]
+        )
+        return {*trials} & self.experiment.trials.keys()
+
+    def _has_later_reports(self, event: Event) -> bool:
+        """Whether reports were taken in that came after the decision on an earlier one."""
+        if not isinstance(event, DecisionTaken) or not event.sequence:
+            return False
+        return self.experiment.trials[event.trial].attempts[event.attempt - 1].reports > event.sequence
+
+
+F = TypeVar("F", bound=Fold)
+
+
+class Followed(Generic[F]):
+    """An experiment that is followed: it begins with all that there is, and takes in what comes, each entry once.
+
+    What comes is folded as it comes, see ``Fold.is_out_of_order``. One thread uses it.
+
+    Args:
+        source: where its entries come from; it is closed with this.
+        name: its name.
+        fold: makes what its events are folded into.
+        written: the part of a copy that was taken in, which grows. With one, what there is at the beginning is folded in
+            the order in which drivers processed it.
+
+    Attributes:
+        fold: what its events were folded into.
+        last: the id of the last entry that was taken in.
+
+    Raises:
+        ConfigurationError: it has not begun yet.
+        as ``Source.read``.
+    """
+
+    def __init__(
+        self, source: Source, name: str, fold: Callable[[ExperimentCreated], F], written: Snapshot | None = None
+    ) -> None:
+        self.source, self.name = source, name
+        self.last = START.entry
+        self._make, self._written = fold, written
+        try:
+            self.fold = self.fold_all()
+        except BaseException:
+            source.close()
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the experiment has ended, as far as its journal was read."""
+        return self.fold.ended_at is not None
+
+    def fold_all(self) -> F:
+        """Read all there is from the source's first entry on, and return a fold of it."""
+        while True:
+            with contextlib.suppress(Replaced):
+                return self._fold_all()
+
+    def _fold_all(self) -> F:
+        if self._written is not None:
+            count = 0
+            while entries := self.source.read(0):
+                count += len(entries)
+                self.last = entries[-1].id
+            self._written.count = count
+            return self.fold_in_order(copy(self._written))
+        entries = self.source.read(0)
+        fold = self._make_fold(decode_event(entries[0].data, entries[0].id) if entries else None)
+        while entries:
+            # The first is the one that it was made of.
+            for entry in entries if self.last != START.entry else entries[1:]:
+                fold.take_entry(entry)
+            self.last = entries[-1].id
+            entries = self.source.read(0)
+        return fold
+
+    def fold_in_order(self, part: Readable, goes_on: Callable[[], bool] = lambda: True) -> F:
+        """Return a fold of these entries in the order in which drivers processed them, while *goes_on* says so."""
+        events = saved_events(part)
+        fold = self._make_fold(next(events, None))
+        for event in events:
+            fold.take(event)
+            if not goes_on():
+                break
+        return fold
+
+    def _make_fold(self, created: Event | Report | None) -> F:
+        if not isinstance(created, ExperimentCreated):
+            raise ConfigurationError(
+                f"experiment {self.name!r} has not begun yet; look again when its driver has begun, or make room if "
+                "its disk is full"
+            )
+        return self._make(created)
+
+    def take(self, entry: Entry) -> set[TrialId]:
+        """Take in an entry that was read, and return the trials that it was about."""
+        if self._written is not None:
+            self._written.count = (self._written.count or 0) + 1
+        self.last = entry.id
+        return self.fold.take_entry(entry)
+
+    def take_in(self, timeout_s: float) -> bool:
+        """Take in what comes within some seconds, and return whether something did.
+
+        Raises:
+            BrokerUnavailable: the server is away before the experiment has ended; the next call goes on.
+            CopyIncomplete: the copy on this machine lacks entries.
+        """
+        try:
+            entries = self._read(timeout_s)
+        except BrokerUnavailable:
+            # A server of the experiment's own ends with its driver.
+            if not self.has_ended:
+                raise
+            entries = []
+        new = [entry for entry in entries if entry_order(entry.id) > entry_order(self.last)]
+        for entry in new:
+            self.take(entry)
+        return bool(new)
+
+    def _read(self, timeout_s: float) -> list[Entry]:
+        try:
+            return self.source.read(timeout_s)
+        except Replaced:
+            # By a driver, with the same entries and more.
+            return self._read(0)
+
+    def go_on_in(self, folder: Path) -> None:
+        """Go on with the copy in a folder: a server of the experiment's own ends with its driver."""
+        self.source.close()
+        self.source = FolderSource(folder)
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+
+def source_of(name: str, folder: Path | None, url: str | None, *, patience_s: float | None = None) -> Source:
+    """Return where an experiment's journal is: on this server, if one is given, else in this folder.
+
+    Raises:
+        as ``BrokerSource`` and ``FolderSource``.
+    """
+    if url is None and folder is not None:
+        return FolderSource(folder)
+    return BrokerSource(url or "", name, patience_s=patience_s)

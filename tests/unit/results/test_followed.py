@@ -1,0 +1,229 @@
+"""A followed experiment takes in each entry once, whatever becomes of the file and the server that it comes from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from book import Book
+
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
+from mqtune.core.events import ExperimentCreated
+from mqtune.core.trial import AttemptEnd, Report, Trial, TrialId, TrialStatus
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import _LACKS_ENTRIES, JOURNAL_FILE, JournalFile
+from mqtune.results.experiments import Snapshot
+from mqtune.results.followed import Fold, FolderSource, Followed, Replaced
+from mqtune.results.results import Results
+
+FIRST = TrialId("0001")
+
+
+class Heard(Fold):
+    """A fold that notes the values of reports that count."""
+
+    def __init__(self, created: ExperimentCreated) -> None:
+        super().__init__(created)
+        self.values: list[float] = []
+
+    def on_report(self, report: Report, trial: Trial) -> None:
+        self.values.append(report.metrics["loss"])
+
+
+class Server:
+    """A source that may be away."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.is_away = self.is_closed = False
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        del timeout_s
+        if self.is_away:
+            raise BrokerUnavailable("it is away")
+        found, self.entries = self.entries, []
+        return found
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    book = Book(tmp_path / "mine")
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0}, {"loss": 2.0})
+    book.save()
+    return book
+
+
+@pytest.fixture
+def file(book: Book) -> Iterator[JournalFile]:
+    with contextlib.closing(JournalFile(book.folder / JOURNAL_FILE)) as file:
+        file.begin(book.entries)
+        yield file
+
+
+def followed(book: Book) -> Followed[Heard]:
+    return Followed(FolderSource(book.folder), "mine", Heard)
+
+
+def test_it_begins_with_all_there_is_and_takes_in_what_comes_once(book: Book, file: JournalFile) -> None:
+    live = followed(book)
+    assert (live.fold.values, live.last, live.take_in(0)) == ([3.0, 2.0], book.entries[-1].id, False)
+    before = len(book.entries)
+    book.report("0001", {"loss": 1.0})
+    book.end("0001")
+    file.append(book.entries[before:])
+
+    assert live.take_in(0)
+    assert not live.take_in(0)
+
+    assert live.fold.values == [3.0, 2.0, 1.0]
+    assert live.fold.experiment.trials == Results.load(book.folder).experiment.trials
+    assert live.last == book.entries[-1].id
+
+
+def test_it_has_ended_until_a_driver_goes_on_with_it(book: Book, file: JournalFile) -> None:
+    live, before = followed(book), len(book.entries)
+    book.end("0001")
+    book.finish()
+    file.append(book.entries[before:])
+    live.take_in(0)
+    assert (live.has_ended, live.fold.ended_at) == (True, book.now - 1)
+    before = len(book.entries)
+    book.stage("0002")
+    file.append(book.entries[before:])
+
+    live.take_in(0)
+
+    assert not live.has_ended
+
+
+def test_a_file_that_a_driver_replaces_goes_on_where_it_was(book: Book, file: JournalFile) -> None:
+    live = followed(book)
+    book.report("0001", {"loss": 1.0})
+    file.begin(book.entries)
+
+    assert live.take_in(0)
+
+    assert live.fold.values == [3.0, 2.0, 1.0]
+    book.report("0001", {"loss": 0.5})
+    file.append(book.entries[-1:])
+    assert live.take_in(0)
+    assert live.fold.values == [3.0, 2.0, 1.0, 0.5]
+
+
+def test_a_copy_that_lacks_entries_says_so(book: Book, file: JournalFile) -> None:
+    live = followed(book)
+    with file.path.open("ab") as written:
+        # In half an entry: of an id of nine characters.
+        written.write(b"\x92\xa9" + _LACKS_ENTRIES)
+
+    with pytest.raises(CopyIncomplete, match="lacks the end of experiment 'mine'"):
+        live.take_in(0)
+
+
+def test_an_entry_that_the_ones_before_do_not_allow_is_left_out(book: Book) -> None:
+    unknown = Book(book.folder)
+    unknown.attempts["0009"], unknown.sequences["0009"] = 1, 0
+    unknown.report("0009", {"loss": 0.0})
+    server = Server([*book.entries])
+    live = Followed(server, "mine", Heard)
+    server.entries = [Entry("90-0", unknown.entries[-1].data)]
+    book.report("0001", {"loss": 1.0})
+    server.entries.append(Entry("91-0", book.entries[-1].data))
+
+    assert live.take_in(0)
+
+    assert (live.fold.values, live.fold.is_out_of_order, live.last) == ([3.0, 2.0, 1.0], True, "91-0")
+
+
+def test_reports_that_came_after_a_decision_are_late_once_all_is_folded_in_the_drivers_order(book: Book) -> None:
+    cursor, count = book.cursor, book.sequences["0001"]
+    book.report("0001", {"loss": 0.001})
+    book.cursor, book.sequences["0001"] = cursor, count
+    book.decide("0001")
+    book.end("0001", AttemptEnd.STOPPED)
+    folder = book.save()
+
+    as_it_came = followed(book)
+    written = Snapshot(JournalFile(folder / JOURNAL_FILE), 0)
+    in_order = Followed(FolderSource(folder), "mine", Heard, written)
+
+    assert (as_it_came.fold.values, as_it_came.fold.is_out_of_order) == ([3.0, 2.0, 0.001], True)
+    again = as_it_came.fold_in_order(JournalFile(folder / JOURNAL_FILE))
+    for fold in (in_order.fold, again):
+        assert (fold.values, fold.is_out_of_order) == ([3.0, 2.0], False)
+        assert fold.experiment.trials == Results.load(folder).experiment.trials
+    assert [*written.read()] == book.entries
+
+
+def test_a_server_that_is_away_is_an_error_until_the_experiment_has_ended(book: Book) -> None:
+    server = Server([*book.entries])
+    live = Followed(server, "mine", Heard)
+    server.is_away = True
+    with pytest.raises(BrokerUnavailable):
+        live.take_in(0)
+    server.is_away, before = False, len(book.entries)
+    book.end("0001")
+    book.finish()
+    server.entries = book.entries[before:]
+    assert live.take_in(0)
+    server.is_away = True
+
+    assert not live.take_in(0)
+
+    assert live.fold.experiment.trials[FIRST].status is TrialStatus.COMPLETED
+
+
+def test_the_rest_of_what_a_server_had_is_in_the_folder(book: Book) -> None:
+    server = Server([*book.entries])
+    live = Followed(server, "mine", Heard)
+    book.report("0001", {"loss": 1.0})
+    book.save()
+
+    live.go_on_in(book.folder)
+
+    assert server.is_closed
+    assert live.take_in(0)
+    assert live.fold.values == [3.0, 2.0, 1.0]
+
+
+def test_an_experiment_that_has_not_begun_is_an_error_and_its_source_is_closed() -> None:
+    server = Server([])
+
+    with pytest.raises(ConfigurationError, match="'mine' has not begun yet"):
+        Followed(server, "mine", Heard)
+
+    assert server.is_closed
+
+
+def test_a_file_is_read_on_from_its_last_complete_entry_and_from_its_first_where_it_was_replaced(
+    tmp_path: Path,
+) -> None:
+    entries = [Entry(f"{number}-0", bytes(range(number)) * 50) for number in range(1, 8)]
+    file = JournalFile(tmp_path / JOURNAL_FILE)
+    file.begin(entries[:2])
+    source = FolderSource(tmp_path)
+    assert [source.read(0), source.read(0)] == [entries[:2], []]
+
+    file.append(entries[2:4])
+    whole = file.path.read_bytes()
+    file.append(entries[4:5])
+    cut = file.path.read_bytes()[:-3]
+    file.path.write_bytes(cut)
+    assert source.read(0) == entries[2:4]
+    file.path.write_bytes(whole + cut[len(whole) :])
+    file.close()
+    assert source.read(0) == []
+
+    file.begin(entries[:6])
+    with pytest.raises(Replaced):
+        source.read(0)
+    assert source.read(0) == entries[:6]
+    file.append(entries[6:])
+    file.close()
+    assert source.read(0) == entries[6:]
