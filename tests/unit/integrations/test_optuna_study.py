@@ -221,3 +221,20 @@ def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does(
 def events_of(results: Results) -> list[Event | Reports]:
     found = [decode_event(entry.data, entry.id) for entry in JournalFile(results.folder / JOURNAL_FILE).read()]
     return [event for event in found if event is not None]
+
+
+def test_an_entry_that_the_ones_before_do_not_allow_does_not_end_it(results: Results) -> None:
+    """As they come, the journal's entries may be in another order than a driver's."""
+    created, *later = JournalFile(results.folder / JOURNAL_FILE).read()
+    first = decode_event(created.data, created.id)
+    assert isinstance(first, ExperimentCreated)
+    mirror = StudyMirror(first)
+    early, *others = (each for each in later if isinstance(decode_event(each.data, each.id), Reports))
+
+    assert mirror.take_entry(early) == set()
+    for entry in later:
+        mirror.take_entry(entry)
+    mirror.write()
+
+    assert others
+    assert [trial.state for trial in mirror.study.trials] == [each.state for each in results.to_optuna_study().trials]
