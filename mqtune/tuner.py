@@ -357,7 +357,7 @@ class Tuner:
             **{key: value for key, value in given.items() if value not in ("", None)},
         }
         brought = LocalSteering(runner).bring("add", new, arguments)
-        return driver.start(arguments, brought=brought)
+        return driver.requests.start(arguments, brought=brought)
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
         """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""

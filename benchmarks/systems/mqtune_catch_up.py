@@ -96,7 +96,7 @@ def _catch_up(journal: RedisJournal, folder: Path, trials: int, reports: int) ->
     taken_s = time.perf_counter() - begin
     if (len(driver.experiment.trials), driver.experiment.reports) != (trials, reports):
         raise RuntimeError(f"{driver.experiment.reports} reports of {len(driver.experiment.trials)} trials were read")
-    driver._copy.close()
+    driver.reader.close()
     return taken_s
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from benchmarks.measurement import Context, Figures
@@ -58,21 +58,24 @@ def _of_driver(context: Context, population: int) -> tuple[_PerReport, float]:
     costs: _PerReport = ([], [])
     drops_s = 0.0
     driver: Any = simulated_driver(context, population, _pbt(), _EPOCHS, checkpoints=True)
-    take_each, keep, settle = driver._take_each, driver._reader.keep, driver._checkpoints.settled
+    put, take_in, keep = driver._intake.put, driver._take_in, driver.reader.keep
+    settle, news = driver._checkpoints.settled, iter(())
 
-    def taken(entries: Any) -> Iterator[Any]:
+    def came(entries: Any) -> None:
+        nonlocal news
+        news = iter(entries)
+
+    def taken(**how: Any) -> None:
         nonlocal drops_s
-        handed_out: list[Any] = []
-        for entry in entries:
-            found, seconds = _timed(lambda entry=entry: list(take_each([entry])))
-            handed_out += found
+        for entry in news:
+            put([entry])
+            _, seconds = _timed(lambda: take_in(**how))
             event = decode_event(entry.data)
             if isinstance(event, Reports):
                 (report,) = event
                 costs[_is_milestone(report)].append(seconds)
             elif isinstance(event, CheckpointsDropped):
                 drops_s += seconds
-        return iter(handed_out)
 
     def kept(entries: Any) -> None:
         nonlocal drops_s
@@ -87,7 +90,7 @@ def _of_driver(context: Context, population: int) -> tuple[_PerReport, float]:
             drops_s += seconds
         return ()
 
-    driver._take_each, driver._reader.keep = taken, kept
+    driver._intake.put, driver._take_in, driver.reader.keep = came, taken, kept
     driver._checkpoints.settled = settled
     _run(context, driver, population)
     return costs, drops_s

@@ -70,7 +70,7 @@ class Deciders:
     def go_live(self) -> None:
         """Warn of what is odd from now on, and forget the failures of earlier drivers: the replay is over."""
         self._failure = self._screening.missing = None
-        self._screening.is_live = True
+        self._screening.is_live = self.rule_decides = True
 
     # Reports.
 

@@ -165,7 +165,7 @@ class CallbackListener:
                 if (decision := self._experiment.trials[event.trial].decision) is not None:
                     self._tell("on_decision", event.trial, decision)
             case CheckpointSaved():
-                self.saved(event.trial, CheckpointId(event.checkpoint))
+                self._tell("on_checkpoint", event.trial, CheckpointId(event.checkpoint))
             case AttemptEnded():
                 self._tell(
                     "on_attempt_end", event.trial, self._experiment.trials[event.trial].attempts[event.attempt - 1]
@@ -176,10 +176,6 @@ class CallbackListener:
             case _:
                 pass
         return ()
-
-    def saved(self, trial: TrialId, checkpoint: CheckpointId) -> None:
-        """Tell that a trial has a checkpoint."""
-        self._tell("on_checkpoint", trial, checkpoint)
 
     def _rests(self, trial: TrialId) -> None:
         """Tell that a trial has ended, or is paused."""

@@ -1,13 +1,16 @@
-"""Requests in the journal: each becomes an action of the driver, or changes its limits, or is refused."""
+"""What people ask for, by requests in the journal or in the driver's own process: it becomes an action, or a limit, or is refused."""
 
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from mqtune.core.checks import optional_count, optional_seconds, positive
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.clock import Clock
+from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.events import (
     DecisionTaken,
     DriverStarted,
@@ -22,6 +25,7 @@ from mqtune.core.trial import (
     Action,
     CheckpointId,
     Config,
+    Report,
     Restart,
     Trial,
     TrialId,
@@ -40,9 +44,13 @@ from mqtune.driver.actions import (
     check_decision,
     check_paused,
     decided_checkpoint,
+    next_trial_id,
     resuming,
 )
+from mqtune.driver.checkpoints import CheckpointGC
+from mqtune.driver.path import EventPath
 from mqtune.driver.slots import Addition, SlotFiller
+from mqtune.journal.restore import Restorer
 from mqtune.results.checkpoints import choose_checkpoint
 from mqtune.search.space import Space
 
@@ -76,25 +84,41 @@ class ExperimentEnding(NamedTuple):
 
 
 class Requests:
-    """Turns requests into actions; it checks them, and carries nothing out itself.
+    """Checks what is asked for, and carries it out, or refuses it.
 
     A request is *open* until the driver has answered it, or has queued the trial that it adds. ``set`` and ``end``
     are in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
     finished.
     """
 
-    def __init__(self, experiment: Experiment, slots: SlotFiller, space: Space) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        slots: SlotFiller,
+        space: Space,
+        *,
+        path: EventPath,
+        checkpoints: CheckpointGC,
+        restorer: Restorer,
+        clock: Clock,
+    ) -> None:
         #: How the experiment is to end, once somebody has asked for that.
         self.ending: ExperimentEnding | None = None
         self._experiment = experiment
         self._slots = slots
         self._space = space
+        self._path = path
+        self._checkpoints = checkpoints
+        self._restorer = restorer
+        self._clock = clock
         #: Those that change what is in force, and are not answered.
         self._settings: dict[str, Requested] = {}
         #: Those whose trial waits for a slot.
         self._queued: set[str] = set()
         #: Trials that were paused by a request.
         self._paused: set[TrialId] = set()
+
+    # What the driver does about them.
 
     def open(self) -> list[Requested]:
         """Return the open requests, in the order of the journal."""
@@ -103,6 +127,86 @@ class Requests:
     def queued(self) -> list[Requested]:
         """Return the requests whose trial waits for a slot."""
         return [request for id_, request in self._experiment.requests.items() if id_ in self._queued]
+
+    def carry_out(self) -> None:
+        """Carry out, or refuse, each open request."""
+        for request in self.open():
+            if (trial := self._experiment.carried_out.get(request.id)) is not None:
+                # An earlier driver has carried it out and died before it answered.
+                self._path.carry_out(AnswerRequest(request.id, is_done=True, trial=trial))
+                continue
+            try:
+                action = self._action_for(request)
+                if isinstance(action, Addition):
+                    self._queued.add(request.id)
+                    self.add(action)
+                else:
+                    self._path.carry_out(action)
+            except (InvalidTransition, ConfigurationError) as error:
+                self.refuse(request.id, error)
+        if self.ending is not None:
+            for queued in self.queued():
+                self.refuse(queued.id, ExperimentFinished(f"the experiment ends: {self.ending.reason}"))
+
+    def refuse(self, request: str, error: MqtuneError) -> None:
+        """Answer a request that it is not carried out, and why."""
+        trial = self._experiment.requests[request].trial
+        self._path.carry_out(AnswerRequest(request, is_done=False, reason=str(error), trial=trial))
+
+    def add(self, addition: Addition) -> None:
+        """Have a trial tried next, before the searcher's; its checkpoint is kept until then."""
+        self._slots.add(addition)
+        self._path.carry_out_all(self._checkpoints.hold(addition, addition.checkpoint))
+
+    # In the driver's own process.
+
+    def steer(
+        self,
+        action: str,
+        trial: str,
+        arguments: dict[str, object],
+        brought: CheckpointId = _NOTHING,
+        *,
+        in_hand: Report | None = None,
+    ) -> None:
+        """Do at once what a request with these arguments asks for; see ``Driver.steer``."""
+        request = self._request(action, trial, arguments)
+        wanted = self._action_for(request, brought)
+        if isinstance(wanted, Addition | AnswerRequest):
+            request = replace(request, id=secrets.token_hex(16))
+            self._restorer.surely(lambda: self._restorer.journal.request(request))
+            self._restorer.wrote([request.encode()])
+            return
+        if isinstance(wanted, Decide) and in_hand is not None and in_hand.trial == wanted.trial.id:
+            wanted = replace(wanted, sequence=in_hand.sequence)
+        self._path.carry_out(wanted)
+
+    def check(self, action: str, trial: str, arguments: dict[str, object]) -> None:
+        """Check what ``steer`` would do, and do nothing.
+
+        Raises:
+            as ``Driver.steer``.
+        """
+        self._action_for(self._request(action, trial, arguments))
+
+    def start(self, arguments: dict[str, object], brought: CheckpointId = _NOTHING) -> Trial:
+        """Stage the trial that the arguments of "add" describe now, whether or not a slot is free, and return it.
+
+        Raises:
+            as ``Driver.steer``.
+        """
+        new = next_trial_id(self._experiment)
+        # What the config leaves out is sampled, the same for the same trial.
+        added = self._action_for(self._request("add", "", arguments, id_=new), brought)
+        assert isinstance(added, Addition)  # noqa: S101 - that is what "add" asks for
+        stage = self._slots.staging(replace(added, request=""))
+        self._path.carry_out(stage)
+        return self._experiment.trials[stage.trial]
+
+    def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
+        return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
+
+    # What is in force.
 
     @property
     def has_paused(self) -> bool:
@@ -146,7 +250,9 @@ class Requests:
             self._slots.limit_journal(positive("", "journal_mb", changes["journal_mb"]))
         self._slots.sharing.standing = self._slots.sharing.standing.changed(changes)
 
-    def action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition:
+    # The action that each asks for.
+
+    def _action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition:
         """Return the action that carries a request out, or the trial that it adds once a slot is free.
 
         Args:
@@ -183,10 +289,6 @@ class Requests:
                 return Label(trial, (trial or self._experiment).labels.after(request.arguments))
             case _:
                 return self._setting(request)
-
-    def queue(self, request: Requested) -> None:
-        """Note that the trial of a request waits for a slot; it is answered when it is staged."""
-        self._queued.add(request.id)
 
     def _check_open(self) -> None:
         """Raise when the experiment is to end, and nothing may start any more."""

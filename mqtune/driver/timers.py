@@ -101,6 +101,8 @@ class DriverTimers:
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
         #: How many bytes the journal may have, as far as the server knows it from this driver.
         self._most_bytes: int | None = None
+        #: The error type with which all attempts that run are lost next.
+        self._lost_as: str | None = None
         #: When the next timer is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
@@ -120,6 +122,10 @@ class DriverTimers:
         return self._run(now) if now >= self.due else ()
 
     def _run(self, now: float) -> Iterator[DriverAction]:
+        if self._lost_as is not None:
+            running = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.RUNNING]
+            error_type, self._lost_as = self._lost_as, None
+            yield from self._losses(running, "any", error_type)
         for timer in self._timers:
             yield from timer.run_if_due(now)
         self.due = min(timer.due for timer in self._timers)
@@ -150,10 +156,9 @@ class DriverTimers:
         self._most_bytes = self._journal.most_bytes
         self._journal_room.look(self._journal.budget)
 
-    def lose_all(self, error_type: str) -> list[Lose]:
-        """Return the losses of all attempts that run: for when no worker can be left."""
-        running = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.RUNNING]
-        return list(self._losses(running, "any", error_type))
+    def lose_all(self, error_type: str) -> None:
+        """Have all attempts lost that run when this is run next: no worker can be left."""
+        self._lost_as, self.due = error_type, -math.inf
 
     def _look_at_attempts(self) -> Iterator[Lose]:
         """Find attempts that their worker, the server or a queue has lost."""

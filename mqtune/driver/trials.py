@@ -60,7 +60,7 @@ class LocalSteering:
         if isinstance(found, str):
             return CheckpointId("")
         del arguments["checkpoint"]
-        self._driven.open().check(action, trial, arguments)
+        self._driven.open().requests.check(action, trial, arguments)
         return import_checkpoint(TrialId(trial), found, self._driven.definition["store"])
 
 

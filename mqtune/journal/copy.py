@@ -242,7 +242,8 @@ class JournalReader:
         #: The id of the last entry in the copy.
         self._kept = START.entry
         self._is_behind = False
-        self._is_closed = False
+        #: Whether it reads no more of the journal.
+        self.is_closed = False
         #: Whether the file is open, with what was read of this journal in it.
         self._has_begun = False
         self._retry_at = 0.0
@@ -281,7 +282,7 @@ class JournalReader:
             CopyIncomplete: the copy could not be written, and the journal is not to be asked any more.
         """
         self.write()
-        if self._is_behind and self._is_closed:
+        if self._is_behind and self.is_closed:
             raise incomplete(self._copy.path, self._journal.experiment)
         if not self._is_behind:
             yield from self._copy.read()
@@ -298,9 +299,10 @@ class JournalReader:
         return not self._is_behind and not self._has_passed
 
     def close(self) -> None:
-        """Stop reading from the journal; the copy can still be read."""
+        """Stop reading from the journal, and close the copy, which can still be read."""
         self.write()
-        self._is_closed = True
+        self.is_closed = True
+        self._copy.close()
 
     def gather(self, entries: Sequence[Entry]) -> None:
         """Note that these entries were read, which ``write`` appends to the copy, soon."""

@@ -802,8 +802,8 @@ def test_a_server_that_is_away_is_waited_for_once_and_what_was_staged_is_publish
 def test_an_attempt_that_is_staged_by_hand_is_published_at_once(world: World, crowd: Crowd) -> None:
     driver = world.driver()
 
-    driver.start({"config": {"lr": 0.5}})
-    driver.start({"config": {"lr": 0.6}})
+    driver.requests.start({"config": {"lr": 0.5}})
+    driver.requests.start({"config": {"lr": 0.6}})
 
     assert crowd.batches == [["0001"], ["0002"]]
 
@@ -908,7 +908,7 @@ def test_whatever_happens_in_whatever_order_the_journal_tells_it_all(eventful: W
             if chance < 0.01 and busy:
                 driver.carry_out(Decide(trial=rng.choice(busy), action=Action.STOP, by="user", reason="by hand"))
             elif chance < 0.02:
-                driver.add(Addition({"lr": rng.random()}))
+                driver.requests.add(Addition({"lr": rng.random()}))
             elif chance < 0.03:
                 driver.requeue_all("Ctrl-C")
             elif chance < 0.1:
@@ -1093,7 +1093,7 @@ def test_retries_come_before_new_trials(eventful: World) -> None:
 
 def test_an_added_config_is_tried_next_and_not_counted_as_the_searchers(world: World) -> None:
     driver = world.driver()
-    driver.add(Addition({"lr": 42.0}))
+    driver.requests.add(Addition({"lr": 42.0}))
 
     world.finish(driver)
 

@@ -170,7 +170,7 @@ def test_requests_with_one_key_add_one_trial_also_while_the_first_waits_for_a_sl
     assert (bench.trial(THREE).config["lr"], bench.trial(THREE).attempt.checkpoint) == (0.25, saved)
     third = request(bench, "add", config={"lr": 0.75}, key="theirs-7")
     assert (third.done, third.trial, len(bench.experiment.trials)) == (True, THREE, 3)
-    assert not bench.driver._requests.queued()
+    assert not bench.driver.requests.queued()
     bench.start(THREE).end(THREE)
     assert bench.driver.is_finished
 
@@ -286,7 +286,7 @@ def test_an_experiment_that_has_finished_by_request_may_go_on_as_any_other(bench
     bench.options["max_trials"] = 3
     bench.begin()
 
-    assert bench.driver._requests.ending is None
+    assert bench.driver.requests.ending is None
     bench.step()
     assert bench.trial(THREE).status is TrialStatus.STAGED
 

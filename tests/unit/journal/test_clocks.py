@@ -16,7 +16,7 @@ from book import Book
 from click.testing import CliRunner
 from simulation import Simulation, noisy_curve
 
-import mqtune.driver.loop
+import mqtune.driver.intake
 from mqtune.backends.simulated import Simulated
 from mqtune.cli.show import command
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
@@ -196,7 +196,7 @@ def test_times_that_are_hours_off_and_step_back_change_no_decision_and_no_order(
     name: str, lockstep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, workers = run(SCHEDULERS[name], lockstep=lockstep), Workers()
-    monkeypatch.setattr(mqtune.driver.loop, "decode_event", workers.decode)
+    monkeypatch.setattr(mqtune.driver.intake, "decode_event", workers.decode)
 
     wrong = run(SCHEDULERS[name], lockstep=lockstep)
 

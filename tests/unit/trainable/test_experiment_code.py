@@ -397,7 +397,7 @@ def test_a_worker_with_other_code_is_told_of_once(tmp_path: Path, caplog: pytest
         event = AttemptStarted(
             trial=TrialId(trial), attempt=1, worker=worker, host="h", devices=[], at=1.0, environment=environment
         )
-        bench.driver._apply(event)
+        bench.driver._path.apply(event)
 
     bench.step()
     with caplog.at_level(logging.WARNING, logger="mqtune.driver.listeners"):

@@ -1,0 +1,156 @@
+"""The one path of events: an action is checked and journaled, and what it wrote is folded and told as what was read is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mqtune.backends.base import BackendSession
+from mqtune.core.clock import Clock
+from mqtune.core.errors import JournalGone
+from mqtune.core.events import Event
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import CheckpointId, Report
+from mqtune.driver.actions import (
+    AnswerQuestion,
+    AnswerRequest,
+    Decide,
+    DriverAction,
+    Lose,
+    Orders,
+    Save,
+    Stage,
+    Writing,
+)
+from mqtune.driver.checkpoints import CheckpointGC
+from mqtune.driver.deciders import Deciders
+from mqtune.driver.intake import Intake
+from mqtune.driver.listeners import Listener
+from mqtune.driver.pace import Pace
+from mqtune.driver.publishing import Publisher
+from mqtune.journal.restore import Restorer
+from mqtune.results.callbacks import CallbackDispatcher
+
+
+class EventPath:
+    """Applies events, and carries out actions.
+
+    An event takes one path, whether it was just read, just written, or is replayed: ``apply`` folds it and tells the listeners, in their
+    order. Who wants something done returns it as an action. ``carry_out`` checks and journals each, and applies what it wrote.
+
+    Args:
+        restorer: the driver's, with the journal.
+        experiment: the fold.
+        backend: is told what is published, and lost.
+        clock: for the times of events.
+        intake: knows the cursor of what is journaled.
+        orders: remember those that were given.
+        deciders: once they have failed, only the first listener hears.
+        checkpoints: what they name and drop.
+        callbacks: hear of what is no event of the journal's.
+        pace: is stirred by each event.
+    """
+
+    def __init__(
+        self,
+        restorer: Restorer,
+        experiment: Experiment,
+        backend: BackendSession,
+        clock: Clock,
+        *,
+        intake: Intake,
+        orders: Orders,
+        deciders: Deciders,
+        checkpoints: CheckpointGC,
+        callbacks: CallbackDispatcher,
+        pace: Pace,
+    ) -> None:
+        #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
+        self.listeners: Sequence[Listener] = ()
+        self.publisher = Publisher(backend, clock)
+        self._restorer = restorer
+        self._experiment = experiment
+        self._backend = backend
+        self._clock = clock
+        self._intake = intake
+        self._orders = orders
+        self._deciders = deciders
+        self._checkpoints = checkpoints
+        self._callbacks = callbacks
+        self._pace = pace
+
+    def apply(self, event: Event) -> None:
+        """Fold an event, tell the listeners, and carry out what they want; the same for new, written and replayed events."""
+        self._pace.stir()
+        self._experiment.apply(event)
+        # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
+        listeners = self.listeners[:1] if self._deciders.is_broken else self.listeners
+        for action in [action for listener in listeners for action in listener.hear(event)]:
+            self._perform(action)
+
+    def carry_out(self, action: DriverAction) -> None:
+        """Check an action, journal it, and apply the events that this wrote.
+
+        Raises:
+            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
+            ConfigurationError: a config is too large, or can't be sent; nothing was done.
+        """
+        self._perform(action)
+        self.repair()
+
+    def carry_out_all(self, actions: Iterable[DriverAction]) -> None:
+        """Carry out each action before the next one is asked for."""
+        for action in actions:
+            self.carry_out(action)
+
+    def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
+        """Tell of the checkpoint that came with a report, and drop what it has replaced, *at_once* or if much of that has gathered."""
+        trial = self._experiment.trials[report.trial]
+        if self._callbacks.hears("on_checkpoint"):
+            self._callbacks.tell("on_checkpoint", trial, report.checkpoint)
+        self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
+
+    def let_go(self, stage: Stage) -> None:
+        """Keep its checkpoint no longer for who has waited to start from it."""
+        for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
+            self._perform(drop)
+
+    def repair(self) -> None:
+        """After lost entries of the journal were put back, drop the checkpoints that Redis has lost with them."""
+        while restored := self._restorer.take_restored():
+            for drop in self._checkpoints.lost(self._restorer.journal):
+                self._perform(drop)
+            for each in restored:
+                self._callbacks.tell("on_restore", *each)
+
+    def _perform(self, action: DriverAction) -> None:
+        events = self._write(action)
+        for event in events:
+            self.apply(event)
+        match action:
+            case Stage():
+                self.publisher.publish(self._experiment.trials[action.trial])
+                self.let_go(action)
+            case Lose(guard="expired" | "any") if events:
+                self._backend.lost(action.trial.id, action.trial.attempt)
+            case AnswerQuestion() | Save():
+                self._orders.note(action.order)
+            case _:
+                pass
+        if isinstance(action, Stage | Decide | Save) and action.request:
+            trial_id = action.trial if isinstance(action, Stage) else action.trial.id
+            self._perform(AnswerRequest(action.request, is_done=True, trial=trial_id))
+
+    def _write(self, action: DriverAction) -> list[Event]:
+        """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
+        journal = self._restorer.journal
+        while True:
+            try:
+                written = action.write(Writing(journal, self._experiment, self._clock.time(), self._intake.cursor))
+            except JournalGone:
+                self._restorer.put_back()
+                if isinstance(action, Stage):
+                    # Once the fold knows which checkpoints are lost, the trial starts from an older one.
+                    self.repair()
+            else:
+                self._restorer.wrote(each.data for each in written)
+                return [each.event for each in written]
