@@ -38,12 +38,18 @@ class CheckpointContract(InWorld):
     # Those that are held here.
 
     @pytest.mark.parametrize("data", [b"", b"\x00\xff \r\n", bytes(range(256)) * (MAX_DATA // 256)], ids=len)
-    def test_a_checkpoint_that_is_held_can_be_had_by_anybody_as_it_was(
+    def test_a_checkpoint_can_be_had_as_it_was_put_first_by_anybody_of_its_experiment(
         self, worker: Journal, held: Claim, world: World, data: bytes
     ) -> None:
-        assert worker.put_checkpoint(held, HELD, data) == ""
+        before = entries(worker)
+        assert worker.checkpoint(HELD) is None
+
+        for each in (data, b"another"):
+            assert worker.put_checkpoint(held, HELD, each) == ""
 
         assert world.journal().checkpoint(HELD) == data
+        assert world.journal("y").checkpoint(HELD) is None
+        assert entries(worker) == before, "it is no news"
 
     def test_a_checkpoint_that_the_server_has_lost_is_brought_and_what_it_has_stays(
         self, driver: Journal, worker: Journal, held: Claim
@@ -55,23 +61,6 @@ class CheckpointContract(InWorld):
 
         assert (driver.checkpoint(HELD), driver.checkpoint(HELD_TOO)) == (b"as it was", b"brought")
 
-    def test_a_checkpoint_that_nobody_put_is_gone(self, worker: Journal) -> None:
-        assert worker.checkpoint(HELD) is None
-
-    def test_holding_a_checkpoint_is_no_news(self, worker: Journal, held: Claim) -> None:
-        before = entries(worker)
-
-        worker.put_checkpoint(held, HELD, b"data")
-
-        assert entries(worker) == before
-
-    def test_what_a_checkpoint_holds_never_changes(self, worker: Journal, held: Claim) -> None:
-        worker.put_checkpoint(held, HELD, b"first")
-
-        assert worker.put_checkpoint(held, HELD, b"second") == ""
-
-        assert worker.checkpoint(HELD) == b"first"
-
     def test_a_checkpoint_outlives_the_attempt_that_made_it(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
@@ -80,11 +69,6 @@ class CheckpointContract(InWorld):
         driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
 
         assert worker.checkpoint(HELD) == b"data"
-
-    def test_experiments_do_not_share_checkpoints(self, worker: Journal, held: Claim, world: World) -> None:
-        worker.put_checkpoint(held, HELD, b"data")
-
-        assert world.journal("y").checkpoint(HELD) is None
 
     # Those that come without a report.
 
@@ -98,15 +82,6 @@ class CheckpointContract(InWorld):
         assert worker.saved(held, {checkpoint: saved(checkpoint)}) == ""
 
         assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint)]
-
-    def test_each_checkpoint_without_a_report_is_journaled_in_its_order(self, worker: Journal, held: Claim) -> None:
-        ids = [checkpoint_id(ONE, 1, number, in_memory=number % 2 == 0) for number in range(1, 6)]
-        before = entries(worker)
-
-        for checkpoint in ids:
-            worker.saved(held, {checkpoint: saved(checkpoint)})
-
-        assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint) for checkpoint in ids]
 
     def test_several_checkpoints_without_a_report_are_journaled_at_once_in_their_order(
         self, worker: Journal, held: Claim
@@ -195,19 +170,14 @@ class CheckpointContract(InWorld):
 
         assert kinds(driver) == ["CheckpointsDropped"]
 
-    def test_dropping_others_is_journaled(self, driver: Journal) -> None:
-        driver.drop_checkpoints([HELD], dropped(HELD))
-        driver.drop_checkpoints([HELD_TOO], dropped(HELD_TOO))
-
-        assert [entry.data for entry in entries(driver)] == [dropped(HELD), dropped(HELD_TOO)]
-
     def test_dropping_nothing_is_no_news(self, driver: Journal) -> None:
         driver.drop_checkpoints([], dropped())
         driver.drop_checkpoints([HELD], dropped(HELD))
         driver.drop_checkpoints([], dropped())
         driver.drop_checkpoints([HELD], dropped(HELD))
+        driver.drop_checkpoints([HELD_TOO], dropped(HELD_TOO))
 
-        assert [entry.data for entry in entries(driver)] == [dropped(HELD)]
+        assert [entry.data for entry in entries(driver)] == [dropped(HELD), dropped(HELD_TOO)]
 
     def test_ten_thousand_can_be_dropped_at_once(self, driver: Journal, worker: Journal, held: Claim) -> None:
         ids = [checkpoint_id(ONE, 1, number, in_memory=True) for number in range(1, 10_001)]

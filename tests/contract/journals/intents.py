@@ -215,14 +215,3 @@ class IntentContract(InWorld):
         assert driver.stage(TWO, 4, ASSIGNMENT, staged(TWO, 4)) is True
 
         assert kinds(driver) == ["TrialClosed", "TrialStaged"]
-
-    def test_a_trial_that_goes_on_with_a_later_attempt_can_be_closed_behind_that(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        worker.end(held, ended(ONE, 1, AttemptEnd.PAUSED))
-        worker.end(self.start(driver, worker, attempt=2), ended(ONE, 2, AttemptEnd.PAUSED))
-
-        assert driver.close_trial(ONE, 1, trial_closed()) is False
-        assert driver.close_trial(ONE, 2, trial_closed()) is True
-
-        assert kinds(driver).count("TrialClosed") == 1

@@ -80,18 +80,18 @@ class ReportContract(InWorld):
 
         assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
 
-    @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}, {"token": ""}])
+    @pytest.mark.parametrize(
+        "change",
+        [{"token": OTHER}, {"attempt": 2}, {"trial": THREE}, {"token": ""}, {"trial": TWO, "token": ""}],
+    )
     def test_reports_of_anyone_but_the_holder_are_refused(
         self, driver: Journal, worker: Journal, held: Claim, change: dict[str, Any]
     ) -> None:
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+
         assert worker.report([segment(held._replace(**change), 1)]) == [FENCED]
 
         assert reported(worker) == []
-
-    def test_reports_of_an_attempt_that_nobody_has_claimed_are_refused(self, driver: Journal, worker: Journal) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-
-        assert worker.report([segment(Claim(ONE, 1, ""), 1)]) == [FENCED]
 
     def test_reports_after_the_end_are_refused(self, worker: Journal, held: Claim) -> None:
         worker.report([segment(held, 1)])

@@ -42,28 +42,17 @@ class StagingContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
         assert [entry.data for entry in entries(worker)] == [staged(), started(claim)]
 
-    def test_staging_twice_journals_once(self, driver: Journal) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-
-        assert driver.stage(ONE, 1, ASSIGNMENT, staged()) is False
-
-        assert kinds(driver) == ["TrialStaged"]
-
-    def test_staging_an_earlier_attempt_changes_nothing(self, driver: Journal, worker: Journal) -> None:
+    @pytest.mark.parametrize("attempt", [1, 2])
+    def test_staging_an_attempt_again_or_an_earlier_one_changes_nothing(
+        self, driver: Journal, worker: Journal, attempt: int
+    ) -> None:
         claim = self.start(driver, worker, attempt=2)
         before = entries(driver)
 
-        assert driver.stage(ONE, 1, Assignment({}), staged()) is False
+        assert driver.stage(ONE, attempt, Assignment({}), staged(ONE, attempt)) is False
 
         assert entries(driver) == before
         assert worker.renew([claim], LONG_S) == [""]
-
-    def test_staging_again_does_not_take_a_running_attempt_away_from_its_worker(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-
-        assert worker.report([segment(held, 1)]) == [""]
 
     def test_a_later_attempt_supersedes_the_one_before_it(self, driver: Journal, worker: Journal, held: Claim) -> None:
         driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
@@ -104,19 +93,15 @@ class StagingContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "superseded"
         assert kinds(worker) == ["TrialStaged"]
 
-    def test_a_claim_can_be_repeated_with_its_token_and_is_journaled_once(
-        self, driver: Journal, worker: Journal, held: Claim
+    def test_a_claim_can_be_repeated_with_its_token_is_journaled_once_and_renews_its_lease(
+        self, driver: Journal, worker: Journal, world: World
     ) -> None:
-        assert worker.claim(held, "w", LONG_S, started(held)) == Grant(ASSIGNMENT, 0.0)
-
-        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
-
-    def test_a_claim_that_is_repeated_renews_its_lease(self, driver: Journal, worker: Journal, world: World) -> None:
         claim = self.start(driver, worker, lease_s=SHORT_S)
 
-        worker.claim(claim, "w", LONG_S, started(claim))
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
         world.let_pass(SHORT_S)
 
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
         assert driver.expired() == []
 
     def test_a_claim_with_another_token_finds_the_attempt_taken(self, worker: Journal, held: Claim) -> None:

@@ -70,12 +70,6 @@ def test_bytes_that_are_cut_short_or_go_on_are_broken(choice: st.DataObject) -> 
             decode_dict(wrong)
 
 
-@given(st.binary(max_size=50))
-def test_bytes_that_are_none_are_broken(data: bytes) -> None:
-    with pytest.raises((CheckpointBroken, CheckpointVersionError)):
-        decode_dict(data)
-
-
 def test_a_later_version_is_said_to_be_that() -> None:
     with pytest.raises(CheckpointVersionError, match=r"version 2.*upgrade"):
         decode_dict(encode_value([2, 0, b""]))

@@ -90,15 +90,32 @@ def left_in_staging(store: DirectoryStore) -> list[str]:
     return os.listdir(Path(store.describe()) / ".staging")
 
 
-def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(store: DirectoryStore, source: Path) -> None:
-    steps = steps_of(lambda: store.save(saved_id(1000), source, {"n": 1}))
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
+    store: DirectoryStore,
+    source: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    *,
+    is_staged: bool,
+    is_large: bool,
+) -> None:
+    if is_large:
+        request.getfixturevalue("in_parts")
+
+    def given() -> Path:
+        return write_files(store.staging(), FILES) if is_staged else source
+
+    first = given()
+    steps = steps_of(lambda: store.save(saved_id(1000), first, {"n": 1}))
     shown = 0
 
     for step in range(1, steps + 1):
-        id_ = saved_id(step)
-        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
-            store.save(id_, source, {"n": 1})
-        target = source.parent / f"target-{step}"
+        id_, folder, target = saved_id(step), given(), tmp_path / f"target-{step}"
+        # How often a large file is flushed on the way depends on the moment.
+        with suppress(Killed) if is_large else pytest.raises(Killed), failing_at(step, Killed, is_death=True):
+            store.save(id_, folder, {"n": 1})
         if store.exists(id_):
             shown += 1
             assert store.fetch(id_, target) == {"n": 1}
@@ -107,8 +124,9 @@ def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(store: D
             with pytest.raises(CheckpointGone):
                 store.fetch(id_, target)
 
-    # The rename comes near the end, and not last: the folder that it changed is flushed.
-    assert 0 < shown < steps / 4
+    # It is shown by a rename near the end, and not last: the folder that this changed is flushed.
+    assert shown < steps / 2
+    assert shown > 0 or is_large
     store.sweep(0.0)
     assert left_in_staging(store) == []
     assert len(store.ids()) == 1 + shown
@@ -199,32 +217,6 @@ def test_the_hash_of_a_large_file_is_that_of_the_hashes_of_its_parts(
     model = next(file for file in manifest["checkpoint"]["files"] if file["path"] == "model")
     assert (model["part_bytes"], model["sha256"]) == (in_parts, hashlib.sha256(of_parts).hexdigest())
     assert files_in(tmp_path / "target") == FILES
-
-
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_a_save_in_parts_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
-    store: DirectoryStore, source: Path, tmp_path: Path, in_parts: int, *, is_staged: bool
-) -> None:
-    def given() -> Path:
-        return write_files(store.staging(), FILES) if is_staged else source
-
-    first = given()
-    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
-    shown = 0
-
-    for step in range(1, steps + 1):
-        id_, staged = saved_id(step), given()
-        # How often a file is flushed on the way depends on the moment.
-        with suppress(Killed), failing_at(step, Killed, is_death=True):
-            store.save(id_, staged, {})
-        if store.exists(id_):
-            shown += 1
-            store.fetch(id_, tmp_path / f"target-{step}")
-            assert files_in(tmp_path / f"target-{step}") == FILES
-
-    assert shown < steps / 2
-    store.sweep(0.0)
-    assert left_in_staging(store) == []
 
 
 @pytest.mark.parametrize("is_staged", [False, True])
@@ -346,21 +338,6 @@ def test_a_full_disk_at_any_step_is_said_and_leaves_nothing(store: DirectoryStor
         assert left_in_staging(store) == []
 
     assert said > steps / 2
-
-
-def test_a_staged_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
-    store: DirectoryStore, tmp_path: Path
-) -> None:
-    first = write_files(store.staging(), FILES)
-    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
-
-    for step in range(1, steps + 1):
-        staged = write_files(store.staging(), FILES)
-        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
-            store.save(saved_id(step), staged, {})
-        if store.exists(saved_id(step)):
-            store.fetch(saved_id(step), tmp_path / f"target-{step}")
-            assert files_in(tmp_path / f"target-{step}") == FILES
 
 
 def test_a_staged_save_that_fails_can_be_tried_again(store: DirectoryStore) -> None:

@@ -45,20 +45,6 @@ def test_who_had_less_of_late_is_rounded_up():
     assert entitlements([wants("a", used=0.6), wants("b", used=0.4)], {"q": 1}) == {"a": 0, "b": 1}
 
 
-def test_shares_below_one_slot_come_true_in_the_long_run():
-    used = {"a": 0.0, "b": 0.0, "c": 0.0}
-    weights = {"a": 2.0, "b": 1.0, "c": 1.0}
-    had = dict.fromkeys(used, 0)
-    for _ in range(2_000):
-        now = entitlements([wants(name, weight=weights[name], used=used[name]) for name in used], {"q": 2})
-        for name, count in now.items():
-            had[name] += count
-            used[name] += (count - used[name]) / 60
-
-    assert had["a"] == pytest.approx(2_000, rel=0.03)
-    assert had["b"] == pytest.approx(had["c"], rel=0.03)
-
-
 def test_who_fits_several_queues_leaves_those_to_others_that_fit_only_them():
     demands = [wants("a", queues=("small", "large")), wants("b", queues=("large",))]
 

@@ -109,41 +109,23 @@ def test_the_message_for_a_terminal_status_says_that_nothing_follows() -> None:
         trial("FAILED").advance(TrialStatus.STAGED)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_status_is_terminal_exactly_if_nothing_follows(name: str) -> None:
-    assert TrialStatus[name].is_terminal == (name in {"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
+#: Of which statuses each predicate is true, of a status or of its trial.
+HOLDS: dict[str, set[str]] = {
+    **{f"is_{name.lower()}": {name} for name in NAMES},
+    "is_terminal": {"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"},
+    "is_deployed": {"STAGED", "RUNNING"},
+    "is_busy": {"STAGED", "RUNNING"},
+    "expecting_data": {"RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED"},
+    "completed_successfully": {"COMPLETED"},
+    "did_not_complete": {"EARLY_STOPPED", "FAILED", "ABANDONED"},
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_trial_is_busy_while_it_is_staged_or_running(name: str) -> None:
-    assert trial(name).is_busy == (name in {"STAGED", "RUNNING"})
+@pytest.mark.parametrize("predicate", HOLDS)
+def test_each_predicate_is_true_of_its_statuses_alone(predicate: str) -> None:
+    subjects = {name: TrialStatus[name] if hasattr(TrialStatus, predicate) else trial(name) for name in NAMES}
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_predicate_is_true_of_its_status_alone(name: str) -> None:
-    status = TrialStatus[name]
-    alone = {
-        "CANDIDATE": status.is_candidate,
-        "STAGED": status.is_staged,
-        "RUNNING": status.is_running,
-        "PAUSED": status.is_paused,
-        "COMPLETED": status.is_completed,
-        "EARLY_STOPPED": status.is_early_stopped,
-        "FAILED": status.is_failed,
-        "ABANDONED": status.is_abandoned,
-    }
-
-    assert [other for other, holds in alone.items() if holds] == [name]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_predicates_over_several_statuses(name: str) -> None:
-    status, subject = TrialStatus[name], trial(name)
-
-    assert status.is_deployed == (name in {"STAGED", "RUNNING"})
-    assert status.expecting_data == (name in {"RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED"})
-    assert subject.completed_successfully == (name == "COMPLETED")
-    assert subject.did_not_complete == (name in {"EARLY_STOPPED", "FAILED", "ABANDONED"})
+    assert {name for name, subject in subjects.items() if getattr(subject, predicate)} == HOLDS[predicate]
 
 
 def test_times_are_those_of_the_first_step_to_a_status_in_utc() -> None:

@@ -10,9 +10,6 @@ from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 from mqtune.journal.script import script
 
-#: What a script may be handed that is not a worker's.
-DRIVERS = ("driver", "experiments", "restored", "demands")
-
 
 def scripts() -> dict[str, str]:
     """The text of each script, with what it uses of the functions that it shares with others."""

@@ -381,29 +381,28 @@ def test_news_is_read_in_parts_of_some_megabytes(path: Path, clock: Clock) -> No
     assert counts == [64, 256, 1000, 1000, 1000, 1000, 8, 1, 4]
 
 
-def test_what_is_gathered_is_in_the_copy_once_it_is_written(path: Path, clock: Clock) -> None:
+@pytest.mark.parametrize("how", ["write", "keep", "read", "close"])
+def test_what_is_gathered_is_in_the_copy_once_it_is_written_or_read_or_more_is_kept(
+    path: Path, clock: Clock, how: str
+) -> None:
     writer, copy = Writer(3), JournalFile(path)
     reader = JournalReader(writer.journal, copy, clock)
     reader.catch_up()
-    writer.write(2)
+    writer.write(3)
     reader.gather(writer.entries[3:4])
     reader.gather(writer.entries[4:5])
-    assert reader.last == writer.entries[-1].id
+    assert reader.last == writer.entries[4].id
     assert list(copy.read()) == writer.entries[:3]
-    reader.write()
-    assert list(copy.read()) == writer.entries
-    reader.write()
-    assert list(copy.read()) == writer.entries
-    copy.close()
 
+    if how == "keep":
+        reader.keep(writer.entries[5:])
+    elif how == "read":
+        assert list(reader.read()) == writer.entries[:5]
+    else:
+        for _ in range(2):
+            getattr(reader, how)()
 
-def test_what_is_gathered_is_read_too(path: Path, clock: Clock) -> None:
-    writer, copy = Writer(3), JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
-    reader.catch_up()
-    writer.write(1)
-    reader.gather(writer.entries[3:])
-    assert list(reader.read()) == writer.entries
+    assert list(copy.read()) == writer.entries[: 6 if how == "keep" else 5]
     copy.close()
 
 
@@ -423,25 +422,3 @@ def test_what_is_gathered_is_kept_for_a_copy_that_is_full_and_of_a_journal_that_
     reader.write()
     assert list(copy.read()) == writer.entries
     copy.close()
-
-
-def test_what_is_gathered_stands_before_what_is_kept_at_once(path: Path, clock: Clock) -> None:
-    writer, copy = Writer(3), JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
-    reader.catch_up()
-    writer.write(2)
-    reader.gather(writer.entries[3:4])
-    reader.keep(writer.entries[4:])
-    assert list(copy.read()) == writer.entries
-    copy.close()
-
-
-def test_what_is_gathered_is_written_when_the_reader_closes(path: Path, clock: Clock) -> None:
-    writer, copy = Writer(3), JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
-    reader.catch_up()
-    writer.write(1)
-    reader.gather(writer.entries[3:])
-    reader.close()
-    copy.close()
-    assert list(copy.read()) == writer.entries

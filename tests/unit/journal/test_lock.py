@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -76,24 +77,33 @@ def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer,
     assert clock.slept == []
 
 
+@pytest.mark.parametrize(
+    "description",
+    [
+        "process 1 on elsewhere pid:[1]",
+        # Machines made from one image, and containers with their host's network, may have one name, and no process in common.
+        described(2**22 + 1, "0123456789abcdef.77"),
+    ],
+    ids=["of another name", "of the same name"],
+)
 def test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced(
-    server: MemoryServer, clock: Clock
+    server: MemoryServer, clock: Clock, description: str
 ) -> None:
-    """Machines made from one image, and containers with their host's network, may have one name, and no process in common."""
-    first = held_by(server, described(2**22 + 1, "0123456789abcdef.77"))
+    first = held_by(server, description)
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
         first.lock("first", "", LOCK_S)
 
-    with pytest.raises(NameTaken):
+    with pytest.raises(NameTaken, match=re.escape(description)):
         take_lock(MemoryJournal(server, "x"), "second", sleep=sleep)
 
+    assert len(clock.slept) == 1
     assert server.experiments["x"].owner == "first"
 
 
 @pytest.mark.parametrize("description", ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"])
-def test_a_driver_that_says_nothing_of_itself_is_one_elsewhere(
+def test_a_driver_that_died_elsewhere_or_says_nothing_of_itself_is_replaced_when_its_lock_has_run_out(
     server: MemoryServer, clock: Clock, description: str
 ) -> None:
     held_by(server, description)
@@ -101,27 +111,6 @@ def test_a_driver_that_says_nothing_of_itself_is_one_elsewhere(
     take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
 
     assert LOCK_S <= sum(clock.slept) <= LOCK_S + KEEP_LOCK_S
-
-
-def test_a_driver_that_died_elsewhere_is_replaced_when_its_lock_has_run_out(server: MemoryServer, clock: Clock) -> None:
-    held_by(server, "process 1 on elsewhere pid:[1]")
-
-    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
-
-    assert LOCK_S <= sum(clock.slept) <= LOCK_S + KEEP_LOCK_S
-
-
-def test_a_driver_elsewhere_that_keeps_its_lock_lives(server: MemoryServer, clock: Clock) -> None:
-    first = held_by(server, "process 1 on elsewhere pid:[1]")
-
-    def sleep(seconds: float) -> None:
-        clock.sleep(seconds)
-        first.lock("first", "", LOCK_S)
-
-    with pytest.raises(NameTaken, match="process 1 on elsewhere"):
-        take_lock(MemoryJournal(server, "x"), "second", sleep=sleep)
-
-    assert len(clock.slept) == 1
 
 
 @pytest.fixture
