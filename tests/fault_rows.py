@@ -354,7 +354,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_celery_face.py::test_what_can_not_work_is_refused_in_one_line_with_the_way_out",
         ],
         "A client library that tries again writes twice": [
-            "tests/contract/test_journal.py::TestRedisJournal::test_a_write_whose_outcome_was_unknown_is_done_once",
+            "tests/contract/test_journal.py::TestRedisJournal::test_a_write_whose_answer_was_lost_is_done_once",
             "tests/integration/test_connection.py::test_a_command_that_times_out_is_not_repeated",
         ],
         "A subscriber that is too slow is cut off without an error": [

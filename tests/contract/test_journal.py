@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -25,13 +24,13 @@ from contract.journals.world import (
     ONE,
     SHORT_S,
     TWO,
+    MemoryWorld,
     closed,
     decided,
     dropped,
     ended,
     entries,
     kinds,
-    reported,
     saved,
     segment,
     staged,
@@ -49,7 +48,7 @@ from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_ke
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Order
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
 from mqtune.journal.script import script
 
@@ -58,33 +57,6 @@ from mqtune.journal.script import script
 def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     with EmbeddedServer.start(tmp_path_factory.mktemp("server"), binary=started_on(request)) as server:
         yield server
-
-
-class MemoryWorld:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.server = MemoryServer(lambda: self.now)
-
-    def journal(self, experiment: str = "x") -> Journal:
-        return MemoryJournal(self.server, experiment)
-
-    def let_pass(self, seconds: float) -> None:
-        self.now += seconds
-
-    def forget(self, trial: TrialId, what: str) -> None:
-        trials = self.server.experiments["x"].trials
-        if what == "trial":
-            del trials[trial]
-        elif what == "lease":
-            trials[trial].lease_until = math.inf
-        else:
-            trials[trial].staged_at = math.inf
-
-    def snapshot(self) -> object:
-        return losing.snapshot(self.server)
-
-    def set_back(self, snapshot: Any) -> None:
-        losing.set_back(self.server, snapshot)
 
 
 class RedisWorld:
@@ -106,12 +78,10 @@ class RedisWorld:
             assert self.client.zrem(keys.leases if what == "lease" else keys.staged, trial)
 
     def snapshot(self) -> object:
-        return {key: self.client.dump(key) for key in self.client.keys("*")}
+        return losing.snapshot_of_redis(self.client)
 
     def set_back(self, snapshot: Any) -> None:
-        self.client.flushdb()
-        for key, value in (snapshot or {}).items():
-            self.client.restore(key, 0, value)
+        losing.set_back_redis(self.client, snapshot or {})
 
     def _now(self) -> float:
         whole, micro = self.client.time()
@@ -363,10 +333,9 @@ class TestRedisJournal(JournalContract):
         ("drop", 1),
     )
 
-    @pytest.mark.parametrize("lost", ["call", "answer"])
     @pytest.mark.parametrize(("what", "new"), WRITES)
-    def test_a_write_whose_outcome_was_unknown_is_done_once(
-        self, redis_client: redis.Redis, driver: Journal, worker: Journal, what: str, new: int, lost: str
+    def test_a_write_whose_answer_was_lost_is_done_once(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal, what: str, new: int
     ) -> None:
         for trial in (TrialId(f"{n:04d}") for n in range(2, 7)):
             driver.stage(trial, 1, ASSIGNMENT, staged(trial))
@@ -378,7 +347,7 @@ class TestRedisJournal(JournalContract):
         worker.put_checkpoint(done, HELD_TOO, b"data")
         worker.end(done, ended(done.trial))
         before = entries(driver)
-        line = FaultyLine(redis_client, lost)
+        line = FaultyLine(redis_client, "answer")
         driver._client = worker._client = line  # type: ignore[attr-defined]
         calls: dict[str, tuple[Callable[[], object], object]] = {
             "lock": (lambda: driver.lock("driver-1", "", LONG_S), None),
@@ -658,13 +627,6 @@ class TestFleet:
 
         eventually(lambda: [info.name for info in fleet.workers()] == ["v"])
 
-    def test_a_heartbeat_changes_what_a_worker_says_of_itself(self, fleet: Fleet) -> None:
-        fleet.join(INFO, LONG_S)
-
-        fleet.keep(replace(INFO, slots=7), LONG_S)
-
-        assert [info.slots for info in fleet.workers()] == [7]
-
     def test_a_heartbeat_repeats_no_description_that_is_there(self, fleet: Fleet, redis_client: redis.Redis) -> None:
         fleet.join(INFO, LONG_S)
         redis_client.set(worker_key(INFO.name), b"said before")
@@ -795,17 +757,6 @@ def test_the_contract_covers_every_method_of_a_journal() -> None:
     source = "".join(path.read_text() for path in Path(journals.__file__).parent.glob("*.py"))
 
     assert [name for name in Journal.__abstractmethods__ if f".{name}(" not in source] == []
-
-
-def test_reports_keep_their_place_in_the_memory_journal() -> None:
-    """The twin's entries carry the bytes that Redis would."""
-    world = MemoryWorld()
-    driver = world.journal()
-    driver.lock("a", "", LONG_S)
-    claim = JournalContract.start(driver, world.journal())
-    world.journal().report([segment(claim, 1, 2)])
-
-    assert reported(driver) == [[(ONE, 1, 1), (ONE, 1, 2)]]
 
 
 class ForgetfulWorld(MemoryWorld):

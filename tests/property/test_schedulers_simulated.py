@@ -63,13 +63,6 @@ def decisions(simulation: Simulation) -> dict[TrialId, list[tuple[int, Action]]]
     return dict(found)
 
 
-@EVERY
-@settings(max_examples=EXAMPLES)
-@given(world=worlds())
-def test_no_trial_is_forgotten_and_none_stays_paused(name: str, world: World) -> None:
-    run(world, name)
-
-
 def levels_given(scheduler: Scheduler) -> list[tuple[float, ...]]:
     """Return the ways up that a trial may be given: its levels, upwards."""
     if isinstance(scheduler, HyperBand):

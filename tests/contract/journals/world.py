@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Protocol
 
+import losing
 import pytest
 from waiting import DEADLINE_S
 
@@ -27,6 +28,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
+from mqtune.journal.memory import ExperimentState, MemoryJournal, MemoryServer
 
 #: A lease or lock that runs out while a test waits for it, and one that doesn't.
 SHORT_S: Final = 0.03
@@ -82,6 +84,39 @@ class World(Protocol):
 
     def set_back(self, snapshot: Any) -> None:
         """Have the server hold what it did then, and nothing else, as when it comes back with an old file; None: nothing."""
+
+
+class MemoryWorld:
+    """A server in memory, whose time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.server = MemoryServer(lambda: self.now)
+
+    @property
+    def state(self) -> ExperimentState:
+        """What the server holds of the experiment of a journal that is given no other name."""
+        return self.server.experiments["x"]
+
+    def journal(self, experiment: str = "x") -> Journal:
+        return MemoryJournal(self.server, experiment)
+
+    def let_pass(self, seconds: float) -> None:
+        self.now += seconds
+
+    def forget(self, trial: TrialId, what: str) -> None:
+        if what == "trial":
+            self.state.trials.pop(trial, None)
+        elif what == "lease":
+            self.state.trials[trial].lease_until = math.inf
+        else:
+            self.state.trials[trial].staged_at = math.inf
+
+    def snapshot(self) -> object:
+        return losing.snapshot(self.server)
+
+    def set_back(self, snapshot: Any) -> None:
+        losing.set_back(self.server, snapshot)
 
 
 def staged(trial: TrialId = ONE, attempt: int = 1) -> bytes:
