@@ -39,7 +39,7 @@ settings.register_profile("thorough", deadline=None, max_examples=5_000)
 settings.load_profile("mqtune")
 
 # Suites that are not test modules: their assertions show both sides all the same.
-pytest.register_assert_rewrite("contract.driving", "contract.journals")
+pytest.register_assert_rewrite("contract.journals")
 
 _homes = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""The contract of backends, and what is the driver's alone, on simulated workers and on a real one."""
+"""The contract of backends, on simulated workers and on a real one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.driving import DrivingContract
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
@@ -51,7 +50,7 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
             worker.stop()
 
 
-class TestSimulated(BackendContract, DrivingContract):
+class TestSimulated(BackendContract):
     runs_processes = False
 
     @pytest.fixture
@@ -75,7 +74,7 @@ class TestSimulated(BackendContract, DrivingContract):
         return new_tuner
 
 
-class TestCelery(BackendContract, DrivingContract):
+class TestCelery(BackendContract):
     @pytest.fixture
     def new_tuner(self, broker: str) -> NewTuner:
         def new_tuner(*, saves: bool, **arguments: Any) -> mqtune.Tuner:
