@@ -368,8 +368,8 @@ class Bench:
     def worker(self) -> MemoryJournal:
         return MemoryJournal(self.server, NAME)
 
-    def start(self, trial: str = "0001", *, at: float | None = None) -> Bench:
-        """Claim the trial's newest attempt, and have the driver hear of it."""
+    def start(self, trial: str = "0001", *, at: float | None = None, is_ready: bool = True) -> Bench:
+        """Claim the trial's newest attempt, and have the driver hear of it; its worker may not be ready to run its code."""
         attempt = self.server.experiments[NAME].trials[TrialId(trial)].attempt
         claim = Claim(TrialId(trial), attempt, f"{trial}-{attempt}")
         started = AttemptStarted(
@@ -380,7 +380,7 @@ class Bench:
             devices=["0"],
             at=self.clock.now if at is None else at,
             queue="mqtune.cpu",
-            environment={"python": "3.11.9", "packages": {"numpy": "2.0"}, "code": "abc"},
+            environment={"python": "3.11.9", "packages": {"numpy": "2.0"}, "code": "abc"} if is_ready else {},
         )
         grant = self.worker.claim(claim, "w", LEASE_S, started.encode())
         assert isinstance(grant, Grant), grant

@@ -9,7 +9,7 @@ __all__ = ["TESTS"]
 TESTS: Final[dict[str, dict[str, list[str]]]] = {
     "The driver": {
         "It is killed, or its machine goes down": [
-            "tests/unit/driver/test_driver.py::test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal",
+            "tests/property/test_replay_simulated.py::test_drivers_that_start_from_any_prefix_go_on_to_the_same_end",
             "tests/acceptance/test_driver_loss.py::test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_disturbed",
         ],
         "The driver of a run on one machine is killed": [
@@ -398,7 +398,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "5. A search goes on when its driver has died": [
             "tests/acceptance/test_lifecycle.py::test_a_driver_that_goes_leaves_its_trials_running_and_the_next_one_pauses_and_resumes_them",
-            "tests/unit/driver/test_driver.py::test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal",
+            "tests/property/test_replay_simulated.py::test_drivers_that_start_from_any_prefix_go_on_to_the_same_end",
         ],
         "6. A paused trial frees its GPU": [
             "mqtune/testing/backends/pausing.py::PausingContract::test_a_resumed_trial_continues_from_its_newest_checkpoint",
@@ -409,7 +409,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "mqtune/testing/backends/ending.py::EndingContract::test_a_user_ends_a_running_trial_and_its_slot_is_used_again",
         ],
         "8. Train finished trials longer; more trials after the end": [
-            "tests/unit/driver/test_driver.py::test_a_finished_experiment_goes_on_when_more_trials_are_asked_for"
+            "tests/unit/driver/test_requests.py::test_a_script_that_asks_for_more_trials_again_and_again_gets_them"
         ],
         "9. GPU memory that is really free for the next trial": [
             "tests/integration/test_quarantine.py::test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not"
@@ -427,14 +427,14 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/unit/backends/test_celery_backend.py::test_what_is_scarce_is_left_to_those_who_ask_for_it",
         ],
         "13. Small trials that share a GPU": [
-            "tests/unit/backends/test_celery_backend.py::test_every_slot_that_fits_gets_an_attempt_whatever_its_shape"
+            "tests/unit/backends/test_celery_backend.py::test_attempts_that_are_published_together_go_where_they_would_go_one_by_one"
         ],
         '14. "My module isn\'t found on the workers"': [
             "tests/acceptance/test_bad_input.py::test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root"
         ],
         "15. A driver that stays fast with thousands of trials": [
-            "tests/unit/core/test_experiment.py::test_an_experiment_grows_evenly_with_its_trials",
-            "tests/unit/core/test_experiment.py::test_an_experiment_does_not_grow_with_its_reports",
+            "tests/unit/driver/test_driver_memory.py::test_what_a_driver_remembers_does_not_grow_with_the_reports",
+            "tests/unit/driver/test_timers.py::test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while",
         ],
         "16. Disks that don't fill up; nothing deleted that somebody will fork": [
             "tests/unit/driver/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",

@@ -184,29 +184,6 @@ def test_a_config_that_no_worker_can_be_sent_is_refused(config: Any) -> None:
 # Reports, one at a time.
 
 
-def reports_until(tuner: mqtune.Tuner, done: Any) -> list[tuple[str, int]]:
-    """Take reports until something holds, and return their trials and numbers."""
-    found = []
-    for _ in range(1000):
-        if done():
-            return found
-        report = tuner.next_report()
-        if report is not None:
-            found.append((report.trial, report.sequence))
-    pytest.fail("it never comes")
-
-
-def test_each_report_is_returned_once_in_the_order_of_the_journal() -> None:
-    tuner = opened()
-    one, two = tuner.add({}), tuner.add({"steps": 2})
-
-    found = reports_until(tuner, lambda: not tuner.busy_trials)
-
-    assert sorted(found) == [(one.id, 1), (one.id, 2), (one.id, 3), (two.id, 1), (two.id, 2)]
-    assert tuner.next_report() is None
-    tuner.close()
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """An open experiment with a trial that a worker runs, in lockstep."""

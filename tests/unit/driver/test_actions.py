@@ -10,10 +10,10 @@ import pytest
 from bench import NAME, Bench, Obedient
 
 from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransition
-from mqtune.core.events import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId, TrialStatus
+from mqtune.core.events import DriverStarted, ExperimentEnded
+from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
 from mqtune.core.version import __version__
-from mqtune.driver.actions import AnswerQuestion, Close, Drop, Finish, Stage, checkpoint_of, next_trial_id
+from mqtune.driver.actions import AnswerQuestion, Close, Drop, Finish, Stage
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
 
@@ -64,27 +64,6 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
     assert (len(bench.events()), list(bench.experiment.trials)) == (events, [ONE, TWO])
 
 
-# Then journaled.
-
-
-def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> None:
-    heard: list[str] = []
-    journal = bench.driver._journal
-    intend = journal.intend
-
-    def look_and_intend(*arguments: Any) -> Any:
-        heard.append(bench.told(ONE))
-        answer = intend(*arguments)
-        heard.append(bench.of(DecisionTaken)[-1].action)
-        return answer
-
-    journal.intend = look_and_intend  # type: ignore[method-assign]
-    bench.hand.trial(ONE).stop()
-
-    assert heard == ["", "stop"]
-    assert bench.told(ONE) == "stop"
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -106,77 +85,6 @@ def test_a_driver_that_was_replaced_changes_nothing_any_more(bench: Bench, comma
         command(bench)
 
     assert (repr(bench.experiment.trials), len(bench.events())) == (before, events)
-
-
-# Then carried out.
-
-
-def test_an_attempt_that_nobody_has_claimed_ends_with_the_decision(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=3).step()
-
-    bench.hand.trial(ONE).pause("not now")
-
-    kinds = [type(event) for event in bench.events()[-2:]]
-    assert kinds == [DecisionTaken, AttemptEnded]
-    assert bench.trial().attempt.end is AttemptEnd.PAUSED
-
-
-@pytest.mark.parametrize(
-    ("action", "status"),
-    [
-        (Action.STOP, TrialStatus.EARLY_STOPPED),
-        (Action.PAUSE, TrialStatus.PAUSED),
-        (Action.COMPLETE, TrialStatus.COMPLETED),
-    ],
-)
-def test_what_a_scheduler_returns_for_a_report_is_done(tmp_path: Path, action: Action, status: TrialStatus) -> None:
-    bench = Bench(tmp_path).step().start(ONE)
-    bench.scheduler.decisions[ONE, 2] = Decision(action, "rung 2")
-
-    bench.report(ONE, 3.0, 2.0)
-    bench.end(ONE)
-
-    assert (bench.trial().status, bench.trial().reason) == (status, "rung 2")
-    (decision,) = bench.of(DecisionTaken)
-    assert (decision.by, decision.sequence, decision.intent) == ("scheduler", 2, Intent(action.value))
-
-
-def test_a_scheduler_may_not_abandon_a_trial(tmp_path: Path) -> None:
-    bench = Bench(tmp_path).step().start(ONE)
-    bench.scheduler.decisions[ONE, 1] = Decision(Action.ABANDON, "hm")
-
-    with pytest.raises(
-        ConfigurationError, match=r"Obedient.on_report\(\) wants trials to abandon, which only a user may"
-    ):
-        bench.report(ONE, 3.0)
-
-
-@pytest.mark.parametrize("ended_by_itself", [True, False])
-def test_a_paused_trial_that_ended_by_itself_meanwhile_is_paused(tmp_path: Path, ended_by_itself: bool) -> None:
-    """A promotion trial ends at its level by itself: in Syne Tune COMPLETED then overwrites the pause, or not."""
-    bench = Bench(tmp_path).step().start(ONE)
-    bench.scheduler.decisions[ONE, 1] = Decision(Action.PAUSE, "rung 1")
-
-    bench.report(ONE, 3.0)
-    bench.end(ONE, AttemptEnd.COMPLETED if ended_by_itself else None)
-
-    assert bench.trial().status is TrialStatus.PAUSED
-
-
-def test_a_trial_that_failed_before_it_heard_of_its_pause_is_paused_and_its_attempt_says_that_it_failed(
-    tmp_path: Path,
-) -> None:
-    """It is where its checkpoint is, whatever came after; and if it fails again when it is resumed, that counts."""
-    bench = Bench(tmp_path).step().start(ONE)
-    saved = bench.save(ONE)
-    bench.scheduler.decisions[ONE, 1] = Decision(Action.PAUSE, "rung 1")
-
-    bench.report(ONE, 3.0)
-    bench.fail(ONE)
-
-    trial = bench.trial()
-    assert (trial.status, trial.failures, trial.checkpoint) == (TrialStatus.PAUSED, 0, saved)
-    assert (trial.attempt.end, trial.attempt.error) == (AttemptEnd.FAILED, "ValueError: no luck")
 
 
 # What a slot is used for.
@@ -235,21 +143,6 @@ def test_a_scheduler_releases_a_paused_trial_and_the_slot_is_asked_about_again(b
     assert bench.driver._slots.waits_for == "for others"
 
 
-def test_a_choice_that_is_none_is_refused_by_name(bench: Bench) -> None:
-    bench.scheduler.choices.append("start")  # type: ignore[arg-type]
-    bench.report(ONE, 1.0)
-
-    with pytest.raises(ConfigurationError, match=r"Obedient.choose\(\) returned 'start'; it may return Start, Resume"):
-        bench.end(ONE)
-
-
-def test_a_fork_from_a_trial_without_a_checkpoint_names_it(bench: Bench) -> None:
-    with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint to start from"):
-        checkpoint_of(bench.experiment, TWO)
-    with pytest.raises(ConfigurationError, match="there is no trial '0009' to start from; there are 2"):
-        checkpoint_of(bench.experiment, TrialId("0009"))
-
-
 def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_end_the_experiment(
     tmp_path: Path,
 ) -> None:
@@ -267,35 +160,6 @@ def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_
 
 
 # Again.
-
-
-def test_a_failed_trial_is_tried_again_from_its_newest_checkpoint(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_failures=1).step().start(ONE)
-    saved = bench.save(ONE)
-
-    bench.fail(ONE)
-
-    trial = bench.trial()
-    assert (trial.status, trial.attempt.number, trial.attempt.checkpoint) == (TrialStatus.STAGED, 2, saved)
-    assert (trial.reason, trial.history[-1].by) == ("ValueError: no luck", "driver")
-
-
-def test_a_failed_trial_without_a_checkpoint_is_tried_again_from_scratch(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_failures=1).step().start(ONE)
-
-    bench.fail(ONE)
-
-    assert bench.start(ONE).grant.assignment.checkpoint == ""
-
-
-def test_a_lost_fork_begins_again_where_it_began(bench: Bench) -> None:
-    donor = bench.save(TWO)
-    bench.hand.add({}, source=TWO)
-    bench.backend.slots = 3
-    bench.start(THREE).lose(THREE)
-
-    attempt = bench.trial(THREE).attempt
-    assert (attempt.number, attempt.checkpoint, attempt.source) == (2, donor, TWO)
 
 
 def test_a_lost_trial_goes_on_from_its_own_checkpoint_once_it_has_one(bench: Bench) -> None:
@@ -316,25 +180,7 @@ def test_what_is_tried_again_keeps_its_time_to_live(tmp_path: Path) -> None:
     assert bench.start(ONE).grant.assignment.ttl_s == 60.0
 
 
-def test_reports_of_an_attempt_that_was_superseded_are_refused(bench: Bench) -> None:
-    old = bench.claims[ONE]
-    bench.lose(ONE).start(ONE)
-    bench.claims[ONE], bench.sequences[ONE] = old, 0
-
-    assert bench.report(ONE, 1.0) == ["fenced"]
-    assert bench.trial().reports == 0
-
-
 # In lockstep.
-
-
-def test_in_lockstep_a_trial_goes_on_when_its_report_is_decided_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
-
-    bench.report(ONE, 3.0)
-    assert bench.told(ONE) == "go:1"
-    bench.report(ONE, 2.0)
-    assert bench.told(ONE) == "go:2"
 
 
 def test_in_lockstep_a_trial_whose_report_ends_it_is_told_so_and_never_to_go_on(tmp_path: Path) -> None:
@@ -403,8 +249,3 @@ def test_an_end_is_journaled_once(bench: Bench) -> None:
 
     (ended,) = bench.of(ExperimentEnded)
     assert (ended.outcome, ended.reason) == ("finished", "all done")
-
-
-def test_ids_count_from_one_and_asking_for_the_next_changes_nothing(bench: Bench) -> None:
-    assert [next_trial_id(bench.experiment) for _ in range(2)] == [THREE, THREE]
-    assert [event.trial for event in bench.of(TrialStaged)] == [ONE, TWO]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_definitions import SPACE, many
 
 import mqtune
 from mqtune.core.codec import decode_value, encode_value
@@ -23,10 +24,8 @@ from mqtune.driver.plan import Plan
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
-from mqtune.search.space import Space
 
 BROKER = "redis://:secret@nowhere:6379/0"
-SPACE: dict[str, Any] = {"lr": mqtune.loguniform(1e-5, 1), "net": {"width": mqtune.qrandint(8, 64, 8)}, "depth": 3}
 
 
 def trainable(config):
@@ -82,38 +81,11 @@ def attach(name: str = "x", **given: Any) -> tuple[DefinitionWriter, BrokerDeplo
     return DefinitionWriter(Plan(settings)), settings.backend
 
 
-ODD: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "seed": {"seed": 0},
-    "grid": {"space": {"a": mqtune.grid_search([1, 2, 3]), "b": mqtune.uniform(0, 1)}},
-    "points": {"searcher": mqtune.PointsFirst([{"lr": 0.1}, {"net": {"width": 16}}]), "seed": 5},
-    "own searcher": {"searcher": mqtune.RandomSearcher(Space(SPACE), 9)},
-    "limits": {
-        "max_trials": 7,
-        "run": mqtune.RunOptions(max_concurrent=3),
-        "failures": mqtune.Failures(max_failures=-1, max_lost=9, fail_fast="raise"),
-        "process": mqtune.Process(ttl_s=1.5),
-    },
-    "scheduler": {
-        "scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3),
-        "process": mqtune.Process(sync="lockstep"),
-    },
-    "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
-    "retention": {
-        "checkpoints": mqtune.Checkpoints(keep_last=None, keep_best=2, score="accuracy", mode="max", delete=True)
-    },
-    "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
-    "store": {"checkpoints": mqtune.Checkpoints("s3://bucket/folder"), "run": mqtune.RunOptions(queue_trials=False)},
-    "loss": {"failures": mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=5)},
-    "working directory": {"process": mqtune.Process(working_dir="trial", keep_working_dir="failed")},
-    "process": {
-        "process": mqtune.Process(start_method="spawn", pass_config="json"),
-        "failures": mqtune.Failures(accept_no_report=True),
-    },
-}
+#: What can be made again of its definition alone, on a broker.
+KEPT = {name: each for name, each in many().items() if name not in ("own searcher", "stop function", "local")}
 
 
-@pytest.mark.parametrize("options", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("options", KEPT.values(), ids=KEPT)
 def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], options: dict[str, Any]) -> None:
     script = tuned(**options)
     kept["x"] = encode_value(script.definition(None))
@@ -137,12 +109,6 @@ def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without
 
     assert (again.plan.settings.process.working_dir, again.plan.settings.process.keep_working_dir) == ("code", "always")
     assert again.definition(kept["x"]) == {**old, "working_dir": "code", "keep_working_dir": "always"}
-
-
-@pytest.mark.parametrize("argument", ["working_dir", "keep_working_dir"])
-def test_a_working_directory_that_is_none_is_refused_by_argument_and_value(argument: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{argument}='elsewhere' is n"):
-        mqtune.Process(**{argument: "elsewhere"})
 
 
 def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_from(

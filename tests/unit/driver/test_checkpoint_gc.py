@@ -21,7 +21,7 @@ from mqtune.driver.checkpoints import LOOK_APART_S, MOST_GATHERED
 from mqtune.driver.retention import Retention
 from mqtune.schedulers.base import Resume
 
-ONE, TWO, THREE = "0001", "0002", "0003"
+ONE, TWO, THREE, FOUR = "0001", "0002", "0003", "0004"
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def begin(tmp_path: Path, store: DirectoryStore) -> Callable[..., Bench]:
     return begin
 
 
-def save(
-    bench: Bench, store: DirectoryStore, trial: str, loss: float, *, after_s: float = LOOK_APART_S, **others: float
-) -> CheckpointId:
+def save(bench: Bench, trial: str, loss: float, *, after_s: float = LOOK_APART_S, **others: float) -> CheckpointId:
     """Report a loss, and other metrics, with a folder as the checkpoint; usually when it is time to look what it replaces."""
+    store = bench.store
+    assert store is not None
     bench.clock.now += after_s
     name = bench.new_checkpoint(trial, in_memory=False)
     folder = store.staging()
@@ -72,7 +72,7 @@ def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_delet
 ) -> None:
     bench = begin()
 
-    names = [save(bench, store, ONE, loss) for loss in (3.0, 1.0, 2.0, 5.0)]
+    names = [save(bench, ONE, loss) for loss in (3.0, 1.0, 2.0, 5.0)]
 
     kept = [names[1], names[3]]
     assert list(bench.trial().checkpoints) == kept
@@ -92,16 +92,16 @@ def test_a_deletion_is_journaled_before_anything_is_deleted(begin: Callable[...,
 
     store.delete = look_and_delete  # type: ignore[method-assign]
     for loss in (1.0, 2.0, 3.0, 4.0):
-        save(bench, store, ONE, loss)
+        save(bench, ONE, loss)
     bench.driver.close()
 
     assert len(dropped(bench)) == 2
     assert seen == {(each, True) for each in dropped(bench)}
 
 
-def test_what_a_paused_trial_may_go_on_from_is_kept(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+def test_what_a_paused_trial_may_go_on_from_is_kept(begin: Callable[..., Bench]) -> None:
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
-    name = save(bench, store, ONE, 3.0)
+    name = save(bench, ONE, 3.0)
 
     bench.hand.trial(ONE).pause()
     bench.end(ONE)
@@ -111,35 +111,33 @@ def test_what_a_paused_trial_may_go_on_from_is_kept(begin: Callable[..., Bench],
     assert bench.trial(ONE).attempt.checkpoint == name
 
 
-def test_what_an_attempt_began_with_is_kept_until_it_has_ended(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_what_an_attempt_began_with_is_kept_until_it_has_ended(begin: Callable[..., Bench]) -> None:
     """It may be lost before it saves one of its own, and then begins there again."""
     bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3)
-    donor = save(bench, store, TWO, 3.0)
+    donor = save(bench, TWO, 3.0)
     bench.hand.add({}, source=TWO)
     bench.start(THREE)
     bench.backend.slots = 3
 
-    newer = save(bench, store, TWO, 2.0)
+    newer = save(bench, TWO, 2.0)
 
     assert list(bench.trial(TWO).checkpoints) == [donor, newer]
     assert bench.lose(THREE).trial(THREE).attempt.checkpoint == donor
     bench.start(THREE)
-    own = save(bench, store, THREE, 1.0)
+    own = save(bench, THREE, 1.0)
     assert list(bench.trial(TWO).checkpoints) == [donor, newer]
     bench.end(THREE)
     assert (list(bench.trial(TWO).checkpoints), list(bench.trial(THREE).checkpoints)) == ([newer], [own])
 
 
 def test_what_a_decided_restart_begins_with_is_kept_although_its_trial_saves_others(
-    begin: Callable[..., Bench], store: DirectoryStore
+    begin: Callable[..., Bench],
 ) -> None:
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
-    donor = save(bench, store, TWO, 3.0)
+    donor = save(bench, TWO, 3.0)
 
     bench.hand.trial(ONE).restart(source=TWO)
-    newer = save(bench, store, TWO, 2.0)
+    newer = save(bench, TWO, 2.0)
 
     assert list(bench.trial(TWO).checkpoints) == [donor, newer]
     bench.end(ONE)
@@ -152,24 +150,22 @@ def test_what_a_scheduler_exploits_is_kept_until_the_attempt_has_ended(
 ) -> None:
     """Population based training resumes a trial from another one's checkpoint; in Ray Tune that may be deleted by then."""
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
-    donor = save(bench, store, TWO, 1.0)
+    donor = save(bench, TWO, 1.0)
     bench.hand.trial(ONE).pause()
     bench.scheduler.choices.append(Resume(bench.trial(ONE).id, "exploit", {"lr": 0.5, "depth": 3}, bench.trial(TWO).id))
     bench.end(ONE)
 
-    save(bench, store, TWO, 0.5)
+    save(bench, TWO, 0.5)
 
     assert bench.start(ONE).grant.assignment.checkpoint == donor
     assert donor in bench.trial(TWO).checkpoints
     assert store.exists(donor)
 
 
-def test_a_completed_trial_keeps_its_last_and_best_and_no_dicts(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_a_completed_trial_keeps_its_last_and_best_and_no_dicts(begin: Callable[..., Bench]) -> None:
     bench = begin()
     best = save_dict(bench, TWO, 0.5)
-    folder, in_redis = save(bench, store, ONE, 3.0), save_dict(bench, ONE, 2.0)
+    folder, in_redis = save(bench, ONE, 3.0), save_dict(bench, ONE, 2.0)
 
     bench.end(ONE)
 
@@ -179,54 +175,39 @@ def test_a_completed_trial_keeps_its_last_and_best_and_no_dicts(
     assert bench.worker.checkpoint(best) == b"state", "the best trial's stays"
 
 
-@pytest.mark.parametrize("call", ["stop", "abandon"])
-@pytest.mark.parametrize("delete", [True, False])
-def test_a_trial_that_was_stopped_loses_its_checkpoints_on_request_alone(
-    begin: Callable[..., Bench], store: DirectoryStore, call: str, delete: bool
-) -> None:
-    bench = begin(delete_checkpoints=delete)
-    save(bench, store, TWO, 0.5)
-    name = save(bench, store, ONE, 3.0)
-
-    getattr(bench.hand.trial(ONE), call)("bad")
-    bench.end(ONE)
-
-    assert list(bench.trial(ONE).checkpoints) == ([] if delete else [name])
-    bench.driver.close()
-    assert store.exists(name) is not delete
-
-
-#: What is said of it -> whether a completed, a stopped and the best trial keep theirs.
-KEPT: dict[Any, tuple[bool, bool, bool]] = {
-    False: (True, True, True),
-    "stopped": (True, False, True),
-    True: (False, False, True),
-    "all": (False, False, False),
+#: What is said of it -> whether a completed, a stopped, an abandoned and the best trial keep theirs.
+KEPT: dict[Any, tuple[bool, ...]] = {
+    False: (True, True, True, True),
+    "stopped": (True, False, False, True),
+    True: (False, False, False, True),
+    "all": (False, False, False, False),
 }
 
 
 @pytest.mark.parametrize(("delete", "kept"), KEPT.items(), ids=map(str, KEPT))
 def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
-    tmp_path: Path, store: DirectoryStore, delete: Any, kept: tuple[bool, bool, bool]
+    tmp_path: Path, store: DirectoryStore, delete: Any, kept: tuple[bool, ...]
 ) -> None:
-    bench = Bench(tmp_path, store=store, slots=3, max_trials=3, delete_checkpoints=delete).step()
+    bench = Bench(tmp_path, store=store, slots=4, max_trials=4, delete_checkpoints=delete).step()
     names = {}
-    for trial, loss in ((ONE, 2.0), (TWO, 3.0), (THREE, 1.0)):
+    for trial, loss in ((ONE, 2.0), (TWO, 3.0), (THREE, 4.0), (FOUR, 1.0)):
         bench.start(trial)
-        names[trial] = save(bench, store, trial, loss)
+        names[trial] = save(bench, trial, loss)
     bench.hand.trial(TWO).stop()
-    for trial in (TWO, ONE, THREE):
+    bench.hand.trial(THREE).abandon("bad")
+    for trial in (TWO, THREE, ONE, FOUR):
         bench.end(trial)
 
     bench.driver.close()
 
-    assert [bench.trial(trial).status for trial in (ONE, TWO, THREE)] == [
+    assert [bench.trial(trial).status for trial in names] == [
         TrialStatus.COMPLETED,
         TrialStatus.EARLY_STOPPED,
+        TrialStatus.ABANDONED,
         TrialStatus.COMPLETED,
     ]
-    assert tuple(store.exists(names[trial]) for trial in (ONE, TWO, THREE)) == kept
-    assert tuple(bool(bench.trial(trial).checkpoints) for trial in (ONE, TWO, THREE)) == kept
+    assert tuple(store.exists(name) for name in names.values()) == kept
+    assert tuple(bool(bench.trial(trial).checkpoints) for trial in names) == kept
 
 
 # What reports replace.
@@ -256,14 +237,6 @@ def test_what_reports_of_several_trials_replace_is_dropped_in_one_event_a_little
 
     assert dropped_together(bench) == [ones[:2], twos[:2]]
     assert bench.worker.checkpoints() == {ones[2], twos[2]}
-
-
-def test_a_report_replaces_a_checkpoint_at_once_where_none_did_for_long(begin: Callable[..., Bench]) -> None:
-    bench = begin()
-
-    names = [save_dict(bench, ONE, 3.0) for _ in range(3)]
-
-    assert dropped_together(bench) == [[names[0]], [names[1]]]
 
 
 def test_however_fast_dicts_come_few_more_are_in_redis_than_are_needed(begin: Callable[..., Bench]) -> None:
@@ -323,11 +296,11 @@ def test_a_scheduler_may_exploit_what_the_same_batch_replaces(begin: Callable[..
     assert one in dropped(bench)
 
 
-def test_a_folder_that_a_dict_replaces_goes_with_the_rest(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+def test_a_folder_that_a_dict_replaces_goes_with_the_rest(begin: Callable[..., Bench]) -> None:
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
-    first = save(bench, store, ONE, 3.0)
+    first = save(bench, ONE, 3.0)
     in_redis = save_dict(bench, ONE, 3.0, after_s=0.0)
-    second = save(bench, store, ONE, 3.0, after_s=0.0)
+    second = save(bench, ONE, 3.0, after_s=0.0)
     assert dropped(bench) == []
 
     bench.clock.now += LOOK_APART_S
@@ -438,8 +411,8 @@ def test_a_trials_checkpoints_are_deleted_by_hand_and_the_rest_stays(
     begin: Callable[..., Bench], store: DirectoryStore
 ) -> None:
     bench = begin(retention=Retention(keep_last=None))
-    others = [save(bench, store, TWO, loss) for loss in (0.5, 0.4)]
-    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    others = [save(bench, TWO, loss) for loss in (0.5, 0.4)]
+    names = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
     bench.end(ONE)
 
     assert bench.hand.trial(ONE).delete_checkpoints() == names
@@ -451,12 +424,10 @@ def test_a_trials_checkpoints_are_deleted_by_hand_and_the_rest_stays(
     assert dropped(bench) == names
 
 
-def test_by_hand_a_trial_that_may_go_on_keeps_what_it_goes_on_from(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_by_hand_a_trial_that_may_go_on_keeps_what_it_goes_on_from(begin: Callable[..., Bench]) -> None:
     bench = begin(retention=Retention(keep_last=None))
-    save(bench, store, TWO, 0.5)
-    first, newest = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    save(bench, TWO, 0.5)
+    first, newest = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
     assert bench.hand.trial(ONE).delete_checkpoints() == [first]
     bench.hand.trial(ONE).pause()
     bench.end(ONE)
@@ -468,11 +439,11 @@ def test_by_hand_a_trial_that_may_go_on_keeps_what_it_goes_on_from(
 
 
 def test_by_hand_a_paused_trial_loses_what_it_goes_on_from_only_if_that_is_asked_for(
-    begin: Callable[..., Bench], store: DirectoryStore
+    begin: Callable[..., Bench],
 ) -> None:
     bench = begin()
-    save(bench, store, TWO, 0.5)
-    newest = save(bench, store, ONE, 3.0)
+    save(bench, TWO, 0.5)
+    newest = save(bench, ONE, 3.0)
     assert bench.hand.trial(ONE).delete_checkpoints(even_paused=True) == []
     bench.hand.trial(ONE).pause()
     bench.end(ONE)
@@ -485,10 +456,10 @@ def test_by_hand_a_paused_trial_loses_what_it_goes_on_from_only_if_that_is_asked
     assert bench.trial(ONE).checkpoints == {}
 
 
-def test_by_hand_what_a_fork_has_begun_with_stays(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+def test_by_hand_what_a_fork_has_begun_with_stays(begin: Callable[..., Bench]) -> None:
     bench = begin(retention=Retention(keep_last=None))
-    save(bench, store, TWO, 0.5)
-    first, newest = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    save(bench, TWO, 0.5)
+    first, newest = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
     fork = bench.hand.add({}, checkpoint=newest)
     bench.end(ONE)
 
@@ -501,7 +472,7 @@ def test_by_hand_the_best_trials_are_deleted_only_if_that_is_asked_for(
     begin: Callable[..., Bench], store: DirectoryStore
 ) -> None:
     bench = begin()
-    name = save(bench, store, ONE, 0.1)
+    name = save(bench, ONE, 0.1)
     bench.end(ONE)
 
     with pytest.raises(ConfigurationError, match=r"trial 0001 is the best so far.*even_best=True"):
@@ -513,12 +484,10 @@ def test_by_hand_the_best_trials_are_deleted_only_if_that_is_asked_for(
     assert not store.exists(name)
 
 
-def test_a_paused_trial_that_is_released_loses_its_checkpoints_on_request(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_a_paused_trial_that_is_released_loses_its_checkpoints_on_request(begin: Callable[..., Bench]) -> None:
     bench = begin(delete_checkpoints=True)
-    save(bench, store, TWO, 0.5)
-    name = save(bench, store, ONE, 3.0)
+    save(bench, TWO, 0.5)
+    name = save(bench, ONE, 3.0)
     bench.hand.trial(ONE).pause()
     bench.end(ONE)
     assert name in bench.trial(ONE).checkpoints
@@ -528,11 +497,9 @@ def test_a_paused_trial_that_is_released_loses_its_checkpoints_on_request(
     assert (bench.trial(ONE).status, bench.trial(ONE).checkpoints) == (TrialStatus.EARLY_STOPPED, {})
 
 
-def test_the_best_trial_keeps_its_checkpoints_even_when_it_was_stopped(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_the_best_trial_keeps_its_checkpoints_even_when_it_was_stopped(begin: Callable[..., Bench]) -> None:
     bench = begin(delete_checkpoints=True)
-    name = save(bench, store, ONE, 0.1)
+    name = save(bench, ONE, 0.1)
 
     bench.hand.trial(ONE).stop()
     bench.end(ONE)
@@ -540,12 +507,10 @@ def test_the_best_trial_keeps_its_checkpoints_even_when_it_was_stopped(
     assert list(bench.trial(ONE).checkpoints) == [name]
 
 
-def test_the_trials_on_the_pareto_front_keep_theirs_and_lose_them_with_their_place(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_the_trials_on_the_pareto_front_keep_theirs_and_lose_them_with_their_place(begin: Callable[..., Bench]) -> None:
     bench = begin(delete_checkpoints=True, metric=["loss", "speed"], mode=["min", "max"])
     bench.hand.add({})
-    first, second = save(bench, store, ONE, 1.0, speed=1.0), save(bench, store, TWO, 2.0, speed=2.0)
+    first, second = save(bench, ONE, 1.0, speed=1.0), save(bench, TWO, 2.0, speed=2.0)
     bench.end(ONE)
     bench.end(TWO)
     assert [list(bench.trial(each).checkpoints) for each in (ONE, TWO)] == [[first], [second]]
@@ -553,17 +518,17 @@ def test_the_trials_on_the_pareto_front_keep_theirs_and_lose_them_with_their_pla
         bench.hand.trial(TWO).delete_checkpoints()
 
     bench.start(THREE)
-    third = save(bench, store, THREE, 1.5, speed=3.0)
+    third = save(bench, THREE, 1.5, speed=3.0)
     assert list(bench.trial(TWO).checkpoints) == [second], "it may come off the front again"
     bench.end(THREE)
 
     assert [list(bench.trial(each).checkpoints) for each in (ONE, TWO, THREE)] == [[first], [], [third]]
 
 
-def test_what_somebody_began_with_outlives_its_trial(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+def test_what_somebody_began_with_outlives_its_trial(begin: Callable[..., Bench]) -> None:
     bench = begin(delete_checkpoints=True)
-    save(bench, store, TWO, 0.1)
-    name = save(bench, store, ONE, 3.0)
+    save(bench, TWO, 0.1)
+    name = save(bench, ONE, 3.0)
     bench.hand.add({}, source=ONE)
 
     bench.hand.trial(ONE).stop()
@@ -575,28 +540,15 @@ def test_what_somebody_began_with_outlives_its_trial(begin: Callable[..., Bench]
     assert list(bench.trial(ONE).checkpoints) == []
 
 
-def test_a_later_driver_gives_up_what_the_earlier_one_did_not_come_to(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_a_later_driver_gives_up_what_the_earlier_one_did_not_come_to(begin: Callable[..., Bench]) -> None:
     bench = begin(retention=Retention(keep_last=None))
-    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0, 1.0)]
+    names = [save(bench, ONE, loss) for loss in (3.0, 2.0, 1.0)]
     bench.retention = Retention(keep_last=1, keep_best=0)
 
     bench.begin()
 
     assert list(bench.trial(ONE).checkpoints) == names[-1:]
     assert dropped(bench) == names[:-1]
-
-
-def test_nothing_can_start_from_what_was_given_up(begin: Callable[..., Bench], store: DirectoryStore) -> None:
-    bench = begin()
-    save(bench, store, TWO, 0.1)
-    save_dict(bench, ONE, 2.0)
-    bench.end(ONE)
-    assert bench.trial(ONE).checkpoint == ""
-
-    with pytest.raises(ValueError, match="0001 has no checkpoint to start from"):
-        bench.hand.add({}, source=ONE)
 
 
 def test_a_store_that_fails_is_a_warning_and_the_experiment_goes_on(
@@ -609,7 +561,7 @@ def test_a_store_that_fails_is_a_warning_and_the_experiment_goes_on(
 
     store.delete = fail  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
-        names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+        names = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
         bench.driver.close()
 
     assert f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text
@@ -626,7 +578,7 @@ def test_a_slow_store_holds_no_decision_up(begin: Callable[..., Bench], store: D
         delete(id)
 
     store.delete = wait  # type: ignore[method-assign]
-    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0, 1.0)]
+    names = [save(bench, ONE, loss) for loss in (3.0, 2.0, 1.0)]
 
     assert bench.trial(ONE).reports == 3
     assert store.exists(names[0])
@@ -637,7 +589,7 @@ def test_a_slow_store_holds_no_decision_up(begin: Callable[..., Bench], store: D
 
 @pytest.mark.parametrize("takes_over", [False, True])
 def test_what_a_decision_will_have_a_trial_go_on_from_is_kept_until_it_does(
-    begin: Callable[..., Bench], store: DirectoryStore, takes_over: bool
+    begin: Callable[..., Bench], takes_over: bool
 ) -> None:
     def copying() -> Obedient:
         scheduler = Obedient()
@@ -645,16 +597,16 @@ def test_what_a_decision_will_have_a_trial_go_on_from_is_kept_until_it_does(
         return scheduler
 
     bench = begin(scheduler=copying, retention=Retention(keep_last=1, keep_best=0))
-    named = save(bench, store, ONE, 3.0)
+    named = save(bench, ONE, 3.0)
     bench.report(TWO, 9.0)
     if takes_over:
         bench.begin()
-    newer = save(bench, store, ONE, 2.0)
+    newer = save(bench, ONE, 2.0)
     bench.end(TWO)
     assert list(bench.trial(ONE).checkpoints) == [named, newer]
 
     bench.hand.trial(TWO).resume()
-    save(bench, store, ONE, 1.0)
+    save(bench, ONE, 1.0)
 
     assert named not in bench.trial(ONE).checkpoints
 
@@ -664,7 +616,7 @@ def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to
 ) -> None:
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
     delete, store.delete = store.delete, lambda _: None  # type: ignore[method-assign, misc]
-    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    names = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
     bench.driver.close()
     store.delete = delete  # type: ignore[method-assign]
     assert store.ids() == names
@@ -682,7 +634,7 @@ def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
     begin: Callable[..., Bench], store: DirectoryStore, end: AttemptEnd, exit_code: int
 ) -> None:
     bench = begin()
-    named = save(bench, store, ONE, 3.0)
+    named = save(bench, ONE, 3.0)
     unnamed = bench.new_checkpoint(ONE, in_memory=False)
     folder = store.staging()
     (folder / "weights").write_text("saved, and not reported")
@@ -696,9 +648,7 @@ def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
     assert store.ids() == [named]
 
 
-def test_a_trial_that_has_ended_loses_its_dicts_when_it_is_the_best_no_longer(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_a_trial_that_has_ended_loses_its_dicts_when_it_is_the_best_no_longer(begin: Callable[..., Bench]) -> None:
     bench = begin()
     best = save_dict(bench, ONE, 0.5)
     bench.end(ONE)
@@ -709,9 +659,7 @@ def test_a_trial_that_has_ended_loses_its_dicts_when_it_is_the_best_no_longer(
     assert bench.worker.checkpoint(best) is None
 
 
-def test_a_trial_that_was_the_best_for_the_length_of_a_batch_loses_its_dicts_too(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_a_trial_that_was_the_best_for_the_length_of_a_batch_loses_its_dicts_too(begin: Callable[..., Bench]) -> None:
     """A driver that takes over reads much at once."""
     bench = begin()
     step, bench.step = bench.step, lambda times=1: bench  # type: ignore[method-assign]
@@ -724,9 +672,7 @@ def test_a_trial_that_was_the_best_for_the_length_of_a_batch_loses_its_dicts_too
     assert bench.worker.checkpoint(best) is None
 
 
-def test_a_dict_whose_report_never_came_is_given_up_by_the_next_driver(
-    begin: Callable[..., Bench], store: DirectoryStore
-) -> None:
+def test_a_dict_whose_report_never_came_is_given_up_by_the_next_driver(begin: Callable[..., Bench]) -> None:
     """Its process was killed in between."""
     bench = begin(max_failures=3)
     unnamed, named = bench.new_checkpoint(ONE), save_dict(bench, TWO, 0.5)

@@ -19,7 +19,7 @@ from mqtune.schedulers.base import Scheduler
 TRIALS: Final = 20
 #: Reports of each trial by the first look and until the second.
 FEW: Final = 10
-MANY: Final = 1_000
+MANY: Final = 250
 #: By how much a driver may grow for each trial meanwhile: numbers become larger ones, and ASHA's rungs more by four, which
 #: know what each trial had there.
 GROWTH_BYTES: Final = 1_500

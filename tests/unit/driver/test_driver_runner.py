@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ExperimentFinished
+from mqtune.core.trial import TrialStatus
 from mqtune.results.results import Results
 
 
@@ -42,19 +43,6 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     assert "`mqtune drive x` writes them" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"on_driver_loss": "panic"}, "on_driver_loss='panic' is none of 'continue', 'finish', 'stop'"),
-        ({"driver_loss_grace_s": 0}, "driver_loss_grace_s=0 must be above 0"),
-        ({"driver_loss_grace_s": "soon"}, "driver_loss_grace_s='soon' is not a finite number"),
-    ],
-)
-def test_an_invalid_policy_is_refused(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(ConfigurationError, match=what):
-        mqtune.Failures(**options)
-
-
 def test_the_progress_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
     tuner = tuned(run=mqtune.RunOptions(progress=True))
     tuner.step()
@@ -63,3 +51,30 @@ def test_the_progress_counts_the_trials_that_a_request_has_set(capsys: pytest.Ca
     tuner.run()
 
     assert "5/5 trials: 5 completed" in capsys.readouterr().err
+
+
+def test_a_run_that_is_over_can_still_be_looked_at(mqtune_home: Path) -> None:
+    tuner = tuned()
+    tuner.run()
+
+    assert [report.sequence for report in tuner.new_reports() if report.trial == "0001"] == [1, 2, 3]
+    assert tuner.next_failed_trial() is None
+    assert tuner.is_finished
+    assert "3 COMPLETED" in tuner.debug_string()
+    assert "best loss=" in tuner.debug_string()
+    assert {path.name for path in tuner.folder.iterdir()} >= {"journal.msgpack", "trials.csv", "results.json"}
+
+
+def test_a_finished_experiment_is_not_stepped_and_goes_on_with_a_trial_that_is_added(mqtune_home: Path) -> None:
+    tuner = tuned()
+    while not tuner.is_finished:
+        tuner.step()
+    with pytest.raises(ExperimentFinished, match="nothing left to step"):
+        tuner.step()
+
+    added = tuner.add({"x": 0.5})
+    while not tuner.is_finished:
+        tuner.step()
+
+    assert added.status is TrialStatus.COMPLETED
+    tuner.close()

@@ -12,7 +12,7 @@ from bench import Bench
 from simulation import Simulation, simulate
 
 from mqtune.backends.simulated import Simulated
-from mqtune.core.errors import ConfigurationError, MetricMissing
+from mqtune.core.errors import MetricMissing
 from mqtune.core.events import DecisionTaken, Reports
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.screening import Reading
@@ -196,13 +196,6 @@ def test_an_odd_report_fails_its_own_trial_if_that_is_asked_for(odd: str, tmp_pa
     assert (decision.action, decision.by, decision.sequence) == ("fail", "driver", 2)
     assert bench.replayed().trials[ONE].status is TrialStatus.FAILED
     assert bench.driver.failure is None
-
-
-@pytest.mark.parametrize("option", [{"on_odd_report": "ignore"}, {"metric_from": "never"}])
-def test_what_is_no_way_to_read_reports_is_refused(option: dict[str, Any], tmp_path: Path) -> None:
-    (name, value) = next(iter(option.items()))
-    with pytest.raises(ConfigurationError, match=f"{name}='{value}' is neither"):
-        Bench(tmp_path, **option)
 
 
 def test_whether_odd_reports_fail_their_trials_stays_as_it_was(tmp_path: Path) -> None:

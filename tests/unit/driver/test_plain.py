@@ -6,8 +6,8 @@ from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.events import START, AttemptStarted, Cursor, Requested, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
-from mqtune.driver.deciders import Deciders, Verdict
+from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId
+from mqtune.driver.deciders import Deciders
 from mqtune.driver.plain import PlainReports
 from mqtune.driver.screening import Reading, Screening
 from mqtune.journal.base import Entry
@@ -17,16 +17,14 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 
 ONE, TWO = TrialId("0001"), TrialId("0002")
-STOP = Decision(Action.STOP, "is bad")
 OTHER = Requested(id="a", action="stop", trial=ONE, arguments={}, by="", at=1.0).encode()
 
 
 class Scripted(FIFO):
-    """Decides on the reports that a test says, or fails at them."""
+    """Keeps the reports that it is shown, or fails at one."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[TrialId, int]] = []
-        self.decisions: dict[tuple[TrialId, int], Decision] = {}
         self.fails_at: tuple[TrialId, int] | None = None
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
@@ -34,11 +32,11 @@ class Scripted(FIFO):
         if place == self.fails_at:
             raise ValueError("no")
         self.shown.append(place)
-        return self.decisions.get(place, CONTINUE)
+        return CONTINUE
 
 
 class Taker:
-    """Two running trials, whose reports are taken in; what is acted on is kept with the place at that moment."""
+    """Two running trials, whose reports are taken in."""
 
     def __init__(self) -> None:
         self.experiment = Experiment("x", metric="loss", mode="min")
@@ -51,20 +49,16 @@ class Taker:
         searcher = RandomSearcher(Space({"lr": uniform(0, 1)}), seed=0)
         self.listeners: list[object] = []
         self.looks = 0
-        self.acted: list[tuple[TrialId, int, Verdict | None, tuple[str, int]]] = []
         self.plain = PlainReports(
             self.experiment,
             Deciders(self.experiment, self.scheduler, searcher, None, screening),
             self.listeners,
             look=self._look,
-            act=self._act,
+            act=lambda report, verdict: None,
         )
 
     def _look(self) -> None:
         self.looks += 1
-
-    def _act(self, report: Report, verdict: Verdict | None) -> None:
-        self.acted.append((report.trial, report.sequence, verdict, self.plain.place))
 
     def take(self, *entries: bytes, awaited: tuple[str, ...] = (), is_plain: bool = True) -> Entry | None:
         """Take entries 1-0, 2-0, and so on."""
@@ -72,10 +66,10 @@ class Taker:
         return self.plain.take(numbered, awaited, is_plain=is_plain)
 
 
-def reports(*parts: tuple[TrialId, int, int], checkpoint: str = "") -> bytes:
+def reports(*parts: tuple[TrialId, int, int]) -> bytes:
     """A batch: for each part the trial, the first sequence number, and how many."""
     packed = [
-        segment_bytes(t, 1, n, [pack_metrics(5.0, {"loss": 1.0 / (n + i)}, checkpoint) for i in range(count)])
+        segment_bytes(t, 1, n, [pack_metrics(5.0, {"loss": 1.0 / (n + i)}) for i in range(count)])
         for t, n, count in parts
     ]
     return REPORTS_PREFIX + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
@@ -84,16 +78,6 @@ def reports(*parts: tuple[TrialId, int, int], checkpoint: str = "") -> bytes:
 @pytest.fixture
 def taker() -> Taker:
     return Taker()
-
-
-def test_entries_of_reports_are_folded_and_shown_in_order(taker: Taker) -> None:
-    assert taker.take(reports((ONE, 1, 2), (TWO, 1, 1)), reports((TWO, 2, 1))) is None
-
-    assert taker.scheduler.shown == [(ONE, 1), (ONE, 2), (TWO, 1), (TWO, 2)]
-    assert [trial.reports for trial in taker.experiment.trials.values()] == [2, 2]
-    assert taker.experiment.best is not None
-    assert taker.plain.place == ("2-0", 1)
-    assert taker.acted == []
 
 
 def test_it_looks_again_after_each_entry_that_others_take_as_they_may_be_slow(taker: Taker) -> None:
@@ -157,28 +141,6 @@ def test_no_entry_is_taken_in_where_somebody_listens_or_none_is_plain(taker: Tak
 
     assert taker.scheduler.shown == []
     assert taker.plain.place == START
-
-
-def test_what_a_report_brings_is_acted_on_where_it_stands_and_before_the_next_one(taker: Taker) -> None:
-    taker.scheduler.decisions[ONE, 2] = STOP
-
-    assert taker.take(reports((ONE, 1, 3), (TWO, 1, 1)), reports((TWO, 2, 1), checkpoint="c")) is None
-
-    stop, saved = taker.acted
-    assert stop == (ONE, 2, Verdict(STOP, "scheduler"), ("1-0", 2))
-    assert saved[:2] == (TWO, 2)
-    assert saved[3] == ("2-0", 1)
-    assert taker.plain.place == ("2-0", 1)
-
-
-def test_a_late_report_is_not_shown_and_its_checkpoint_is_acted_on(taker: Taker) -> None:
-    taker.experiment.trials[ONE].decision = STOP
-
-    assert taker.take(reports((ONE, 1, 1)), reports((ONE, 2, 1), checkpoint="c"), reports((TWO, 1, 1))) is None
-
-    assert taker.scheduler.shown == [(TWO, 1)]
-    assert taker.experiment.trials[ONE].late_reports == 2
-    assert taker.acted == [(ONE, 2, None, ("2-0", 1))]
 
 
 @pytest.mark.parametrize(("sequence", "place"), [(3, ("1-0", 2)), (4, ("2-0", 1))])

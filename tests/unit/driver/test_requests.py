@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from bench import NAME, Bench
 
-from mqtune.checkpoints import open_store
 from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
 from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
 from mqtune.driver.actions import AnswerRequest
-from mqtune.driver.retention import Retention
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Wait
 
@@ -101,40 +99,6 @@ def test_a_paused_trial_is_resumed_with_a_part_of_a_config(bench: Bench) -> None
     assert found.done
     staged = bench.of(TrialStaged)[-1]
     assert (staged.trial, staged.config, staged.request) == (ONE, {"lr": 0.75, "depth": 3}, found.id)
-
-
-def test_a_paused_trial_is_resumed_from_its_best_checkpoint(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-    store.create()
-    bench = Bench(tmp_path, store=store, retention=Retention(keep_last=None)).step().start(ONE)
-    names = []
-    for loss in (1.0, 2.0):
-        names.append(bench.new_checkpoint(ONE, in_memory=False))
-        bench.report(ONE, loss, checkpoint=names[-1])
-    request(bench, "pause", ONE)
-    bench.end(ONE)
-
-    assert request(bench, "resume", ONE, checkpoint="best").done
-    assert bench.trial().attempt.checkpoint == names[0]
-
-
-def test_a_running_trial_is_restarted_with_another_config_once_its_process_is_gone(bench: Bench) -> None:
-    found = request(bench, "restart", ONE, config={"lr": 0.75})
-    assert found.done
-    assert bench.told(ONE) == "pause"
-
-    bench.end(ONE)
-
-    assert (bench.trial().attempt.number, bench.trial().config["lr"]) == (2, 0.75)
-
-
-def test_a_paused_trial_is_restarted_from_another_trials_checkpoint(bench: Bench) -> None:
-    saved = bench.save(TWO)
-    request(bench, "pause", ONE)
-    bench.end(ONE)
-
-    assert request(bench, "restart", ONE, source=TWO).done
-    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (saved, TWO)
 
 
 def test_a_running_trial_saves_a_checkpoint_on_request(bench: Bench) -> None:
@@ -351,6 +315,7 @@ def test_a_running_trial_does_not_restart_once_the_experiment_is_to_end(bench: B
         ({"action": "add", "config": {"lr": 0.5}, "checkpoint": "p-0001-1-9"}, "there is no checkpoint 'p-0001-1-9'"),
         ({"action": "add", "config": {"lr": 0.5}, "ttl_s": -1}, "ttl_s=-1"),
         ({"action": "add", "config": {"lr": 0.5}, "tags": "mine"}, "tags"),
+        ({"action": "add", "config": {"lr": 0.5}, "key": 7}, "key=7 of add is not of type str"),
         ({"action": "set"}, "set changes nothing"),
         ({"action": "set", "max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
         ({"action": "set", "max_concurrent": "2"}, "max_concurrent='2' is not a whole number"),
@@ -385,14 +350,6 @@ def test_a_request_that_a_driver_finds_late_does_not_undo_what_its_trial_has_rep
     assert (bench.trial(ONE).status, bench.trial(ONE).best_value) == (TrialStatus.COMPLETED, 0.5)
 
 
-def test_of_two_requests_for_one_trial_the_first_counts(bench: Bench) -> None:
-    first, second = ask(bench, "complete", ONE), ask(bench, "stop", ONE)
-    bench.step()
-
-    assert (answer(bench, first).done, answer(bench, second).done) == (True, False)
-    assert "told to complete already" in answer(bench, second).reason
-
-
 def test_a_config_that_is_too_large_is_refused_and_the_experiment_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,15 +363,6 @@ def test_a_config_that_is_too_large_is_refused_and_the_experiment_goes_on(
 
 
 # Exactly once.
-
-
-def test_a_request_that_is_made_twice_is_carried_out_once(bench: Bench) -> None:
-    for _ in range(2):
-        ask(bench, "save", ONE, "once")
-        bench.step()
-
-    assert answered(bench) == ["once"]
-    assert bench.told(ONE) == "save:1"
 
 
 def test_without_a_driver_the_next_one_carries_requests_out_in_order(bench: Bench) -> None:
@@ -468,17 +416,6 @@ def test_a_driver_that_dies_between_effect_and_answer_is_followed_by_one_that_on
     assert answered(bench) == [name]
     assert answer(bench, name).trial == (trial or THREE)
     assert len(bench.events()) == before + 2  # that a driver begins, and the answer
-
-
-def test_a_trial_that_waits_for_a_slot_is_added_by_the_next_driver(bench: Bench) -> None:
-    name = ask(bench, "add", config={"lr": 0.75})
-    bench.step()
-
-    bench.begin()
-    bench.end(ONE)
-
-    assert answer(bench, name).trial == THREE
-    assert len(bench.experiment.trials) == 3
 
 
 # While nothing runs.

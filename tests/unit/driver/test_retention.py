@@ -153,37 +153,6 @@ def test_a_rule_that_does_not_know_the_metric_says_so() -> None:
         Retention().to_delete(trial(1, 2, 3))
 
 
-def test_a_checkpoint_is_named_until_its_last_holder_lets_go() -> None:
-    references = References()
-
-    references.hold(("attempt", "1"), id_of(1))
-    references.hold(("fork", "2"), id_of(1))
-
-    assert references.hold(("attempt", "1"), NOTHING) == ""
-    assert id_of(1) in references
-    assert references.hold(("fork", "2"), NOTHING) == id_of(1)
-    assert id_of(1) not in references
-
-
-def test_a_holder_holds_one_checkpoint_at_most() -> None:
-    references = References()
-
-    assert references.hold("paused", id_of(1)) == ""
-    assert references.hold("paused", id_of(1)) == ""
-    assert references.hold("paused", id_of(2)) == id_of(1)
-    assert id_of(1) not in references
-    assert id_of(2) in references
-    assert references.hold("paused", NOTHING) == id_of(2)
-    assert id_of(2) not in references
-
-
-def test_letting_go_of_nothing_is_nothing() -> None:
-    references = References()
-
-    assert references.hold("never held", NOTHING) == ""
-    assert NOTHING not in references
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4))))
 def test_what_is_named_is_what_the_holders_hold(steps: list[tuple[int, int]]) -> None:
     references, held = References(), dict[int, CheckpointId]()
@@ -196,3 +165,4 @@ def test_what_is_named_is_what_the_holders_hold(steps: list[tuple[int, int]]) ->
             held[holder] = id_of(number)
         assert {freed} - {""} == named - set(held.values())
         assert {id_of(n) for n in range(1, 5) if id_of(n) in references} == set(held.values())
+        assert NOTHING not in references

@@ -31,14 +31,3 @@ def test_trials_that_are_never_paused_are_shared_out_as_they_end():
 
     assert fairness(fleet.sharers) > 0.95
     assert not any(each.pauses for each in fleet.sharers)
-
-
-def test_shares_below_one_slot_come_true_within_an_hour():
-    fleet = SharedFleetInTime(10, alike(20))
-    fleet.run(60)
-    for each in fleet.sharers:
-        each.slot_s = 0.0
-
-    fleet.run(3_600)
-
-    assert fairness(fleet.sharers) > 0.95

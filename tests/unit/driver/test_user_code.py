@@ -219,6 +219,7 @@ def test_what_was_decided_on_a_report_that_failed_is_decided_by_the_next_driver(
         (Decision(Action.STOP, 5), "whose reason is not text"),  # type: ignore[arg-type]
         (Decision(Action.PAUSE, "", TrialId("0099")), "no such trial"),
         (Decision(Action.FAIL, ""), "only a user may"),
+        (Decision(Action.ABANDON, ""), r"Confused.on_report\(\) wants trials to abandon, which only a user may"),
     ],
 )
 def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decision: Any, message: str) -> None:
@@ -333,32 +334,43 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
-        ("scheduler='asha'", "scheduler='asha' "),
-        ("searcher='optuna'", "searcher='optuna' "),
-        ("num_samples=3", "Tuner has no argument 'num_samples'; do you mean max_trials=?"),
+        (lambda: mistaken(scheduler="asha"), "scheduler='asha' "),
+        (lambda: mistaken(searcher="optuna"), "searcher='optuna' "),
+        (lambda: mistaken(num_samples=3), "Tuner has no argument 'num_samples'; do you mean max_trials=?"),
         (
-            "max_concurrent=3",
+            lambda: mistaken(max_concurrent=3),
             "Tuner has no argument 'max_concurrent'; do you mean run=mqtune.RunOptions(max_concurrent=…)?",
         ),
-        ("max_trails=3", "Tuner has no argument 'max_trails'; do you mean max_trials=?"),
+        (lambda: mistaken(max_trails=3), "Tuner has no argument 'max_trails'; do you mean max_trials=?"),
         (
-            "run=mqtune.RunOptions(max_concurent=3)",
+            lambda: mqtune.RunOptions(max_concurent=3),  # type: ignore[call-arg]
             "RunOptions has no argument 'max_concurent'; do you mean max_concurrent=?",
         ),
     ],
 )
-def test_a_mistake_in_an_argument_ends_a_script_with_its_own_line(tmp_path: Path, mistake: str, said: str) -> None:
+def test_a_mistake_in_an_argument_is_named_with_what_may_be_meant(mistake: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        mistake()
+
+    assert str(caught.value).startswith(said)
+
+
+def mistaken(**argument: Any) -> mqtune.Tuner:
+    return mqtune.Tuner(curve, {}, metric="loss", mode="min", **argument)
+
+
+def test_a_mistake_in_an_argument_ends_a_script_with_its_own_line(tmp_path: Path) -> None:
     script = tmp_path / "mistaken.py"
     script.write_text(
         "import mqtune\n\ndef train(config):\n    pass\n\n"
         "mqtune.Tuner(train, {}, metric='loss', mode='min')\n"
-        f"mqtune.Tuner(train, {{}}, metric='loss', mode='min', {mistake})\n"
+        "mqtune.RunOptions(max_concurent=3)\n"
     )
 
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
 
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith(f"mqtune: ConfigurationError: {said}")
+    assert line.startswith("mqtune: ConfigurationError: RunOptions has no argument 'max_concurent'")
     assert line.endswith(" (mistaken.py, line 7)")
 
 
