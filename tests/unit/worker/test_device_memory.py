@@ -154,16 +154,6 @@ def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
     eventually(lambda: not watched.quarantine.devices)
 
 
-def test_what_a_display_has_in_use_from_before_is_not_the_trials(watched: Watched) -> None:
-    watched.gpus.now["0"] = 2 * GB
-    watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = 2 * GB + 200 * MB
-
-    watched.memory.settle(0, ("0",))
-
-    assert not watched.quarantine.devices
-
-
 def test_a_device_of_which_others_have_much_memory_takes_no_trial_until_it_is_free(watched: Watched) -> None:
     watched.gpus.now["0"] = 60 * GB
 
@@ -354,13 +344,18 @@ def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
     assert slot.is_vacant
 
 
-def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watched, tmp_path: Path) -> None:
-    shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    slots = [
-        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
+@pytest.fixture
+def sharing(watched: Watched, tmp_path: Path) -> list[Slot]:
+    """Two slots of one device."""
+    plan = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
+    return [
+        Slot(index, plan, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
         for index in range(2)
     ]
-    staying, other = slots[0].next_turn(), slots[1].next_turn()
+
+
+def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watched, sharing: list[Slot]) -> None:
+    staying, other = (slot.next_turn() for slot in sharing)
     staying.take(stays=True)
     watched.gpus.now["0"] = 2 * GB
     staying.end()
@@ -371,24 +366,19 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watc
     assert not watched.quarantine.devices, "what is in use is the process that stays"
 
     importer = Mock()
-    slots[0].zygotes.of(importer, lambda: None)
+    sharing[0].zygotes.of(importer, lambda: None)
     _, _, on_empty = importer.fork.call_args.args
     on_empty()
-    last = slots[1].next_turn()
+    last = sharing[1].next_turn()
     last.take(stays=False)
     last.end()
     assert set(watched.quarantine.devices) == {"0"}, "now it should be back"
 
 
 def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
-    watched: Watched, tmp_path: Path
+    watched: Watched, sharing: list[Slot]
 ) -> None:
-    shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    slots = [
-        Slot(index, shared, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
-        for index in range(2)
-    ]
-    turn, other = slots[0].next_turn(), slots[1].next_turn()
+    turn, other = (slot.next_turn() for slot in sharing)
     turn.take(stays=True)
 
     watched.gpus.now["0"] = 100 * MB + KEPT_BYTES
@@ -397,7 +387,7 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     assert turn.left_on_devices() == "it has left 2.4 GB on device 0"
     other.take(stays=True)
     assert turn.left_on_devices() == "", "it may be the other slot's"
-    slots[1].memory.leave(1, ("0",))  # type: ignore[union-attr]
+    sharing[1].memory.leave(1, ("0",))  # type: ignore[union-attr]
 
     turn.settles()
     turn.end()
@@ -424,14 +414,3 @@ def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched
     slots.review()
     assert slots.usable == 2
     assert slots.acquire(1) is first
-
-
-def test_when_all_slots_are_quarantined_none_can_be_used(watched: Watched, tmp_path: Path) -> None:
-    slots = Slots(TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
-    for slot in slots.all:
-        fill(watched, slots, slot)
-
-    assert slots.usable == 0
-    assert slots.acquire(0.01) is None
-    slots.review()
-    assert slots.acquire(0.01) is None

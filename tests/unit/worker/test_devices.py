@@ -92,29 +92,21 @@ def test_auto_is_refused_where_nvidia_smi_can_not_be_run(nvidia_smi: Path) -> No
         find_gpus("auto")
 
 
-def test_auto_takes_the_visible_devices_and_asks_nobody(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5a6b")
+@pytest.mark.parametrize(("visible", "found"), [("2, GPU-5a6b", ("2", "GPU-5a6b")), ("", ())])
+def test_auto_takes_the_visible_devices_and_asks_nobody(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, found: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    assert find_gpus("auto") == ("2", "GPU-5a6b")
+    assert find_gpus("auto") == found
     assert not nvidia_smi.with_name("called").exists()
 
 
-def test_auto_finds_nothing_when_no_device_is_visible(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_a_number_is_the_first_devices_of_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (find_gpus("3"), find_gpus("0")) == (("0", "1", "2"), ())
 
-    assert find_gpus("auto") == ()
-
-
-def test_a_number_is_the_first_devices() -> None:
-    assert find_gpus("3") == ("0", "1", "2")
-    assert find_gpus("0") == ()
-
-
-def test_a_number_counts_only_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
-
-    assert find_gpus("2") == ("4", "6")
-    assert find_gpus("0") == ()
+    assert (find_gpus("2"), find_gpus("0")) == (("4", "6"), ())
 
 
 def test_more_devices_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +149,9 @@ def test_a_device_named_twice_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("gpus", "memory_mb"),
     [
-        (("0",), 25_757),
         (("0", "1"), 25_757),
-        (("2",), 85_520),
         (("GPU-cccc",), 85_520),
-        (("GPU-aaab-2", "GPU-aaaa-1"), 25_757),
         (("MIG-GPU-aaaa-1/0/0",), 0),
-        (("3",), 0),
         (("0", "3"), 0),
     ],
 )
@@ -191,9 +179,8 @@ def test_nobody_is_asked_for_the_memory_of_no_gpu(nvidia_smi: Path) -> None:
     assert not nvidia_smi.with_name("called").exists()
 
 
-@pytest.mark.parametrize("memory", ["auto", "24"])
 @pytest.mark.parametrize(
-    ("gpus", "unknown"), [(("3", "4", "5"), "4,5"), (("GPU-aaaa", "GPU-eeee"), "GPU-eeee"), (("7",), "7")]
+    ("gpus", "unknown", "memory"), [(("3", "4", "5"), "4,5", "auto"), (("GPU-aaaa", "GPU-eeee"), "GPU-eeee", "24")]
 )
 def test_a_gpu_that_the_driver_does_not_know_is_refused(
     nvidia_smi: Path, gpus: tuple[str, ...], unknown: str, memory: str
@@ -222,11 +209,7 @@ def test_an_nvidia_smi_that_hangs_is_given_up(
     assert "--gpu-memory 24" in caplog.text
 
 
-def test_without_nvidia_smi_memory_is_not_known() -> None:
-    assert find_gpu_memory("auto", TWO) == 0
-
-
-@pytest.mark.parametrize(("asked", "memory_mb"), [("24", 24_000), (" 12.5 ", 12_500), ("0.1", 100)])
+@pytest.mark.parametrize(("asked", "memory_mb"), [("24", 24_000), (" 12.5 ", 12_500)])
 def test_memory_that_is_declared_counts_whatever_the_driver_says(nvidia_smi: Path, asked: str, memory_mb: int) -> None:
     assert find_gpu_memory(asked, TWO) == memory_mb
 
@@ -250,25 +233,25 @@ def test_memory_can_not_be_declared_of_no_gpu() -> None:
 # Slots.
 
 
-def test_each_gpu_is_a_slot_with_its_share_of_the_cores() -> None:
-    plan = plan_slots(TWO, cpus=8)
+@pytest.mark.parametrize(
+    ("gpus", "options", "devices", "offer"),
+    [
+        (TWO, {"cpus": 8}, (("0",), ("1",)), Resources(gpus=1, cpus=4)),
+        (TWO, {"cpus": 8, "slots_per_gpu": 2}, (("0",), ("0",), ("1",), ("1",)), Resources(gpus=0.5, cpus=2)),
+        (("0", "1", "2", "3"), {"cpus": 8, "gpus_per_slot": 2}, (("0", "1"), ("2", "3")), Resources(gpus=2, cpus=4)),
+        ((), {"cpus": 3}, ((), (), ()), Resources(cpus=1)),
+        ((), {"cpus": 8, "slots": 2}, ((), ()), Resources(cpus=4)),
+        # Each has a core even where there are more slots.
+        ((), {"cpus": 2, "slots": 5}, ((),) * 5, Resources(cpus=1)),
+        (TWO, {"cpus": 1}, (("0",), ("1",)), Resources(gpus=1, cpus=1)),
+    ],
+)
+def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
+    gpus: tuple[str, ...], options: dict[str, int], devices: tuple[tuple[str, ...], ...], offer: Resources
+) -> None:
+    plan = plan_slots(gpus, **options)
 
-    assert plan.devices == (("0",), ("1",))
-    assert plan.offer == Resources(gpus=1, cpus=4)
-
-
-def test_trials_can_share_a_gpu() -> None:
-    plan = plan_slots(TWO, slots_per_gpu=2, cpus=8)
-
-    assert plan.devices == (("0",), ("0",), ("1",), ("1",))
-    assert plan.offer == Resources(gpus=0.5, cpus=2)
-
-
-def test_a_trial_can_get_several_gpus() -> None:
-    plan = plan_slots(("0", "1", "2", "3"), gpus_per_slot=2, cpus=8)
-
-    assert plan.devices == (("0", "1"), ("2", "3"))
-    assert plan.offer == Resources(gpus=2, cpus=4)
+    assert (plan.devices, plan.offer) == (devices, offer)
 
 
 @pytest.mark.parametrize(
@@ -308,22 +291,6 @@ def test_memory_is_found_out_and_there_are_no_tags_unless_told(nvidia_smi: Path)
 def test_a_tag_that_is_no_name_is_refused_by_the_worker() -> None:
     with pytest.raises(ConfigurationError, match="tag 'A100' is not a name"):
         WorkerSettings(broker="redis://h/0", gpus="0", tags="nvlink,A100").plan()
-
-
-def test_without_gpus_each_core_is_a_slot() -> None:
-    plan = plan_slots((), cpus=3)
-
-    assert plan.devices == ((), (), ())
-    assert plan.offer == Resources(cpus=1)
-
-
-def test_cpu_slots_share_the_cores() -> None:
-    assert plan_slots((), cpus=8, slots=2).offer == Resources(cpus=4)
-
-
-def test_every_slot_has_a_core_even_where_there_are_more_slots() -> None:
-    assert plan_slots((), cpus=2, slots=5).offer == Resources(cpus=1)
-    assert plan_slots(TWO, cpus=1).offer == Resources(gpus=1, cpus=1)
 
 
 def test_the_cores_are_those_that_this_process_may_run_on() -> None:

@@ -378,14 +378,13 @@ def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) 
     }
 
 
-@pytest.mark.parametrize("question", ["gpus", ["0"], {"use": ["0"]}])
 @pytest.mark.parametrize(
-    ("machine", "reason", "is_final"),
+    ("question", "machine", "reason", "is_final"),
     [
-        ({}, "no nvidia-smi, and nvidia-ml-py is not installed: pip install 'mqtune[gpu]'", True),
-        ({"pynvml": nvml(init=12)}, "no nvidia-smi, and nvidia-ml-py finds no NVIDIA driver (NVML Shared", True),
-        ({"pynvml": nvml(init=9)}, "NVML: Driver Not Loaded", False),
-        ({"smi": "print('No devices were found'); raise SystemExit(6)"}, "failed: No devices were found", False),
+        ("gpus", {}, "no nvidia-smi, and nvidia-ml-py is not installed: pip install 'mqtune[gpu]'", True),
+        (["0"], {"pynvml": nvml(init=12)}, "no nvidia-smi, and nvidia-ml-py finds no NVIDIA driver (NVML Shared", True),
+        ({"use": ["0"]}, {"pynvml": nvml(init=9)}, "NVML: Driver Not Loaded", False),
+        (["0"], {"smi": "print('No devices were found'); raise SystemExit(6)"}, "failed: No devices were found", False),
     ],
     ids=["nothing", "no library", "no driver", "nvidia-smi fails"],
 )

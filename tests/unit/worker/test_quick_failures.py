@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from bench import Clock
 from waiting import eventually
 
 from mqtune.core.errors import AccessDenied
@@ -18,14 +19,6 @@ from mqtune.worker.quick_failures import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_
 
 ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
 BROKEN, OTHER = ("0",), ("1",)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class Worker:

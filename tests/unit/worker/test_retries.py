@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import Clock
 
 from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
@@ -18,13 +19,6 @@ from mqtune.worker.slots import Slots
 
 FOUR: SlotPlan = plan_slots(("0", "1", "2", "3"))
 PAIRS: SlotPlan = plan_slots(("0", "1", "2", "3"), gpus_per_slot=2)
-
-
-class Clock:
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -6,16 +6,13 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import CODE, ROOT, table_lines
 
 from mqtune.cli import usage as shown
 from mqtune.core.codec import VERSION, encode_value
 from mqtune.core.trial import Attempt, AttemptEnd
 from mqtune.core.usage import FIGURES, DeviceUse, LiveUse, decode_uses, encode_uses, sound_usage
-from mqtune.journal.usage import KEPT_S
-from mqtune.worker.usage import IDLE_PERCENT, IDLE_S, IDLE_UNREPORTED_S, SAMPLE_S
 
 GB = 1e9
 #: A trial that computes on one device and does nothing on another, which is a part of a GPU.
@@ -53,6 +50,7 @@ def test_what_can_not_be_read_is_nothing(data: bytes) -> None:
     assert decode_uses(data) == {}
 
 
+@settings(max_examples=30)
 @given(found=st.dictionaries(st.text(max_size=5), bodies | values, max_size=3))
 def test_whatever_a_worker_writes_can_be_shown(found: dict[str, Any]) -> None:
     for use in decode_uses(encode_value([VERSION, found])).values():
@@ -113,19 +111,6 @@ def test_a_trial_that_leaves_its_gpu_idle_is_warned_of_while_it_runs_and_afterwa
     many = {f"{number:04}": IDLE._replace(idle={"0": 600.0 + number}) for number in range(12)}
     lines = shown.idle_warnings({"1": USE, **many})
     assert (lines[0], lines[-1], len(lines)) == ("trial 0011 leaves its GPU idle for 10 min 11 s", "… and 2 more", 11)
-
-
-def test_the_page_has_every_figure_and_the_bounds_of_the_code() -> None:
-    page = ROOT / "docs" / "workers.md"
-    told = page.read_text().partition("\n## What trials use\n")[2].partition("\n## ")[0]
-    named = [cells[0] for section, _, cells in table_lines(page) if section == "What trials use"][2:]
-
-    assert [name for cell in named for name in CODE.findall(cell)] == [*FIGURES]
-    words = " ".join(told.split())
-    assert f"Each {SAMPLE_S:.0f} s a worker measures" in words
-    assert f"less than {IDLE_PERCENT:.0f} % of the time in each look for {IDLE_S / 60:.0f} minutes" in words
-    assert f"not reported yet has {IDLE_UNREPORTED_S / 60:.0f} minutes" in words
-    assert f"expires after {KEPT_S:.0f} s" in words
 
 
 def test_figures_of_a_shared_device_say_that_they_are_the_devices() -> None:

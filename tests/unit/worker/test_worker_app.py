@@ -33,10 +33,6 @@ class Consumer:
         return self.waits
 
 
-#: What is done in a restart.
-RESTARTED = ["requeued", "closed", "restarted"]
-
-
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
     consumer = Consumer()
@@ -52,21 +48,6 @@ def watch(consumer: Consumer) -> ConsumerWatch:
 def look(watch: ConsumerWatch, times: int) -> None:
     for _ in range(times):
         watch.look()
-
-
-def test_one_that_is_stuck_reconnects_and_if_that_does_not_help_starts_anew(
-    watch: ConsumerWatch, consumer: Consumer
-) -> None:
-    consumer.waits = 3
-
-    look(watch, LOOKS - 1)
-    assert consumer.done == []
-    look(watch, 1)
-    assert consumer.done == ["reconnected"]
-    look(watch, LOOKS - 1)
-    assert consumer.done == ["reconnected"]
-    look(watch, 1)
-    assert consumer.done == ["reconnected", *RESTARTED]
 
 
 def test_one_that_takes_again_after_reconnecting_goes_on(watch: ConsumerWatch, consumer: Consumer) -> None:

@@ -13,6 +13,8 @@ import pytest
 from mqtune.checkpoints import open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import StoreUnavailable
+from mqtune.trainable.experiment_code import fingerprints, read_code
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.experiments import REMEMBERED, ExperimentHere, Experiments
 
 THREADS = 8
@@ -55,6 +57,23 @@ def test_threads_that_ask_at_once_get_the_same_experiment(experiments: Experimen
 
     with ThreadPoolExecutor(THREADS) as threads:
         assert len(set(threads.map(ask, range(THREADS)))) == 1
+
+
+def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
+    train, ready = TrainableSpec("train", module="train"), Barrier(THREADS)
+    definition = {"trainable": train.encode(), "code_files": fingerprints(train, read_code(train, tmp_path))}
+
+    def ask(here: ExperimentHere) -> Path | None:
+        ready.wait(10)
+        return here.import_key(tmp_path, None, tmp_path / "logs").manifest
+
+    with ThreadPoolExecutor(THREADS) as slots:
+        for number in range(50):
+            journal: Any = Journal(f"e{number}")
+            found = set(slots.map(ask, [ExperimentHere(journal, definition)] * THREADS))
+            assert len(found) == 1
+            assert None not in found
 
 
 def test_those_used_longest_ago_are_forgotten(experiments: Experiments) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Assignment
-from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.flower import Rows, failure, latest_report
 from mqtune.worker.outcome import RunResult
 
 
@@ -106,12 +106,6 @@ def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
         assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
 
 
-def test_a_row_without_a_report_has_no_result(run: Any) -> None:
-    run.stream = None
-
-    assert latest_report(run) == ""
-
-
 @pytest.mark.parametrize(
     ("end", "by_hand", "kind"),
     [
@@ -136,18 +130,18 @@ def test_each_end_has_its_state(
     assert dispatcher.kinds == [kind]
 
 
+def test_a_report_with_a_checkpoint_is_shown_as_any_other(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
+    run.stream.last_report = encode_value([1.5, {"loss": 0.25}, "p-0007-2-1"])
+
+    assert latest_report(run) == "report 12: loss=0.25"
+
+
 def test_a_trial_that_a_person_gave_up_is_abandoned(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
     run.is_abandoned = True
 
     rows.end(run, RunResult(AttemptEnd.STOPPED, ""), by_hand=False)
 
     assert dispatcher.kinds == ["task-abandoned"]
-
-
-def test_a_report_with_a_checkpoint_is_shown_as_any_other(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
-    run.stream.last_report = encode_value([1.5, {"loss": 0.25}, "p-0007-2-1"])
-
-    assert latest_report(run) == "report 12: loss=0.25"
 
 
 def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
@@ -174,36 +168,22 @@ def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows
 
 
 def test_nothing_is_put_together_when_nobody_watches(run: Any) -> None:
-    dispatcher = Dispatcher("worker")
+    others, all_of_it = Dispatcher("worker"), Dispatcher()
+    Rows(lambda: all_of_it).running(run)
     run.assignment = None
+    Rows(lambda: others).running(run)
 
-    Rows(lambda: dispatcher).running(run)
-
-    assert dispatcher.sent == []
-
-
-def test_a_dispatcher_without_groups_takes_everything(run: Any) -> None:
-    dispatcher = Dispatcher()
-
-    Rows(lambda: dispatcher).running(run)
-
-    assert dispatcher.kinds == ["task-started"]
-
-
-def test_without_a_connection_nothing_happens(run: Any) -> None:
-    Rows(lambda: None).running(run)
+    assert (others.sent, all_of_it.kinds) == ([], ["task-started"])
 
 
 def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     broken = SimpleNamespace(groups=set(), send=None)
+    Rows(lambda: None).running(run)
+    assert caplog.text == ""
 
     Rows(lambda: broken).running(run)
 
     assert "a task-started event could not be sent to Flower" in caplog.text
-
-
-def test_a_result_is_shown_without_quotes() -> None:
-    assert repr(Text("report 1: loss=1")) == "report 1: loss=1"
 
 
 def test_a_failure_has_the_last_line_as_its_message_and_all_of_it_below() -> None:

@@ -58,12 +58,6 @@ def test_an_attempt_has_a_file_for_each_stream_and_a_short_one_stays_as_it_is(lo
     assert stdout.read_text() == "first line\nlast line\n"
 
 
-def test_an_attempt_that_never_printed_has_no_last_words(logs: Logs) -> None:
-    stdout, _ = begin(logs)
-
-    assert logs.end(stdout, 10) == ""
-
-
 def test_the_folder_of_an_attempt_is_made_by_one_look_at_the_disk(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(logs)
     made, make = [], os.mkdir
@@ -89,15 +83,6 @@ def test_files_are_made_once_and_those_that_nobody_has_written_can_be_deleted(lo
     stdout.write_text("")
     logs.unmake(made)
     assert not (tmp_path / "logs/exp").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_said_when_the_attempt_begins(logs: Logs, tmp_path: Path) -> None:
-    (tmp_path / "logs").write_text("a file")
-    stdout, stderr = logs.files("exp", CLAIM)
-
-    assert logs.make(stdout, stderr) == []
-    logs.begin(stdout, stderr)
-    assert "was not kept" in logs.end(stdout, 10)
 
 
 @pytest.mark.usefixtures("short")
@@ -196,6 +181,7 @@ def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kep
     (tmp_path / "logs").write_text("in the way")
     logs = Logs(tmp_path / "logs")
 
+    assert logs.make(*logs.files("exp", CLAIM)) == []
     stdout, stderr = begin(logs)
 
     assert "Not a directory" in logs.end(stdout, 100)

@@ -10,20 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench import Clock
 
 from mqtune.trainable.frozen_code import fingerprint
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import slots as back_off
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff, ZygoteFinder
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -46,18 +39,15 @@ def test_a_worker_in_order_takes_any_number(clock: Clock) -> None:
     assert (worker.allows, worker.why) == (None, "")
 
 
-def test_after_some_in_a_row_it_takes_none_and_then_one_to_try(clock: Clock) -> None:
+def test_after_some_in_a_row_it_takes_none_says_why_and_then_takes_one_to_try(clock: Clock) -> None:
     worker = failed(FAILED_STARTS)
 
     assert worker.allows == 0
+    assert worker.why == f"could not start its last {FAILED_STARTS} attempts (not mounted)"
     clock.now += BACK_OFF_S - 0.1
     assert worker.allows == 0
     clock.now += 0.2
     assert worker.allows == 1
-
-
-def test_it_says_what_was_wrong(clock: Clock) -> None:
-    assert failed(FAILED_STARTS).why == f"could not start its last {FAILED_STARTS} attempts (not mounted)"
 
 
 def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> None:
