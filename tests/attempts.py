@@ -69,6 +69,17 @@ def own_metrics(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in row if name not in COUNTED}
 
 
+def whole_frames(data: bytes) -> list[tuple[int, bytes]]:
+    """The kinds and bodies of frames; none may be cut."""
+    found = []
+    while data:
+        length, kind = FRAME.unpack_from(data)
+        assert len(data) >= FRAME.size + length, "half a frame"
+        found.append((kind, data[FRAME.size : FRAME.size + length]))
+        data = data[FRAME.size + length :]
+    return found
+
+
 def start_message(**fields: Any) -> StartMessage:
     """The message that starts an attempt of nothing in particular, but for these fields."""
     return {
@@ -132,13 +143,7 @@ class Worker:
     def frames(self) -> list[tuple[int, bytes]]:
         """All that was sent; it must be whole frames."""
         self.read()
-        data, found = self._data, []
-        while data:
-            length, kind = FRAME.unpack_from(data)
-            assert len(data) >= FRAME.size + length, "half a frame"
-            found.append((kind, data[FRAME.size : FRAME.size + length]))
-            data = data[FRAME.size + length :]
-        return found
+        return whole_frames(self._data)
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics of all reports, with what comes with each."""

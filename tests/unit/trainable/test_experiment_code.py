@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench
 
 import mqtune
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import CodeDiffers, ConfigurationError
-from mqtune.core.events import START, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import START, DriverStarted, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.experiment import CodeChange, Experiment
 from mqtune.core.trial import TrialId
 from mqtune.driver.definition import DefinitionWriter
@@ -310,11 +307,6 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
     return writer, writer.definition(None if kept is None else encode_value(kept))
 
 
-def change(script: Path) -> None:
-    script.write_text("def train(config):\n    return  # another\n")
-    os.utime(script, (1, 1))
-
-
 def test_code_that_is_the_same_is_no_change(script: Path) -> None:
     _, before = definition(script)
 
@@ -322,24 +314,6 @@ def test_code_that_is_the_same_is_no_change(script: Path) -> None:
 
     assert writer.changed == []
     assert after["code_files"] == before["code_files"] != {}
-
-
-def test_changed_code_goes_on_as_it_is_now_and_is_named(script: Path) -> None:
-    _, before = definition(script)
-    change(script)
-
-    writer, after = definition(script, before)
-
-    assert writer.changed == ["train_of_plans.py"]
-    assert after["code_files"] != before["code_files"]
-
-
-def test_strict_refuses_changed_code_with_the_ways_out(script: Path) -> None:
-    _, before = definition(script, process=mqtune.Process(code="strict"))
-    change(script)
-
-    with pytest.raises(CodeDiffers, match=r"train_of_plans.py changed.*another name.*overwrite=True"):
-        definition(script, before, process=mqtune.Process(code="strict"))
 
 
 def test_an_experiment_of_before_code_was_recorded_goes_on(script: Path) -> None:
@@ -353,19 +327,7 @@ def test_an_experiment_of_before_code_was_recorded_goes_on(script: Path) -> None
 
 
 def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
-    _, before = definition(script)
-    sys.modules.pop("train_of_plans", None)
-    import train_of_plans
-
-    tuner = mqtune.Tuner(
-        train_of_plans.train,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        name="x",
-        run=mqtune.RunOptions(progress=False),
-    )
-    writer = DefinitionWriter(tuner._runner.plan)
+    writer, before = definition(script)
     script.unlink()
     writer.read_code()
 
@@ -387,23 +349,3 @@ def test_the_experiment_knows_from_which_trial_on_its_code_was_another() -> None
     experiment.apply(decode_event(changed.encode()))  # type: ignore[arg-type]
 
     assert experiment.code_changes == [CodeChange(3.0, 1, ("train.py",))]
-
-
-def test_a_worker_with_other_code_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(tmp_path, max_trials=3, slots=3)
-
-    def started(trial: str, worker: str, *differs: str) -> None:
-        environment = {"code": "abc", **({"differs": list(differs)} if differs else {})}
-        event = AttemptStarted(
-            trial=TrialId(trial), attempt=1, worker=worker, host="h", devices=[], at=1.0, environment=environment
-        )
-        bench.driver._path.apply(event)
-
-    bench.step()
-    with caplog.at_level(logging.WARNING, logger="mqtune.driver.listeners"):
-        started("0001", "good@h")
-        started("0002", "old@h", "train.py", "model.py")
-        started("0003", "old@h", "train.py", "model.py")
-
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("worker old@h runs other code than this experiment's: train.py, model.py there")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from attempts import AttemptHere, called, own_metrics, start_message
+from attempts import AttemptHere, called, own_metrics, start_message, whole_frames
 from waiting import DEADLINE_S, eventually
 
 import mqtune
@@ -36,7 +36,6 @@ from mqtune.core.trial import AttemptEnd, CheckpointId
 from mqtune.trainable import reporting
 from mqtune.trainable.process import session
 from mqtune.trainable.process.protocol import (
-    FRAME,
     FRAME_CHECKPOINT,
     FRAME_END,
     FRAME_REPORT,
@@ -75,13 +74,7 @@ class Pipe:
 
     def frames(self) -> list[tuple[int, bytes]]:
         """All that was sent; it must be whole frames."""
-        data, found = self.drain(), []
-        while data:
-            length, kind = FRAME.unpack_from(data)
-            assert len(data) >= FRAME.size + length, "half a frame"
-            found.append((kind, data[FRAME.size : FRAME.size + length]))
-            data = data[FRAME.size + length :]
-        return found
+        return whole_frames(self.drain())
 
     def reports(self) -> list[tuple[float, dict[str, Any]]]:
         """Their times and metrics, without what comes with each."""
@@ -121,13 +114,12 @@ def stoppable(trial: Session) -> Iterator[Session]:
 
 
 def test_reports_are_frames_in_the_order_in_which_they_were_made(trial: Session, pipe: Pipe) -> None:
-    for number in range(5):
-        mqtune.report({"loss": number / 2, "note": "ü", "nested": {"a": [number, None]}})
+    sent = [{"loss": number / 2, "far": math.inf, "note": "ü", "nested": {"a": [number, None]}} for number in range(5)]
+    for metrics in sent:
+        mqtune.report(metrics)
 
     assert [kind for kind, _ in pipe.frames()] == [FRAME_REPORT] * 5
-    assert [metrics for _, metrics in pipe.reports()] == [
-        {"loss": number / 2, "note": "ü", "nested": {"a": [number, None]}} for number in range(5)
-    ]
+    assert [metrics for _, metrics in pipe.reports()] == sent
 
 
 def test_what_becomes_of_the_metrics_after_the_report_changes_it_no_more(trial: Session, pipe: Pipe) -> None:
@@ -137,14 +129,6 @@ def test_what_becomes_of_the_metrics_after_the_report_changes_it_no_more(trial: 
     metrics["seen"].append(2)  # type: ignore[attr-defined]
 
     assert [(found["loss"], found["seen"]) for _, found in pipe.reports()] == [(1, [1])]
-
-
-def test_the_end_is_a_frame_of_its_own_behind_all_reports(trial: Session, pipe: Pipe) -> None:
-    report({"loss": 1})
-    trial.end(b"how it ended")
-
-    assert [kind for kind, _ in pipe.frames()] == [FRAME_REPORT, FRAME_END]
-    assert pipe.frames()[-1] == (FRAME_END, b"how it ended")
 
 
 def test_a_report_that_the_end_overtakes_is_not_sent(
@@ -165,44 +149,33 @@ def test_a_report_that_the_end_overtakes_is_not_sent(
 
 
 def test_a_report_that_can_not_be_sent_leaves_nothing_in_the_next_one(trial: Session, pipe: Pipe) -> None:
-    for wrong in ({"a": 1, "b": object()}, {"a": [1, object()]}, {"a": 2**70}, {1: 2}):
-        with pytest.raises(TypeError):
-            report(wrong)  # type: ignore[arg-type]
-
-    report({"loss": 1})
-
-    assert [metrics for _, metrics in pipe.reports()] == [{"loss": 1}]
-
-
-def test_times_are_those_of_the_clock_that_all_machines_share(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's own clock, which may be hours off and may step back, has no part in it."""
-    current = Session(start_message(epoch_s=1000.0), [pipe.write_end, -1])
-
-    for now in (5.0, 6.5, 7.0):
-        monkeypatch.setattr(session, "monotonic", lambda now=now: now)
-        current.report({"loss": 1})
-
-    assert [at for at, _ in pipe.reports()] == [1005.0, 1006.5, 1007.0]
-
-
-def test_times_never_go_back_behind_an_earlier_attempt(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    current = Session(start_message(timestamp=200.0, epoch_s=0.0), [pipe.write_end, -1])
-
-    for now in (100.0, 205.0):
-        monkeypatch.setattr(session, "monotonic", lambda now=now: now)
-        current.report({"loss": 1})
-
-    assert [at for at, _ in pipe.reports()] == [200.0, 205.0]
-
-
-def test_a_report_that_can_not_be_sent_sends_nothing_and_the_next_one_is_fine(trial: Session, pipe: Pipe) -> None:
-    for wrong in ({"loss": {1}}, {1: 2}, None, {"loss": object()}):
+    for wrong in ({"a": 1, "b": object()}, {"a": [1, object()]}, {"a": 2**70}, {"a": {1}}, {1: 2}, None):
         with pytest.raises(TypeError, match="report: "):
             report(wrong)  # type: ignore[arg-type]
 
     report({"loss": 1})
 
     assert [metrics for _, metrics in pipe.reports()] == [{"loss": 1}]
+
+
+@pytest.mark.parametrize(
+    ("message", "clock", "times"),
+    [
+        ({"epoch_s": 1000.0}, [5.0, 6.5, 7.0], [1005.0, 1006.5, 1007.0]),
+        ({"epoch_s": 0.0, "timestamp": 200.0}, [100.0, 205.0], [200.0, 205.0]),
+    ],
+)
+def test_times_are_those_of_the_clock_that_all_machines_share_and_never_before_an_earlier_attempts(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any], clock: list[float], times: list[float]
+) -> None:
+    """This machine's own clock, which may be hours off and may step back, has no part in it."""
+    current = Session(start_message(**message), [pipe.write_end, -1])
+
+    for now in clock:
+        monkeypatch.setattr(session, "monotonic", lambda now=now: now)
+        current.report({"loss": 1})
+
+    assert [at for at, _ in pipe.reports()] == times
 
 
 def test_a_report_that_is_too_large_is_refused_with_its_size_and_its_largest_value(trial: Session, pipe: Pipe) -> None:
@@ -212,12 +185,6 @@ def test_a_report_that_is_too_large_is_refused_with_its_size_and_its_largest_val
         report({"raw": bytes(3 * 2**20), "loss": 1.0})
 
     assert pipe.frames() == []
-
-
-def test_nan_and_infinity_are_sent_as_they_are(trial: Session, pipe: Pipe) -> None:
-    report({"a": math.nan, "b": math.inf})
-
-    assert repr(pipe.reports()[0][1]) == "{'a': nan, 'b': inf}"
 
 
 def test_reports_from_threads_are_whole_and_each_is_sent_once(trial: Session, pipe: Pipe) -> None:
@@ -255,15 +222,6 @@ def test_a_full_pipe_makes_report_wait_and_loses_nothing(trial: Session, pipe: P
     thread.join(DEADLINE_S)
 
     assert [metrics["n"] for _, metrics in pipe.reports()] == list(range(100))
-
-
-def test_a_report_larger_than_the_pipe_arrives_whole(trial: Session, pipe: Pipe) -> None:
-    pipe.shrink()
-    thread = threading.Thread(target=lambda: report({"raw": bytes(10**6)}))
-    thread.start()
-    eventually(lambda: [pipe.drain(), not thread.is_alive()][1])
-
-    assert [metrics for _, metrics in pipe.reports()] == [{"raw": bytes(10**6)}]
 
 
 def test_a_worker_that_is_gone_stops_the_trial(trial: Session, pipe: Pipe) -> None:
@@ -316,40 +274,7 @@ def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in
     control.close()
 
 
-def test_a_forked_child_may_not_report(trial: Session, pipe: Pipe) -> None:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            report({"loss": 1})
-        except RuntimeError as error:
-            os.write(write, str(error).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        assert answer.read() == "report: this is a child process of the trial; report from the trial's own process"
-
-    report({"loss": 2})
-    assert [metrics for _, metrics in pipe.reports()] == [{"loss": 2}]
-
-
 # Being told to stop.
-
-
-def test_the_stop_signal_raises_where_the_trial_is(stoppable: Session, pipe: Pipe) -> None:
-    report({"loss": 1})
-
-    with pytest.raises(StopTrial):
-        signal.raise_signal(STOP_SIGNAL)
-
-    assert len(pipe.reports()) == 1
-
-
-def test_stop_trial_is_not_caught_with_the_users_errors() -> None:
-    assert not issubclass(StopTrial, Exception)
-    assert mqtune.StopTrial is StopTrial
 
 
 def test_each_report_after_being_told_raises_again_and_sends_nothing(stoppable: Session, pipe: Pipe) -> None:
@@ -413,6 +338,8 @@ def test_a_signal_in_the_middle_of_a_frame_is_heeded_when_the_frame_is_whole(sto
     finish(teller)
 
     assert [metrics for _, metrics in pipe.reports()] == [{"raw": bytes(200_000)}]
+    stoppable.end(b"stopped")
+    assert pipe.frames()[-1] == (FRAME_END, b"stopped"), "the lock is free"
 
 
 def test_a_signal_in_the_middle_of_a_frame_does_not_tear_it_while_another_thread_reports_too(
@@ -465,53 +392,6 @@ def test_a_thread_that_reports_does_not_keep_the_main_thread_from_being_stopped(
     eventually(lambda: [pipe.drain(), not helper.is_alive()][1])
     assert raised == [StopTrial]
     assert [metrics for _, metrics in pipe.reports()] == [{"raw": bytes(200_000)}]
-
-
-def test_a_flood_of_reports_and_signals_leaves_only_whole_frames(stoppable: Session, pipe: Pipe) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    pipe.shrink()
-    over = threading.Event()
-
-    def pester() -> None:
-        while not over.wait(0.0005):
-            pipe.drain(reads=1)
-            signal.pthread_kill(main, STOP_SIGNAL)
-
-    thread = threading.Thread(target=pester)
-    stopped = sent = 0
-    # A stop is raised once, until the trial forgets that it has heard: which it does where the stop is awaited.
-    stoppable._told = stoppable.heard = "stop"
-    try:
-        thread.start()
-        while stopped < 100:
-            try:
-                while True:
-                    stoppable._told = stoppable.heard = ""
-                    sent += 1
-                    report({"n": sent, "filler": "x" * 3000})
-            except StopTrial:
-                stopped += 1
-    finally:
-        signal.signal(STOP_SIGNAL, signal.SIG_IGN)
-        over.set()
-        thread.join(DEADLINE_S)
-
-    numbers = [metrics["n"] for _, metrics in pipe.reports()]
-    assert numbers
-    assert numbers == sorted(set(numbers))
-
-
-def test_the_lock_is_free_after_a_stop_so_that_the_end_can_be_sent(stoppable: Session, pipe: Pipe) -> None:
-    pipe.shrink()
-    teller = signal_when_full(pipe)
-    with pytest.raises(StopTrial):
-        report({"raw": bytes(200_000)})
-    finish(teller)
-
-    stoppable.end(b"stopped")
-
-    assert pipe.frames()[-1] == (FRAME_END, b"stopped")
 
 
 # Being told on the control pipe.
@@ -567,7 +447,9 @@ def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Sessio
 
     signal.raise_signal(STOP_SIGNAL)
 
+    # A pause never takes the place of a stop.
     control.tell("stop")
+    control.tell("pause")
     with pytest.raises(StopTrial) as stop:
         signal.raise_signal(STOP_SIGNAL)
     assert stop.value.action == "stop"
@@ -585,16 +467,6 @@ def test_a_pause_can_be_deferred_and_a_stop_can_not(attempt: Session, control: C
     with pytest.raises(StopTrial):
         signal.raise_signal(STOP_SIGNAL)
     assert len(pipe.reports()) == 1
-
-
-def test_a_pause_never_takes_the_place_of_a_stop(attempt: Session, control: ControlPipe) -> None:
-    control.tell("stop")
-    control.tell("pause")
-
-    with pytest.raises(StopTrial) as stop:
-        signal.raise_signal(STOP_SIGNAL)
-
-    assert stop.value.action == "stop"
 
 
 def test_a_stop_in_a_report_that_fails_is_not_lost(attempt: Session, pipe: Pipe, monkeypatch: Any) -> None:
@@ -658,14 +530,6 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(DEADLINE_S)
-
-
-def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
-    decided: list[int] = []
-    with Driver(pipe, control, lambda sequence: [decided.append(sequence), control.release(sequence)]):
-        for number in range(1, 6):
-            report({"loss": number})
-            assert decided == list(range(1, number + 1))
 
 
 def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
@@ -807,23 +671,6 @@ def test_a_dict_goes_before_the_report_that_names_it_with_what_it_has_counted(at
     assert pipe_reports(pipe)[2][1]["training_iteration"] == 30
 
 
-def test_a_directory_is_in_the_store_before_the_report_that_names_it(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
-    url = made_store(tmp_path)
-    open_attempt(pipe, control, tmp_path, store=url)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "weights").write_text("heavy")
-
-    report({"loss": 1}, checkpoint=tmp_path / "model")
-    report({"loss": 1}, checkpoint=str(tmp_path / "model"))
-
-    assert [sent[-1] for sent in checkpoints_of(pipe)] == ["p-0007-2-1", "p-0007-2-2"]
-    counters = open_store(url).fetch(CheckpointId("p-0007-2-2"), tmp_path / "copy")
-    assert (tmp_path / "copy" / "weights").read_text() == "heavy"
-    assert counters["training_iteration"] == 2
-
-
 def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> None:
     attempt = open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
     first, second = attempt.draft(), attempt.draft()
@@ -872,20 +719,6 @@ def test_a_report_that_can_not_be_sent_saves_no_checkpoint(attempt: Session, pip
     assert pipe.frames() == []
 
 
-def test_a_function_that_catches_stop_trial_can_still_save(attempt: Session, pipe: Pipe, control: ControlPipe) -> None:
-    report({"loss": 1})
-    control.tell("pause")
-    with pytest.raises(StopTrial):
-        signal.raise_signal(STOP_SIGNAL)
-
-    mqtune.save_checkpoint({"epoch": 1})
-
-    held, saved = checkpoints_of(pipe)[1:]
-    assert held[:3] == ("held", "m-0007-2-1", {"epoch": 1})
-    assert held[3]["training_iteration"] == 1
-    assert saved == ("saved", "m-0007-2-1")
-
-
 class SlowStore:
     """A store whose save takes until something happens."""
 
@@ -904,37 +737,19 @@ def tell_now(control: ControlPipe, told: Told) -> None:
     signal.raise_signal(STOP_SIGNAL)
 
 
-def test_a_pause_waits_for_a_checkpoint_that_is_being_saved(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
+@pytest.mark.parametrize(
+    ("told", "is_done", "sent"), [("pause", True, [("report", {"loss": 1}, "p-0007-2-1")]), ("stop", False, [])]
+)
+def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path, told: Told, is_done: bool, sent: list[Any]
 ) -> None:
     attempt = open_attempt(pipe, control, tmp_path, store="somewhere")
-    store = attempt._saver._store = SlowStore(lambda: tell_now(control, "pause"))  # type: ignore[assignment]
+    store = attempt._saver._store = SlowStore(lambda: tell_now(control, told))  # type: ignore[assignment]
 
     with pytest.raises(StopTrial):
         report({"loss": 1}, checkpoint=tmp_path)
 
-    assert store.is_done
-    assert checkpoints_of(pipe) == [("report", {"loss": 1}, "p-0007-2-1")]
-
-
-def test_a_stop_does_not_wait_for_a_checkpoint(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
-    attempt = open_attempt(pipe, control, tmp_path, store="somewhere")
-    store = attempt._saver._store = SlowStore(lambda: tell_now(control, "stop"))  # type: ignore[assignment]
-
-    with pytest.raises(StopTrial):
-        report({"loss": 1}, checkpoint=tmp_path)
-
-    assert not store.is_done
-    assert pipe.frames() == []
-
-
-def test_a_trial_that_starts_from_scratch_has_no_checkpoint(attempt: Session, pipe: Pipe) -> None:
-    assert mqtune.get_checkpoint() is None
-
-    report({"loss": 1})
-    assert pipe.reports()[0][1] == {"loss": 1}
+    assert (store.is_done, checkpoints_of(pipe)) == (is_done, sent)
 
 
 def test_a_trial_goes_on_from_a_dict_and_its_counters_go_on_too(
@@ -966,17 +781,6 @@ def pipe_reports(pipe: Pipe) -> list[tuple[Any, Any]]:
     return [tuple(decode_value(body)[:2]) for kind, body in pipe.frames() if kind == FRAME_REPORT]
 
 
-def test_a_trial_that_never_asks_for_its_checkpoint_counts_from_scratch(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
-    data = encode_dict({"epoch": 5}, {"training_iteration": 5})
-    open_attempt(pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
-
-    report({"loss": 1})
-
-    assert pipe_reports(pipe)[0][1]["training_iteration"] == 1
-
-
 def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_own(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
@@ -984,7 +788,8 @@ def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_
     open_attempt(pipe, control, tmp_path, store=url)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("heavy")
-    report({"loss": 1}, checkpoint=tmp_path / "model")
+    report({"loss": 1}, checkpoint=str(tmp_path / "model"))
+    assert checkpoints_of(pipe)[-1][-1] == "p-0007-2-1"
 
     open_attempt(pipe, control, tmp_path, store=url, attempt=3, checkpoint="p-0007-2-1")
     checkpoint = mqtune.get_checkpoint()
@@ -996,8 +801,9 @@ def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_
     assert again is not None
     assert (again.path / "weights").read_text() == "heavier"
     report({"loss": 1}, checkpoint=again)
-    open_store(url).fetch(CheckpointId("p-0007-3-1"), tmp_path / "copy")
+    counters = open_store(url).fetch(CheckpointId("p-0007-3-1"), tmp_path / "copy")
     assert (tmp_path / "copy" / "weights").read_text() == "heavier"
+    assert counters["training_iteration"] == 2
     open_store(url).fetch(CheckpointId("p-0007-2-1"), tmp_path / "first")
     assert (tmp_path / "first" / "weights").read_text() == "heavy"
 
@@ -1017,7 +823,7 @@ def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
                 mqtune.get_checkpoint()
 
 
-def test_a_forked_child_may_not_save_and_does_not_take_what_its_parent_is_told(
+def test_a_forked_child_may_not_report_or_save_and_does_not_take_what_its_parent_is_told(
     attempt: Session, control: ControlPipe, pipe: Pipe
 ) -> None:
     control.request_save(1)
@@ -1028,11 +834,15 @@ def test_a_forked_child_may_not_save_and_does_not_take_what_its_parent_is_told(
             assert not mqtune.should_checkpoint()
             with pytest.raises(RuntimeError, match="child process"):
                 mqtune.save_checkpoint({"epoch": 1})
+            with pytest.raises(RuntimeError, match="report from the trial's own process"):
+                report({"loss": 1})
             code = 0
         os._exit(code)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert mqtune.should_checkpoint()
+    report({"loss": 2})
+    assert [metrics for _, metrics in pipe.reports()] == [{"loss": 2}]
 
 
 # Where a trial is.
@@ -1047,14 +857,6 @@ def test_a_folder_that_can_not_be_made_is_an_error_that_names_it_and_the_way_out
         StoreUnavailable, match=f"folder can't be made: .*{tmp_path}/attempt.*; free space there, or give"
     ):
         mqtune.get_context()
-
-
-def test_a_trial_knows_which_it_is_and_has_a_folder(attempt: Session, tmp_path: Path) -> None:
-    context = mqtune.get_context()
-
-    assert (context.trial, context.attempt, context.experiment) == ("0007", 2, "mnist")
-    assert context.folder == tmp_path / "attempt"
-    assert context.folder.is_dir()
 
 
 def test_a_working_directory_that_can_not_be_made_fails_the_trial_with_its_path_and_the_way_out(tmp_path: Path) -> None:
@@ -1074,9 +876,11 @@ def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.Log
     mqtune.save_checkpoint({"epoch": 1})
     mqtune.save_checkpoint(tmp_path)
     with caplog.at_level(logging.INFO):
-        report({"loss": 0.5}, checkpoint={"epoch": 1})
+        report({"loss": 0.123456789, "epoch": 3}, checkpoint={"epoch": 1})
+    with pytest.raises(TypeError, match="'loss'"):
+        report({"loss": {1}})
 
-    assert [record.message for record in caplog.records] == ["loss=0.5"]
+    assert [(record.name, record.message) for record in caplog.records] == [("mqtune.report", "loss=0.123457  epoch=3")]
 
 
 # How a trainable ends.
@@ -1099,10 +903,6 @@ def raising(error: BaseException) -> Callable[[dict[str, Any]], Any]:
     return trainable
 
 
-def test_a_trainable_that_returns_is_completed() -> None:
-    assert ending_of(lambda config: config["lr"]) == Ending(AttemptEnd.COMPLETED)
-
-
 @pytest.mark.parametrize(
     ("error", "end", "kind"),
     [
@@ -1119,18 +919,6 @@ def test_how_a_trainable_ended_is_told_by_what_it_raised(error: BaseException, e
     assert ending_of(raising(error))[:2] == (end, kind)
 
 
-def test_an_error_is_told_as_the_traceback_of_user_code_with_its_ends() -> None:
-    short = ending_of(raising(ValueError("no luck"))).error
-    long = ending_of(raising(ValueError("x" * 10**6 + " the end"))).error
-
-    assert "ValueError: no luck" in short
-    assert "process.py" not in short
-    assert short.startswith("Traceback")
-    assert len(long) < 20_000
-    assert long.startswith("Traceback")
-    assert long.rstrip().endswith("the end")
-
-
 def test_an_error_whose_text_is_no_unicode_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that carries the name of a file that is not UTF-8."""
     # A trial's own output takes anything.
@@ -1139,21 +927,6 @@ def test_an_error_whose_text_is_no_unicode_can_be_sent(monkeypatch: pytest.Monke
     ended = ending_of(raising(ValueError("can't read data-\udcff.bin")))
 
     assert b"can't read data-" in encode_value({"error": ended.error})
-
-
-# Outside a trial.
-
-
-def test_outside_a_trial_a_report_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        report({"loss": 0.123456789, "epoch": 3})
-
-    assert [(record.name, record.message) for record in caplog.records] == [("mqtune.report", "loss=0.123457  epoch=3")]
-
-
-def test_outside_a_trial_a_report_that_could_not_be_sent_is_an_error_all_the_same() -> None:
-    with pytest.raises(TypeError, match="'loss'"):
-        report({"loss": {1}})
 
 
 def test_a_plain_script_shows_its_reports_without_setting_up_logging() -> None:

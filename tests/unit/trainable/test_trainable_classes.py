@@ -112,34 +112,22 @@ def test_a_report_has_what_was_counted_and_nothing_else(attempt: AttemptHere):
     assert attempt.values("time_total_s") == [sum(times[:count]) for count in (1, 2, 3)]
 
 
-def test_what_a_step_returns_wins_for_its_report(attempt: AttemptHere):
-    rows = [{"loss": 1}, {"loss": 1, "training_iteration": 10}, {"loss": 1, "done": True}]
+@pytest.mark.parametrize(
+    ("returned", "name", "counted"),
+    [
+        ([{}, {"training_iteration": 10}, {}], "training_iteration", [1, 10, 3]),
+        ([{"time_this_iter_s": 2.0}, {"time_this_iter_s": 3.0}], "time_total_s", [2, 5]),
+        ([{}, {"timesteps_this_iter": 100}, {"timesteps_this_iter": 50}, {}], "timesteps_total", [None, 100, 150, 150]),
+        ([{}, {"episodes_this_iter": 1}, {}], "episodes_total", [None, 1, 1]),
+    ],
+)
+def test_what_a_step_returns_of_its_counts_wins_or_is_summed(attempt: AttemptHere, returned, name, counted):
+    rows = [{"loss": 1, **each} for each in returned]
+    rows[-1]["done"] = True
 
     attempt.run(Anything, {"returns": rows})
 
-    assert attempt.values("training_iteration") == [1, 10, 3]
-
-
-def test_a_time_that_a_step_returns_is_counted(attempt: AttemptHere):
-    rows = [{"time_this_iter_s": 2.0}, {"time_this_iter_s": 3.0, "done": True}]
-
-    attempt.run(Anything, {"returns": rows})
-
-    assert attempt.values("time_total_s") == [2, 5]
-
-
-def test_timesteps_and_episodes_are_summed_from_when_they_are_given(attempt: AttemptHere):
-    rows = [
-        {"loss": 1},
-        {"timesteps_this_iter": 100, "episodes_this_iter": 1},
-        {"timesteps_this_iter": 50},
-        {"loss": 1, "done": True},
-    ]
-
-    attempt.run(Anything, {"returns": rows})
-
-    assert attempt.values("timesteps_total") == [None, 100, 150, 150]
-    assert attempt.values("episodes_total") == [None, 1, 1, 1]
+    assert attempt.values(name) == counted
 
 
 @pytest.mark.parametrize("returned", [None, 0.5, [1]])
@@ -171,14 +159,6 @@ def test_checkpoints_come_with_every_so_many_reports_and_the_last(attempt: Attem
 
     assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", "p-t1-1-3"]
     assert open_store(str(attempt.store)).ids() == ["p-t1-1-1", "p-t1-1-2", "p-t1-1-3"]
-
-
-def test_without_being_asked_nothing_is_saved(attempt: AttemptHere):
-    own = a(InFolder)
-
-    attempt.run(own, {"loss": 2})
-
-    assert "save" not in own.log
 
 
 @pytest.mark.parametrize("base", [InFolder, InDict])
@@ -443,13 +423,6 @@ def test_a_class_inside_a_function_is_refused():
 
     with pytest.raises(TrainableNotFound, match="inside a function"):
         TrainableSpec.of(Inner)
-
-
-def test_a_class_is_named_as_one():
-    spec, root = TrainableSpec.of(InFolder)
-
-    assert (spec.kind, spec.name, spec.module) == ("class", "InFolder", __name__)
-    assert spec.locate(root) == Path(__file__)
 
 
 # Exports.

@@ -32,6 +32,11 @@ def meets_a_full_disk(config):
     print("after")
     mqtune.report({"loss": 1})
 
+def reports_and_fails(config):
+    for step in range(200):
+        mqtune.report({"loss": step})
+    raise ValueError("no luck")
+
 def closes_its_output(config):
     sys.stdout.close()
     sys.stderr.close()
@@ -67,15 +72,17 @@ def ran(folder: Path, name: str, **message: Any) -> tuple[TrialProcess, dict[str
         return one, {**said, "losses": one.values()}
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_trial_whose_output_finds_no_room_goes_on_without(tmp_path: Path) -> None:
-    _, said = ran(tmp_path, "prints", stdout="/dev/full", stderr="/dev/full")
-
-    assert (said["end"], said["losses"]) == ("completed", [1])
-
-
-def test_a_trial_whose_output_can_not_be_written_anywhere_goes_on_without(tmp_path: Path) -> None:
-    _, said = ran(tmp_path, "prints", stdout="/nowhere/out", stderr="/nowhere/err")
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/nowhere/out",
+        pytest.param(
+            "/dev/full", marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+        ),
+    ],
+)
+def test_a_trial_whose_output_can_not_be_written_goes_on_without(tmp_path: Path, file: str) -> None:
+    _, said = ran(tmp_path, "prints", stdout=file, stderr=file)
 
     assert (said["end"], said["losses"]) == ("completed", [1])
 
@@ -92,6 +99,15 @@ def test_what_a_trial_printed_is_in_its_files(tmp_path: Path) -> None:
 
     assert one.stdout() == "to stdout " + "x" * 100_000 + "\nbytes"
     assert one.stderr() == "to stderr\n"
+
+
+def test_all_reports_come_before_an_error_which_is_the_traceback_of_user_code(tmp_path: Path) -> None:
+    one, said = ran(tmp_path, "reports_and_fails")
+
+    assert (said["end"], said["error_type"], said["losses"]) == ("failed", "ValueError", list(range(200)))
+    assert "functions_that_print.py" in said["error"]
+    assert "mqtune/trainable" not in said["error"]
+    assert one.process.returncode == 1
 
 
 def test_one_that_closed_its_output_still_says_what_it_failed_with(tmp_path: Path) -> None:

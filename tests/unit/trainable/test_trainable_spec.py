@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ import subprocess as process
 from collections import OrderedDict
 from subprocess import call
 from functools import wraps
+import mqtune
 
 def decorated(function):
     @wraps(function)
@@ -42,6 +42,9 @@ class Holder:
     @staticmethod
     def train(config):
         pass
+
+class Unfinished(mqtune.Trainable):
+    pass
 """
 
 
@@ -143,9 +146,20 @@ def test_code_that_only_looks_at_standard_input_is_imported(root: Path, module: 
     assert spec(module=module).load(root)
 
 
-def test_a_class_that_a_module_has_imported_is_not_its_own(root: Path, module: str):
-    with pytest.raises(TrainableNotFound, match="does not define the class"):
-        spec(name="subprocess.Popen", module=module, kind="class").load(root)
+@pytest.mark.parametrize(
+    ("name", "kind", "shown"),
+    [
+        ("subprocess.Popen", "class", "does not define the class"),
+        ("train", "class", "does not define the class 'train'"),
+        ("Holder", "function", "does not define the function 'Holder'"),
+        ("Unfinished", "class", "no step"),
+    ],
+)
+def test_a_class_that_a_module_has_imported_or_that_is_something_else_is_refused(
+    root: Path, module: str, name: str, kind: str, shown: str
+):
+    with pytest.raises(TrainableNotFound, match=shown):
+        spec(name=name, module=module, kind=kind).load(root)
 
 
 @pytest.mark.parametrize(
@@ -288,27 +302,9 @@ def test_a_message_can_name_adapters_alone(root: Path, module: str, path: str):
         spec(module=module, adapter=path).load(root)
 
 
-def test_a_name_is_needed():
-    with pytest.raises(TrainableNotFound, match="names no trainable"):
-        TrainableSpec.decode({"module": "m"})
-
-
-def test_a_name_with_newlines_is_found_like_any_other_or_not_at_all(root: Path):
-    with pytest.raises(TrainableNotFound, match="is not below the code root"):
-        spec(script="a\nb.py", kind="script").locate(root)
-
-
 @pytest.mark.parametrize("method", ["spare", "-c", "", None, ["fork"]])
 def test_a_process_is_started_in_the_two_ways_that_there_are(tmp_path: Path, method: Any):
     definition = {"trainable": {"name": "train", "module": "m"}, "start_method": method}
 
     with pytest.raises(ConfigurationError, match="there are only 'fork' and 'spawn'"):
         ImportKey.of(definition, tmp_path)
-
-
-def test_a_program_that_is_not_executable_is_not_made_so(root: Path):
-    (root / "tool").write_text("#!/bin/sh\n")
-    os.chmod(root / "tool", 0o644)
-
-    with pytest.raises(TrainableNotFound, match="not executable"):
-        spec(script="tool", kind="script").load(root)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 BEGIN = """
-import os, signal, sys, types
+import os
 from mqtune.trainable.process.surroundings import Surroundings
 """
 ENVIRONMENT = """
@@ -19,19 +19,6 @@ os.environ["CHANGED"] = "2"
 os.environ["NEW\\udcff"] = "1"
 del os.environ["LEFT_OUT"]
 print(found.put_back(), os.environ == before, os.system("test $CHANGED$LEFT_OUT = 11"))
-"""
-REPLACED = """
-before, kept, found = dict(os.environ), os.environ, Surroundings()
-os.environ = dict(os.environ)
-os.environ["NEW"] = "1"
-print(found.put_back(), os.environ is kept, kept == before)
-"""
-HANDLERS = """
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-found = Surroundings()
-signal.signal(signal.SIGTERM, lambda *_: None)
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-print(found.put_back(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP))
 """
 #: As a library that is imported by its first trial, whose threads between operators can be set once.
 LIBRARY = """
@@ -68,14 +55,6 @@ def said(script: str, folder: Path) -> str:
 
 def test_each_variable_gets_back_its_value_for_children_too(tmp_path: Path) -> None:
     assert said(ENVIRONMENT, tmp_path) == "True 0"
-
-
-def test_an_environment_that_was_replaced_is_put_back(tmp_path: Path) -> None:
-    assert said(REPLACED, tmp_path) == "True True"
-
-
-def test_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
-    assert said(HANDLERS, tmp_path) == "0 0"
 
 
 def test_settings_of_a_library_are_put_back_to_those_behind_its_import_or_named(tmp_path: Path) -> None:
