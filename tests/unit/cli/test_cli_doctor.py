@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from accounts import Accounts
 from click.testing import CliRunner
+from fleets import worker
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import doctor, group
-from mqtune.core.events import WorkerInfo
 from mqtune.core.version import __version__
 
 
@@ -119,11 +119,6 @@ def test_what_a_server_says_of_its_memory_is_judged() -> None:
     [(__version__, "", None), ("0.0.9", "", "problem"), (__version__, "GPU 0 is full", "warning")],
 )
 def test_a_worker_of_another_version_is_a_problem(version: str, note: str, state: str | None) -> None:
-    info = WorkerInfo(
-        name="w@h", host="h", pid=1, version=version, queue="q", gpus=0, cpus=1, slots=1, devices=[], code_root="/",
-        joined_at=0.0, note=note,
-    )  # fmt: skip
-
-    found = doctor._worker(info)
+    found = doctor._worker(worker(version=version, note=note))
 
     assert (found and found.state) == state

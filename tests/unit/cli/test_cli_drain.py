@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from fleets import worker
 
 from mqtune.cli import drain
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import WorkerInfo
-
-
-def worker(name: str, joined_at: float = 1.0) -> WorkerInfo:
-    return WorkerInfo(
-        name=name,
-        host="h",
-        pid=1,
-        version="0",
-        queue="q",
-        gpus=0,
-        cpus=1,
-        slots=1,
-        devices=[],
-        code_root="/",
-        joined_at=joined_at,
-    )
-
 
 A, B, OTHER = worker("gpu@a"), worker("gpu@b"), worker("cpu@a")
 
@@ -67,7 +51,7 @@ def test_each_is_said_to_be_gone_when_it_is(
 
 
 def test_one_that_was_started_anew_under_its_name_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    drain._wait(Fleet([worker("gpu@a", 2.0)]), [A])  # type: ignore[arg-type]
+    drain._wait(Fleet([worker("gpu@a", joined_at=2.0)]), [A])  # type: ignore[arg-type]
 
 
 def test_one_that_does_not_go_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

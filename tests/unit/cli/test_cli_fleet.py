@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fleets import worker
 
 from mqtune.cli.fleet import Share, shares_of, users_of_quota, way_to_more
-from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.events import busy_as
 from mqtune.core.shares import Demand, Table
-from mqtune.core.version import __version__
-
-
-def worker(name: str, slots: int, version: str = __version__, **details: Any) -> WorkerInfo:
-    plain: dict[str, Any] = {"name": name, "host": "h", "pid": 1, "version": version, "queue": "q", "gpus": 0}
-    return WorkerInfo(**plain, cpus=1, slots=slots, devices=["0"], code_root="/", joined_at=1.0, **details)
 
 
 def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:
@@ -29,7 +24,9 @@ def test_each_has_what_its_priority_and_its_share_give_it_and_no_more_than_it_wa
         wants("d", 9, 0, priority="low"),
     ]
 
-    found = shares_of(Table(demands, {}), [worker("w1", 5), worker("w2", 4), worker("old", 9, "0.0.9")])
+    found = shares_of(
+        Table(demands, {}), [worker("w1", slots=5), worker("w2", slots=4), worker("old", slots=9, version="0.0.9")]
+    )
 
     assert {each.token: (each.running, each.wanted, each.may_run) for each in found} == {
         "a": (5, 8, 6),
@@ -43,7 +40,7 @@ def test_each_has_what_its_priority_and_its_share_give_it_and_no_more_than_it_wa
 def test_a_quota_bounds_all_that_fall_under_it_and_one_that_was_dropped_nobody():
     demands = [wants("a", 8, 1, quotas=["team-*"]), wants("b", 8, 1, quotas=["team-*", "dropped-*"])]
 
-    found = shares_of(Table(demands, {"team-*": 3}), [worker("w1", 8)])
+    found = shares_of(Table(demands, {"team-*": 3}), [worker("w1", slots=8)])
 
     assert sum(each.may_run for each in found) == 3
     assert [each.quotas for each in found] == [["team-*"], ["team-*"]]
@@ -52,7 +49,7 @@ def test_a_quota_bounds_all_that_fall_under_it_and_one_that_was_dropped_nobody()
 def test_slots_of_trials_that_nobody_drives_are_shown_and_are_nobodys_to_have():
     busy = {"gone": 2, "a": 1, "odd": "many"}
 
-    found = shares_of(Table([wants("a", 8, 1)], {}), [worker("w1", 4, busy=busy)])
+    found = shares_of(Table([wants("a", 8, 1)], {}), [worker("w1", slots=4, busy=busy)])
 
     assert found == [Share("gone", "", 0.0, 2, 0, 0, []), Share("a", "normal", 1.0, 1, 8, 2, [])]
 
@@ -81,7 +78,7 @@ def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_i
         {},
     )
 
-    assert way_to_more("x", table, [worker("w1", 4)]) == f"have more: mqtune set x {way_out}"
+    assert way_to_more("x", table, [worker("w1", slots=4)]) == f"have more: mqtune set x {way_out}"
 
 
 def test_who_may_not_know_what_others_want_is_told_no_number():
