@@ -58,17 +58,9 @@ def test_labels_are_changed_at_any_time_and_what_is_left_out_stays(tmp_path: Pat
 
 
 def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_home: Path) -> None:
-    tuner = run("ended", max_concurrent=1)
-    again = mqtune.Tuner(
-        trainable,
-        {"lr": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        max_trials=2,
-        run=mqtune.RunOptions(max_concurrent=1, progress=False),
-        name="ended",
-        backend=tuner._runner._deployment._backend,  # type: ignore[attr-defined]
-    )
+    simulated = mqtune.Simulated(reports, keep_journal=True)
+    tuner_of("ended", simulated, max_concurrent=1).run()
+    again = tuner_of("ended", simulated, max_concurrent=1)
 
     again.trial("0001").annotate(tags=["good"])
     again.annotate(notes="done")
@@ -129,20 +121,24 @@ def reports(config: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     return [(1.0, {"loss": config["lr"]})]
 
 
-def run(name: str, **options: Any) -> mqtune.Tuner:
-    tuner = mqtune.Tuner(
+def tuner_of(name: str, simulated: mqtune.Simulated, **options: Any) -> mqtune.Tuner:
+    return mqtune.Tuner(
         trainable,
         {"lr": mqtune.uniform(0, 1)},
         metric="loss",
         mode="min",
         max_trials=2,
         name=name,
-        backend=mqtune.Simulated(reports, keep_journal=True),
+        seed=1,
+        backend=simulated,
         run=mqtune.RunOptions(progress=False, **options),
     )
+
+
+def run(name: str, **options: Any) -> None:
+    tuner = tuner_of(name, mqtune.Simulated(reports), **options)
     tuner.add({"lr": 0.5}, tags=["baseline"], notes="as in the paper")
     tuner.run()
-    return tuner
 
 
 def trainable(config: dict[str, Any]) -> None:
@@ -254,16 +250,7 @@ def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) ->
 
 
 def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:
-    tuner = mqtune.Tuner(
-        trainable,
-        {"lr": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        name="plain",
-        backend=mqtune.Simulated(reports),
-        run=mqtune.RunOptions(progress=False),
-    )
-    results = tuner.run()
+    results = tuner_of("plain", mqtune.Simulated(reports)).run()
 
     assert "tags" not in said("show", "plain")
     assert "tags" not in said("list")
@@ -274,17 +261,7 @@ def test_running_again_keeps_labels_that_are_left_out_and_takes_new_ones(mqtune_
     simulated = mqtune.Simulated(reports, keep_journal=True)
 
     def again(**labels: Any) -> Labels:
-        tuner = mqtune.Tuner(
-            trainable,
-            {"lr": mqtune.uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            name="again",
-            seed=1,
-            backend=simulated,
-            run=mqtune.RunOptions(progress=False, **labels),
-        )
-        return tuner.run().experiment.labels
+        return tuner_of("again", simulated, **labels).run().experiment.labels
 
     assert again(tags=["a"], notes="n") == Labels(("a",), "n")
     assert again() == Labels(("a",), "n")

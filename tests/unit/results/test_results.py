@@ -73,27 +73,17 @@ def test_the_best_trial_ever_had_the_best_value_and_brings_the_metrics_of_that_r
     assert len(best.attempts) == 1
 
 
-def test_each_scope_may_have_another_best_trial(book: Book):
-    book.run("0001", 1.0, 9.0, 9.0)
-    book.run("0002", 9.0, 9.0, 2.0)
-    book.run("0003", 4.0, 4.0, 4.0)
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1.0), ("max", -1.0)])
+def test_each_scope_may_have_another_best_trial(tmp_path: Path, mode: str, sign: float):
+    book = Book(tmp_path / "either", mode=mode)
+    for trial, losses in {"0001": (1.0, 9.0, 9.0), "0002": (9.0, 9.0, 2.0), "0003": (4.0, 4.0, 4.0)}.items():
+        book.run(trial, *(sign * loss for loss in losses))
 
     results = results_of(book)
 
     assert [results.best_trial(scope).id for scope in ("all", "last", "avg")] == ["0001", "0002", "0003"]
-    assert [results.best_trial(scope).value for scope in ("all", "last", "avg")] == [1.0, 2.0, 4.0]
+    assert [results.best_trial(scope).value for scope in ("all", "last", "avg")] == [sign, sign * 2.0, sign * 4.0]
     assert results.best.id == "0001"
-
-
-def test_max_turns_all_scopes_round(tmp_path: Path):
-    book = Book(tmp_path / "up", mode="max")
-    book.run("0001", 1.0, 9.0, 1.0)
-    book.run("0002", 2.0, 2.0, 5.0)
-    book.run("0003", 4.0, 4.0, 4.0)
-
-    results = results_of(book)
-
-    assert [results.best_trial(scope).id for scope in ("all", "last", "avg")] == ["0001", "0002", "0003"]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -107,21 +97,19 @@ def test_nan_is_never_best(tmp_path: Path, mode: str, scope: str):
     assert results_of(book).best_trial(scope).id == "0002"
 
 
-def test_a_value_before_a_nan_counts_for_all_but_not_for_last(book: Book):
-    book.run("0001", 1.0, NAN)
+@pytest.mark.parametrize("last", [{"loss": NAN}, {"time": 3}])
+def test_a_trial_whose_last_report_has_no_number_has_no_last_value_and_its_earlier_ones_count(
+    book: Book, last: dict[str, Any]
+):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0}, last)
+    book.end("0001")
     book.run("0002", 5.0)
 
     results = results_of(book)
 
-    assert results.best_trial("all").id == "0001"
-    assert results.best_trial("last").id == "0002"
+    assert [results.best_trial(scope).id for scope in ("all", "last", "avg")] == ["0001", "0002", "0001"]
     assert results.best_trial("avg").value == 1.0
-
-
-def test_infinities_are_numbers(book: Book):
-    book.run("0001", INF)
-
-    assert results_of(book).best.value == INF
 
 
 def test_of_equal_trials_the_first_is_best(book: Book):
@@ -133,24 +121,17 @@ def test_of_equal_trials_the_first_is_best(book: Book):
     assert {results.best_trial(scope).id for scope in ("all", "last", "avg")} == {"0001"}
 
 
-def test_a_trial_whose_last_report_lacks_the_metric_has_no_last_value(book: Book):
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0}, {"time": 3})
-    book.end("0001")
-    book.run("0002", 5.0)
-
-    results = results_of(book)
-
-    assert results.best_trial("last").id == "0002"
-    assert results.best_trial("all").id == "0001"
-
-
-def test_without_a_report_there_is_no_best_trial_and_failures_are_pointed_at(book: Book):
+def test_without_a_report_there_is_no_best_trial_nor_any_result_and_failures_are_pointed_at(book: Book):
     book.stage("0001")
     book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
 
+    results = results_of(book)
     with pytest.raises(MetricMissing, match=r"not reported, and 1 failed, the first, 0001: ValueError: no"):
-        _ = results_of(book).best
+        _ = results.best
+    with pytest.raises(
+        TrialFailed, match=r"no result: 1 of 1 trials failed, the first, 0001: ValueError: no; all .*errors.txt"
+    ):
+        results.raise_if_failed()
 
 
 def test_a_script_that_asks_for_the_best_of_nothing_ends_with_one_line_that_names_its_own_line(book: Book):
@@ -168,16 +149,6 @@ def test_a_script_that_asks_for_the_best_of_nothing_ends_with_one_line_that_name
     (line,) = ended.stderr.splitlines()
     assert line.startswith("mqtune: MetricMissing: experiment 'trials-of-mine' has no best trial")
     assert line.endswith("(look.py, line 3)")
-
-
-def test_a_run_without_a_result_raises_for_scripts_that_ask(book: Book):
-    book.stage("0001")
-    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
-
-    with pytest.raises(
-        TrialFailed, match=r"no result: 1 of 1 trials failed, the first, 0001: ValueError: no; all .*errors.txt"
-    ):
-        results_of(book).raise_if_failed()
 
 
 def test_a_run_with_one_result_is_no_failure_nor_one_whose_trials_need_not_report(book: Book, tmp_path: Path):
@@ -205,18 +176,20 @@ def test_a_best_trial_that_has_failed_is_marked_wherever_it_is_named(book: Book,
     assert results.summary()["best"]["status"] == "failed"
 
 
-def test_without_the_metric_the_error_names_what_was_reported(book: Book):
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"accuracy": 0.5, "epoch": 1}, "no report has 'loss'; they have 'accuracy', 'epoch'"),
+        ({"loss": NAN}, "no value of 'loss'"),
+    ],
+)
+def test_without_a_number_for_the_metric_the_error_names_what_was_reported(
+    book: Book, metrics: dict[str, Any], message: str
+):
     book.stage("0001")
-    book.report("0001", {"accuracy": 0.5, "epoch": 1})
+    book.report("0001", metrics)
 
-    with pytest.raises(MetricMissing, match=r"no report has 'loss'; they have 'accuracy', 'epoch'"):
-        _ = results_of(book).best
-
-
-def test_with_nothing_but_nan_there_is_no_best_trial(book: Book):
-    book.run("0001", NAN)
-
-    with pytest.raises(MetricMissing, match="no value of 'loss'"):
+    with pytest.raises(MetricMissing, match=message):
         _ = results_of(book).best
 
 
@@ -239,14 +212,10 @@ def test_trials_are_found_in_order_by_number_and_by_id(book: Book):
     assert len(results) == 3
     assert [result.id for result in results] == [result.id for result in results.trials] == ["0001", "0002", "0003"]
     assert results["0002"].id == "0002"
+    assert repr(results["0002"]) == "<trial 0002 COMPLETED: value=1, config={'lr': 0.1}>"
+    assert repr(results) == ("<Results of trials-of-mine: 3 trials: 3 completed; best loss=1 in trial 0001>")
     with pytest.raises(KeyError):
         results["0004"]
-
-
-def test_a_result_says_what_it_is(book: Book):
-    book.run("0001", 0.25)
-
-    assert repr(results_of(book).best) == "<trial 0001 COMPLETED: value=0.25, config={'lr': 0.1}>"
 
 
 def test_errors_are_the_failed_trials_with_reason_error_and_logs(book: Book):
@@ -323,18 +292,6 @@ def test_memory_does_not_grow_with_the_reports(tmp_path: Path):
     assert peak(100) < 2 * peak(10)
 
 
-def test_what_a_driver_adds_while_reports_are_read_is_left_out(book: Book):
-    book.run("0001", 2.0, 1.0)
-    results = results_of(book)
-
-    reports = results.reports()
-    next(reports)
-    book.run("0002", 5.0)
-    book.save()
-
-    assert [report.trial for report in reports] == ["0001"]
-
-
 def test_the_budget_counts_what_stopping_early_saved(tmp_path: Path):
     book = Book(tmp_path / "asha", scheduler=ASHA)
     book.run("0001", *range(9))
@@ -358,17 +315,6 @@ def test_the_budget_is_in_the_units_of_the_schedulers_time(tmp_path: Path):
     book.end("0001", AttemptEnd.STOPPED)
 
     assert results_of(book).budget == (300, 700)
-
-
-def test_what_a_trial_ran_on_after_the_decision_is_not_saved(tmp_path: Path):
-    book = Book(tmp_path / "asha", scheduler=ASHA)
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0, "training_iteration": 1})
-    book.decide("0001")
-    book.report("0001", {"loss": 1.0, "training_iteration": 2}, {"loss": 1.0, "training_iteration": 7})
-    book.end("0001", AttemptEnd.STOPPED)
-
-    assert results_of(book).budget == (7, 2)
 
 
 def test_without_a_max_t_nothing_is_saved(book: Book):
@@ -405,41 +351,6 @@ def test_its_definition_is_read_from_the_beginning_of_the_journal_alone(book: Bo
     assert Results(results.experiment, results.folder, BeginningOnly()).definition == results.definition
 
 
-def test_a_running_experiment_is_loaded_as_far_as_it_has_come(book: Book):
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0})
-
-    results = results_of(book)
-
-    assert results.outcome == ""
-    assert results["0001"].status is TrialStatus.RUNNING
-
-
-def test_what_was_loaded_of_a_running_experiment_stays_as_it_is_when_that_goes_on(book: Book):
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0})
-    results = results_of(book)
-    loaded = list(results.reports())
-
-    book.report("0001", {"loss": 0.5})
-    book.run("0002", 5.0)
-    book.save()
-
-    assert list(results.reports()) == loaded
-    assert [report.late for report in loaded] == [False]
-
-
-def test_retries_and_their_budget_are_as_the_driver_had_them(tmp_path: Path):
-    book = Book(tmp_path / "retries", max_failures=1)
-    for _ in range(2):
-        book.stage("0001")
-        book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="no")
-
-    (failed,) = results_of(book).errors
-
-    assert len(failed.attempts) == 2
-
-
 def test_a_journal_that_was_cut_by_a_crash_is_read_up_to_there(book: Book):
     book.run("0001", 1.0)
     path = book.save() / JOURNAL_FILE
@@ -456,11 +367,6 @@ def test_an_unknown_name_is_answered_with_near_ones(mqtune_home: Path):
         Results.load("trian")
     with pytest.raises(ConfigurationError, match="mqtune list shows"):
         Results.load("something-else")
-
-
-def test_a_folder_without_a_home_is_no_experiment():
-    with pytest.raises(ConfigurationError, match="there is no experiment 'x'"):
-        Results.load("x")
 
 
 def test_an_empty_journal_is_no_experiment_yet(tmp_path: Path):
@@ -682,13 +588,3 @@ def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
     shown = CliRunner().invoke(show.command, [str(results.folder)])
     assert shown.exit_code == 0, shown.output
     assert "2 reports can't be read" in shown.output
-
-
-def test_results_say_what_they_are_where_they_are_shown(tmp_path: Path):
-    book = Book(tmp_path / "mine")
-    book.run("0001", 0.5)
-    book.stage("0002")
-    results = Results.load(book.save())
-
-    assert repr(results) == "<Results of mine: 2 trials: 1 running, 1 completed; best loss=0.5 in trial 0001>"
-    assert repr(Results.load(Book(tmp_path / "new").save())) == "<Results of new: 0 trials>"
