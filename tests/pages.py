@@ -1,4 +1,4 @@
-"""What tests of pages share: the tables of a page of the docs, and whether what they name is there."""
+"""What tests of pages share: the tables of a page of the docs, and whether the tests that they name are there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CODE", "ROOT", "absent_tests", "definitions", "table_lines"]
+__all__ = ["CODE", "ROOT", "absent_tests", "table_lines"]
 
 ROOT: Final = Path(__file__).parents[1]
 CODE: Final = re.compile(r"`([^`]*)`")
@@ -36,35 +36,16 @@ def absent_tests(named: Iterable[str]) -> list[str]:
 
 
 @cache
-def definitions(path: str) -> dict[str, int]:
-    """Return what a file defines, by its dotted name: functions, classes, their methods and what they assign."""
-    found: dict[str, int] = {}
+def definitions(path: str) -> set[str]:
+    """Return the names of the functions of a file and of its classes, those of a method with its class and a dot."""
+    found: set[str] = set()
 
     def collect(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
-            match node:
-                case ast.ClassDef():
-                    found[prefix + node.name] = node.lineno
-                    collect(node.body, f"{prefix}{node.name}.")
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    found[prefix + node.name] = node.lineno
-                    for inner in ast.walk(node):
-                        if (
-                            isinstance(inner, ast.Attribute)
-                            and isinstance(inner.ctx, ast.Store)
-                            and _is_self(inner.value)
-                        ):
-                            found[f"{prefix}{inner.attr}"] = inner.lineno
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    found[prefix + name] = node.lineno
-                case ast.Assign():
-                    found.update({prefix + t.id: node.lineno for t in node.targets if isinstance(t, ast.Name)})
-                case _:
-                    pass
+            if isinstance(node, ast.ClassDef):
+                collect(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef):
+                found.add(prefix + node.name)
 
     collect(ast.parse((ROOT / path).read_text()).body, "")
     return found
-
-
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"

@@ -204,11 +204,6 @@ def test_a_checkpoint_is_saved_with_each_how_manyth_report(
     assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", ""]
 
 
-def test_a_negative_interval_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="checkpoint_every=-1: give 1"):
-        Reports(None, -1)
-
-
 def test_the_tuner_of_the_page_can_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     (tmp_path / "training.py").write_text("def train(config):\n    pass\n")

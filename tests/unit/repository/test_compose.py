@@ -320,23 +320,6 @@ def test_images_are_pinned() -> None:
     assert services()["worker"]["build"] == {**alone()["build"]}, "one image for all"
 
 
-def test_the_gpu_file_adds_to_the_services_that_are_there() -> None:
-    added = compose("docker-compose.gpu.yml")["services"]
-
-    assert {*added} == {"worker"} <= {*services()}
-    (device,) = added["worker"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-
-
-def test_docker_is_sent_what_the_image_is_made_of_and_nothing_else() -> None:
-    lines = (ROOT / ".dockerignore").read_text().splitlines()
-    sent = {line[1:] for line in lines if line.startswith("!")}
-    copied = {source for name, arguments in dockerfile() if name == "COPY" for source in arguments.split()[:-1]}
-
-    assert "*" in lines
-    assert sent == copied
-
-
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd's own judge")
 def test_systemd_finds_little_exposed() -> None:
     unit_file = str(ROOT / "workers/mqtune-worker.service")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import statistics
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +28,14 @@ def sources() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
 
 
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    return {file: [*ast.walk(ast.parse(text))] for file, text in sources().items()}
+
+
 def functions() -> Iterator[tuple[str, Function]]:
-    for file, text in sources().items():
-        yield from ((file, node) for node in ast.walk(ast.parse(text)) if isinstance(node, Function))
+    for file, found in nodes().items():
+        yield from ((file, node) for node in found if isinstance(node, Function))
 
 
 def lines_of(function: Function) -> int:
@@ -65,8 +71,7 @@ def test_modules_are_of_one_idea() -> None:
 
 def test_types_say_what_values_are() -> None:
     anys = {
-        file: sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(ast.parse(text)))
-        for file, text in sources().items()
+        file: sum(isinstance(node, ast.Name) and node.id == "Any" for node in found) for file, found in nodes().items()
     }
 
     assert sum(anys.values()) <= MOST_ANY, sorted(anys.items(), key=lambda item: -item[1])[:10]

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.measurement import Context, Variant
 from benchmarks.quality.slots import Record, run_on_slots
-from benchmarks.quality.tasks import EPOCHS, TASKS, Table, Task
+from benchmarks.quality.tasks import EPOCHS, TASKS, Task
 from benchmarks.systems import mqtune_quality, optuna_quality
 from benchmarks.table import chance, render
 from benchmarks.work import quality
@@ -62,36 +62,6 @@ def test_the_functions_have_their_known_minima(name: str, config: dict[str, floa
 
     assert task.regret(config) == pytest.approx(0, abs=1e-4)
     assert task.loss(config, EPOCHS) == pytest.approx(task.best, abs=1e-4)
-
-
-def test_a_config_between_points_of_the_grid_has_the_curve_of_the_next_one() -> None:
-    (task,) = (each for each in TASKS if each.name == "digits")
-    assert isinstance(task, Table)
-    config = {"log10_lr": -0.6, "log10_alpha": -4.1, "log2_width": 7, "batch": "64"}
-
-    assert task.cell(config) == (7, 0, 4, 1)
-    assert task.loss(config, 1) == task.at((7, 0, 4, 1), 1)
-
-
-def test_a_config_has_what_hangs_on_its_choice_alone() -> None:
-    (task,) = (each for each in TASKS if each.name == "conditional")
-
-    assert [*task.config(lambda name, each: "trees" if name == "model" else each.low)] == ["model", "depth", "share"]
-
-
-def test_of_the_models_the_one_that_ends_best_begins_worst() -> None:
-    (task,) = (each for each in TASKS if each.name == "conditional")
-    rng = random.Random(1)
-    configs = [config_of(task, rng) for _ in range(2000)]
-
-    def best(epoch: int) -> dict[str, float]:
-        return {
-            model: min(task.loss(config, epoch) for config in configs if config["model"] == model)
-            for model in task.parameters["model"].choices
-        }
-
-    first, last = best(1), best(EPOCHS)
-    assert max(first, key=lambda model: first[model]) == min(last, key=lambda model: last[model]) == "net"
 
 
 class Counting:

@@ -1,4 +1,4 @@
-"""What docs/results.md says is so: its examples run, and its table has the pictures that there are."""
+"""The examples of docs/results.md run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Final
 
 import pytest
 from click.testing import CliRunner
-from pages import ROOT, table_lines
+from pages import ROOT
 
-from mqtune.cli import group, plot
-from mqtune.results.plots.plots import KINDS
+from mqtune.cli import group
 
 PAGE: Final = ROOT / "docs" / "results.md"
 
@@ -32,10 +31,3 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     assert [each.stderr for each in done] == ["", "", ""]
     assert {path.name for path in tmp_path.glob("*.*")} >= {"curves.png", "importances.svg", "timeline.html"}
-
-
-def test_the_table_has_each_picture() -> None:
-    rows = [cells[0].strip("`") for section, _, cells in table_lines(PAGE) if section == "Pictures"]
-
-    assert [name for name in rows if name in KINDS] == [*KINDS]
-    assert plot.KINDS == KINDS
