@@ -87,7 +87,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_worker_attempt.py::test_a_trial_whose_zygote_dies_with_the_trial_before_is_started_by_a_fresh_one",
         ],
         "A module changes signals when it is imported (SIGCHLD, `set_wakeup_fd`, asyncio)": [
-            "tests/integration/test_zygotes.py::test_whatever_a_module_does_with_signals_on_import_trials_end_and_are_buried",
+            "tests/integration/test_zygotes.py::test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_leave_is_gone",
             "tests/integration/test_zygotes.py::test_a_trial_finds_signals_as_its_module_has_left_them",
         ],
         "A thread of a worker meets an unforeseen error (no memory left)": [
@@ -124,7 +124,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_quarantine.py::test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back"
         ],
         "Others hold a GPU's memory when a worker starts, or a trial begins": [
-            "tests/integration/test_quarantine.py::test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free"
+            "tests/integration/test_quarantine.py::test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free_and_drivers_can_say_why"
         ],
         "A GPU is broken: trials fail there at once": [
             "tests/integration/test_quarantine.py::test_a_device_on_which_trials_fail_at_once_takes_few_of_them_and_is_back_when_a_probe_does_well"
@@ -229,7 +229,6 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_worker_runtime.py::test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases",
         ],
         "An entry that is not an event in one experiment's journal, a definition that makes no sense, or a key of another type": [
-            "tests/integration/test_client.py::test_an_entry_that_is_not_an_event_is_named_and_hides_no_other_experiment",
             "tests/integration/test_client.py::test_an_experiment_with_something_that_is_none_of_mqtunes_is_named_and_hides_no_other",
             "tests/integration/test_client.py::test_an_experiment_of_which_a_key_is_of_another_type_can_be_deleted_once_that_key_is_gone",
         ],
@@ -415,7 +414,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_quarantine.py::test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not"
         ],
         "10. Grandchildren go, too": [
-            "tests/integration/test_zygotes.py::test_what_a_trial_leaves_in_its_group_or_in_a_session_of_its_own_is_gone_when_it_has_ended"
+            "tests/integration/test_zygotes.py::test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_leave_is_gone"
         ],
         "11. Several experiments on one fleet": [
             "tests/acceptance/test_sharing.py::test_two_experiments_share_a_fleet_and_both_come_forward",

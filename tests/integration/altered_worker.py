@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,28 @@ def breaks(config: dict[str, Any]) -> None:
         raise RuntimeError(error.read_text())
     time.sleep(0.3)
     mqtune.report({"loss": float(os.environ["CUDA_VISIBLE_DEVICES"])})
+
+
+@contextlib.contextmanager
+def tuner_of(
+    broker: str, name: str, resources: mqtune.Resources, trainable: Callable[[dict[str, Any]], None] = held
+) -> Iterator[mqtune.Tuner]:
+    """A tuner whose trials a test adds itself; it is closed afterwards."""
+    from mqtune.testing.backends.world import Nothing
+
+    tuner = mqtune.Tuner(
+        trainable,
+        SPACE,
+        metric="loss",
+        mode="min",
+        backend=broker,
+        run=mqtune.RunOptions(progress=False),
+        name=name,
+        searcher=Nothing(),
+        resources=resources,
+    )
+    with contextlib.closing(tuner):
+        yield tuner
 
 
 def let_go(folder: Path, *numbers: int) -> None:

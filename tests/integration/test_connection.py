@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import itertools
 import logging
 import os
 import signal
 import socket
 import socketserver
-import ssl
 import subprocess
 import sys
 import threading
@@ -124,13 +122,6 @@ def refusal(url: str, *, timeout_s: float = 5.0) -> MqtuneError:
     return caught.value
 
 
-def test_connects_and_answers_in_bytes(client: redis.Redis) -> None:
-    client.set("key", "value")
-
-    assert client.get("key") == b"value"
-    assert client.client_getname() in (b"mqtune-client", "mqtune-client")
-
-
 def test_a_read_from_a_stream_has_one_shape_and_an_empty_one_is_falsy(client: redis.Redis) -> None:
     entry = client.xadd("stream", {"field": "value"})
 
@@ -162,13 +153,6 @@ def test_a_command_that_times_out_is_not_repeated(server: EmbeddedServer, client
     assert client.xlen("stream") == 1
 
 
-def test_the_database_of_the_url_is_the_one_that_is_used(server: EmbeddedServer, client: redis.Redis) -> None:
-    with contextlib.closing(connect(server.url.replace("?db=0", "?db=3"))) as third:
-        third.set("key", "in three")
-
-    assert client.get("key") is None
-
-
 def test_takes_the_url_of_a_socket_as_celery_writes_it(server: EmbeddedServer, client: redis.Redis) -> None:
     client.set("key", "value")
 
@@ -181,13 +165,6 @@ def test_a_missing_password_is_refused_with_a_way_out(server: EmbeddedServer) ->
 
     assert type(error) is BrokerRefused
     assert "put the right password into the URL" in str(error)
-
-
-def test_a_wrong_password_is_refused(server: EmbeddedServer) -> None:
-    error = refusal(server.url.replace(password_of(server), QUOTED))
-
-    assert type(error) is BrokerRefused
-    assert "unix://***@" in str(error) or "unix://:***@" in str(error)
 
 
 def test_a_user_who_may_do_nothing_is_refused(server: EmbeddedServer, client: redis.Redis) -> None:
@@ -223,24 +200,19 @@ def test_a_password_for_a_server_without_one_is_refused_with_a_way_out() -> None
     assert "leave the password out" in str(error)
 
 
-def test_a_port_where_nothing_listens_is_unavailable() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        error = refusal(f"redis://user:{QUOTED}@127.0.0.1:{held.getsockname()[1]}/0")
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"redis://user:{QUOTED}@127.0.0.1:1/0", "redis://user:***@127.0.0.1:1"),
+        (f"unix://:{QUOTED}@/nowhere/none.sock?db=0", "none.sock"),
+        (f"redis://:{QUOTED}@no-such-host.invalid:6379/0", "no-such-host.invalid"),
+    ],
+)
+def test_a_place_where_nothing_listens_is_unavailable(url: str, shown: str) -> None:
+    error = refusal(url)
 
     assert type(error) is BrokerUnavailable
-    assert "redis://user:***@127.0.0.1" in str(error)
-
-
-def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
-    error = refusal(f"unix://:{QUOTED}@{tmp_path}/none.sock?db=0")
-
-    assert type(error) is BrokerUnavailable
-    assert "none.sock" in str(error)
-
-
-def test_a_host_that_has_no_address_is_unavailable() -> None:
-    assert type(refusal(f"redis://:{QUOTED}@no-such-host.invalid:6379/0")) is BrokerUnavailable
+    assert shown in str(error)
 
 
 def test_who_follows_a_master_takes_no_replica_for_it(tmp_path: Path) -> None:
@@ -438,14 +410,16 @@ def test_a_server_of_a_kind_that_can_not_have_an_experiment_says_so_at_once(mode
     assert text in str(error)
 
 
-@pytest.mark.parametrize("names", [*itertools.permutations(["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])])
-def test_the_order_of_the_options_of_tls_makes_no_other_url(names: tuple[str, ...]) -> None:
-    url = "rediss://head:6379/0?" + "&".join(f"{name}=/{name}.pem" for name in names)
+def test_the_order_of_the_options_of_tls_makes_no_other_url() -> None:
+    options = [f"{name}=/{name}.pem" for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")]
+    urls = {celery_url("rediss://head:6379/0?" + "&".join(each)) for each in (options, options[::-1])}
 
-    assert celery_url(url) == (
-        "rediss://head:6379/0?ssl_cert_reqs=required&ssl_ca_certs=%2Fssl_ca_certs.pem&ssl_certfile=%2Fssl_certfile.pem"
-        "&ssl_keyfile=%2Fssl_keyfile.pem"
-    )
+    assert urls == {
+        (
+            "rediss://head:6379/0?ssl_cert_reqs=required&ssl_ca_certs=%2Fssl_ca_certs.pem&ssl_certfile=%2Fssl_certfile.pem"
+            "&ssl_keyfile=%2Fssl_keyfile.pem"
+        )
+    }
 
 
 @pytest.mark.parametrize("name", ["plain", "odd; name+with %41 #1 @home?"])
@@ -462,15 +436,6 @@ def test_celery_publishes_through_the_rewritten_address(tmp_path: Path, server: 
         assert client.llen("trials") == 1
     assert password_of(server) not in app.connection_for_read().as_uri()
     app.close()
-
-
-def test_celery_verifies_certificates_through_the_rewritten_address() -> None:
-    app = celery.Celery(broker=celery_url("rediss://:pw@h:6380/1"), set_as_current=False)
-
-    connection = app.connection_for_write()
-
-    assert connection.ssl == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
-    assert (connection.hostname, connection.port, connection.virtual_host) == ("h", 6380, "1")
 
 
 INTERRUPTED = """

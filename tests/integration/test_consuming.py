@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import redis
-from altered_worker import SPACE, altered_worker, held, let_go
+from altered_worker import altered_worker, let_go, tuner_of
+from restartable import RestartableRedis
 from waiting import eventually, lives
 
 import mqtune
-from mqtune.backends.local.server import ServerBinary
-from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.testing.backends.world import Nothing, drive
+from mqtune.testing.backends.world import drive
 from mqtune.worker.app import MOST_COMMANDS
 
 #: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
@@ -75,66 +73,24 @@ Stream.read = read_if_there_is_memory
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
 
 
-class Server:
-    """A Redis that can be ended and started again where it was."""
-
-    def __init__(self, binary: ServerBinary, folder: Path) -> None:
-        socket = folder / "s"
-        self.url = f"unix://{socket}?db=0"
-        self._command = [str(binary.path), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
-        self._command += ["--appendonly", "yes", "--save", ""]
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(20)
-
-
 @pytest.fixture
-def server(server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(server_binary, tmp_path_factory.mktemp("s"))
-    try:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableRedis]:
+    with RestartableRedis(tmp_path_factory.mktemp("s")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    # Its socket is there a moment before it listens.
-    with contextlib.closing(eventually(lambda: _connected(server.url))) as client:
-        yield client
-
-
-def _connected(url: str) -> redis.Redis | None:
-    with contextlib.suppress(BrokerUnavailable):
-        return connect(url)
-    return None
+def client(server: RestartableRedis) -> Any:
+    return server.client
 
 
 @pytest.fixture
-def tuner(server: Server, client: redis.Redis) -> Iterator[mqtune.Tuner]:
-    tuner = mqtune.Tuner(
-        held,
-        SPACE,
-        metric="loss",
-        mode="min",
-        backend=server.url,
-        run=mqtune.RunOptions(progress=False),
-        name="stuck",
-        searcher=Nothing(),
-        resources=mqtune.Resources(cpus=1),
-    )
-    with contextlib.closing(tuner):
+def tuner(server: RestartableRedis, client: Any) -> Iterator[mqtune.Tuner]:
+    with tuner_of(server.url, "stuck", mqtune.Resources(cpus=1)) as tuner:
         yield tuner
 
 
-def wait_until_stuck(client: redis.Redis, file: Path) -> None:
+def wait_until_stuck(client: Any, file: Path) -> None:
     """Have the worker's consumer stop; it has no question under way afterwards that a trial could be the answer to."""
     file.touch()
     eventually(lambda: client.info("clients")["blocked_clients"] == 0, 30)
@@ -142,7 +98,7 @@ def wait_until_stuck(client: redis.Redis, file: Path) -> None:
 
 @pytest.mark.timeout(150)
 def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
-    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     stuck = tmp_path / "no-more"
     with altered_worker(server.url, tmp_path, STUCK_UNTIL_RECONNECTED.format(stuck=str(stuck)), *SLOTS) as worker:
@@ -166,7 +122,7 @@ def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
 
 @pytest.mark.timeout(150)
 def test_a_worker_that_reconnecting_does_not_help_hands_its_trials_back_and_starts_anew(
-    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     stuck = tmp_path / "no-more"
     with altered_worker(server.url, tmp_path, STUCK_UNTIL_RESTARTED.format(stuck=str(stuck)), *SLOTS) as worker:
@@ -195,7 +151,7 @@ def test_a_worker_that_reconnecting_does_not_help_hands_its_trials_back_and_star
 
 @pytest.mark.timeout(180)
 def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_restarted_time_and_again(
-    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     with altered_worker(server.url, tmp_path, "", *SLOTS) as worker:
         let_go(tmp_path, *range(100))
@@ -212,8 +168,7 @@ def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_rest
                 client.client_kill_filter(_type="normal", skipme=True)
                 client.client_kill_filter(_type="pubsub", skipme=True)
             a_trial_completes()
-            server.stop()
-            server.start()
+            server.restart()
             a_trial_completes()
 
         assert worker.poll() is None
@@ -225,10 +180,11 @@ KOMBUS = 3
 
 
 def test_a_worker_has_few_connections_whatever_its_slots(
-    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     slots, trials = 12, 24
     peak = 0
+    client.client_setname("mqtune-client")
 
     def names() -> list[str]:
         return [each["name"] for each in client.client_list() if each["name"] != "mqtune-client"]
@@ -251,7 +207,7 @@ def test_a_worker_has_few_connections_whatever_its_slots(
 
 
 def test_a_worker_whose_uplink_has_died_ends_at_once_with_an_error_and_its_trials_with_it(
-    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     full = tmp_path / "full"
     with altered_worker(server.url, tmp_path, NO_MEMORY.format(full=str(full)), *SLOTS) as worker:

@@ -222,16 +222,6 @@ def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
     zygote.close()
 
 
-def test_a_zygote_that_is_killed_while_no_trial_uses_it_is_no_zombie(slots: Callable[..., Slots]) -> None:
-    one = slots()
-    zygote = one.fork("0")
-
-    os.kill(zygote.pid, signal.SIGKILL)
-
-    eventually(lambda: zygote.is_dead and not psutil.pid_exists(zygote.pid))
-    assert one.start(one.fork("0"))["devices"] == "0"
-
-
 def large_pages(pid: int) -> int:
     """How many bytes of a process lie in large pages."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -9,28 +9,24 @@ from pathlib import Path
 
 import pytest
 from contract.journals.world import (
-    ASSIGNMENT,
     LONG_S,
     ONE,
     InWorld,
     closed,
-    ended,
     entries,
     reported,
     segment,
-    staged,
-    started,
 )
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
 from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable, JournalGone
-from mqtune.core.events import START, AttemptEnded, ExperimentCreated, decode_event
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.events import AttemptEnded, ExperimentCreated, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialId
-from mqtune.journal.base import FENCED, GAP, Claim, Order
+from mqtune.journal.base import FENCED, Claim, Order
 from mqtune.journal.connection import open_client
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import ControlChannel
@@ -66,10 +62,10 @@ def journal(line: FaultyProxy) -> Iterator[RedisJournal]:
         yield journal
 
 
-def during(fault: Callable[[], object], end: Callable[[], object], call: Callable[[], object]) -> object:
-    """Call while there is a fault, which ends when the caller has seen something of it."""
+def during(fault: Callable[[], Callable[[], object]], call: Callable[[], object]) -> object:
+    """Call while there is a fault, which ends, by what it returned, when the caller has seen something of it."""
     answers: list[object] = []
-    fault()
+    end = fault()
     caller = threading.Thread(target=lambda: answers.append(call()), daemon=True)
     caller.start()
     caller.join(2 * TIMEOUT_S)
@@ -83,47 +79,56 @@ def during(fault: Callable[[], object], end: Callable[[], object], call: Callabl
 # Cut off.
 
 
-def test_what_is_written_over_a_line_that_says_nothing_is_written_once(
-    line: FaultyProxy, journal: RedisJournal
-) -> None:
+def hold(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
     """The first try reaches the server when the line works again, and so do those that followed."""
-    during(line.hold, line.release, lambda: journal.record(closed()))
+    line.hold()
+    return line.release
 
-    assert [entry.data for entry in entries(journal)] == [closed()]
+
+def lose(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
+    line.drop()
+    return line.release
 
 
-def test_what_is_written_over_a_line_that_loses_everything_is_written_once(
-    line: FaultyProxy, journal: RedisJournal
+def slow_down(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
+    line.delay_s = 2 * TIMEOUT_S
+    return lambda: setattr(line, "delay_s", 0.0)
+
+
+def refuse(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
+    line.refuse()
+    line.cut()
+    return line.accept
+
+
+def freeze(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
+    server.freeze()
+    return server.thaw
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_report"), [(hold, False), (lose, True), (slow_down, True), (refuse, False), (freeze, False)]
+)
+def test_what_is_written_during_a_fault_is_written_once(
+    server: RestartableRedis,
+    line: FaultyProxy,
+    journal: RedisJournal,
+    fault: Callable[[FaultyProxy, RestartableRedis], Callable[[], object]],
+    is_report: bool,
 ) -> None:
     claim = InWorld.start(journal, journal)
+    count, outages = len(entries(journal)), journal.outages
 
-    answer = during(line.drop, line.release, lambda: journal.report([segment(claim, 1, 3)]))
+    answer = during(
+        lambda: fault(line, server),
+        lambda: journal.report([segment(claim, 1, 3)]) if is_report else journal.record(closed()),
+    )
 
-    assert answer == [""]
-    assert reported(journal) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
-
-
-def test_what_is_written_over_a_line_that_is_too_slow_is_written_once(line: FaultyProxy, journal: RedisJournal) -> None:
-    claim = InWorld.start(journal, journal)
-
-    def slow() -> None:
-        line.delay_s = 2 * TIMEOUT_S
-
-    def fast() -> None:
-        line.delay_s = 0.0
-
-    assert during(slow, fast, lambda: journal.report([segment(claim, 1)])) == [""]
-    assert reported(journal) == [[(ONE, 1, 1)]]
-
-
-def test_a_line_that_is_refused_is_tried_until_it_is_not(line: FaultyProxy, journal: RedisJournal) -> None:
-    def refuse() -> None:
-        line.refuse()
-        line.cut()
-
-    during(refuse, line.accept, lambda: journal.record(closed()))
-
-    assert len(entries(journal)) == 1
+    assert len(entries(journal)) == count + 1
+    assert journal.outages > outages
+    if is_report:
+        assert answer == [""]
+        assert reported(journal) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
 
 
 def test_a_server_that_takes_no_writes_is_said_to_and_waited_for(
@@ -133,9 +138,7 @@ def test_a_server_that_takes_no_writes_is_said_to_and_waited_for(
     try:
         with pytest.raises(BrokerUnavailable, match=r"refused for .*NOREPLICAS"):
             RedisJournal(journal._client, "y", patience_s=0.01).lock("driver-1", "process 1 on head", LONG_S)
-        during(
-            lambda: None, lambda: server.client.config_set("min-replicas-to-write", 0), lambda: journal.record(closed())
-        )
+        during(lambda: lambda: server.client.config_set("min-replicas-to-write", 0), lambda: journal.record(closed()))
     finally:
         server.client.config_set("min-replicas-to-write", 0)
 
@@ -221,45 +224,6 @@ def test_a_long_journal_is_put_back_whole(server: RestartableRedis, journal: Red
     journal.lock("driver-1", "", LONG_S)
 
 
-def test_the_end_that_an_older_file_lacks_is_put_back(
-    server: RestartableRedis, journal: RedisJournal, tmp_path: Path
-) -> None:
-    copy = filled(journal, tmp_path, trials=1)
-    claim, worker = Claim(ONE, 1, "token-0001-1"), RedisJournal(journal._client, "x")
-    server.keep_data()
-    journal.report([segment(claim, 3, 2)])
-    held = entries(journal)
-    copy.begin(held)
-    copy.close()
-    server.lose_data(to_kept=True)
-    assert worker.report([segment(claim, 5)]) == [GAP]
-    assert not journal.holds(held[-1].id)
-
-    bring_back(journal, copy, at=1.0)
-
-    assert entries(journal)[: len(held)] == held
-    assert worker.report([segment(claim, 5)]) == [FENCED]
-
-
-def test_a_driver_that_begins_on_an_emptied_server_brings_its_copy_back(
-    server: RestartableRedis, journal: RedisJournal, tmp_path: Path
-) -> None:
-    copy = filled(journal, tmp_path)
-    before = entries(journal)
-    server.client.flushall()
-    later = RedisJournal(journal._client, "x")
-    later.lock("driver-2", "process 2 on head", LONG_S)
-
-    bring_back(later, copy, at=1.0, accept=lambda _: None)
-
-    assert entries(later)[: len(before)] == before
-    assert later.definition() == encode_value(DEFINITION)
-    assert later.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
-    again = Claim(ONE, 2, "token")
-    later.claim(again, "w", LONG_S, started(again))
-    later.end(again, ended(ONE, 2))
-
-
 @pytest.mark.parametrize("is_written_since", [True, False])
 def test_a_beginning_that_was_deleted_while_nobody_drove_is_brought_back(
     server: RestartableRedis, journal: RedisJournal, tmp_path: Path, *, is_written_since: bool
@@ -274,67 +238,3 @@ def test_a_beginning_that_was_deleted_while_nobody_drove_is_brought_back(
 
     assert entries(journal)[: len(before)] == before
     assert journal.report([segment(claim, 4)]) == [FENCED]
-
-
-def test_a_journal_with_its_beginning_and_one_of_another_definition_are_left_alone(
-    server: RestartableRedis, journal: RedisJournal, tmp_path: Path
-) -> None:
-    copy = filled(journal, tmp_path, trials=1)
-    before = entries(journal)
-    bring_back(journal, copy, at=1.0)
-    assert entries(journal) == before
-
-    server.client.delete(ExperimentKeys("x").journal)
-    journal.record(closed(), definition=encode_value({**DEFINITION, "seed": 7}))
-    bring_back(journal, copy, at=1.0)
-    assert [entry.data for entry in entries(journal)] == [closed()]
-
-
-def test_a_copy_that_ends_too_early_is_not_taken_for_the_whole(
-    server: RestartableRedis, journal: RedisJournal, tmp_path: Path
-) -> None:
-    copy = filled(journal, tmp_path)
-    journal.record(closed())
-    last = entries(journal)[-1]
-    server.client.flushall()
-
-    with pytest.raises(JournalGone, match="lacks the end"):
-        put_back(journal, copy, last.id, [], at=1.0)
-
-    assert server.client.keys("*") == []
-
-
-def place(id_: str) -> tuple[int, ...]:
-    """An entry's id, as the server orders them."""
-    return tuple(map(int, id_.split("-")))
-
-
-def test_what_follows_the_copy_in_redis_stays_behind_it(
-    server: RestartableRedis, journal: RedisJournal, tmp_path: Path
-) -> None:
-    copy = filled(journal, tmp_path)
-    held = entries(journal)
-    journal.record(closed())
-    behind = [entry.data for entry in entries(journal)[len(held) :]]
-
-    put_back(journal, copy, held[-1].id, [*behind, closed("written, and lost")], at=1.0)
-
-    found = entries(journal)
-    assert found[: len(held)] == held
-    put = [*behind, closed("written, and lost")]
-    assert [entry.data for entry in found[len(held) :]][: len(put)] == put
-    assert [entry.id for entry in found] == sorted((entry.id for entry in found), key=place)
-    journal.record(closed("and later"))
-    assert entries(journal)[-1].data == closed("and later")
-
-
-def test_a_frozen_server_that_thaws_has_done_what_was_asked_once(
-    server: RestartableRedis, journal: RedisJournal
-) -> None:
-    before = journal.outages
-
-    during(server.freeze, server.thaw, lambda: journal.record(closed()))
-
-    assert len(entries(journal)) == 1
-    assert journal.outages > before
-    eventually(lambda: journal.read(START.entry, count=10))

@@ -8,11 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from altered_worker import SPACE, altered_worker, breaks, held, let_go
+from altered_worker import altered_worker, breaks, let_go, tuner_of
 from click.testing import CliRunner
 from waiting import eventually
 
@@ -23,9 +22,10 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Trial, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.testing.backends.world import Nothing, drive
+from mqtune.testing.backends.world import drive
 
 GB = 1_000_000_000
+ONE_GPU = mqtune.Resources(gpus=1, cpus=1)
 #: Answers as the driver would, with what a file says, and notes that it was asked.
 DRIVER = """
 import json, sys
@@ -94,30 +94,16 @@ def machine(broker: str, tmp_path: Path) -> Iterator[Callable[[int], Machine]]:
         yield lambda number: made.enter_context(contextlib.closing(Machine(broker, tmp_path, number)))
 
 
-def tuner_of(broker: str, trainable: Any, name: str) -> mqtune.Tuner:
-    return mqtune.Tuner(
-        trainable,
-        SPACE,
-        metric="loss",
-        mode="min",
-        backend=broker,
-        run=mqtune.RunOptions(progress=False),
-        name=name,
-        searcher=Nothing(),
-        resources=mqtune.Resources(gpus=1, cpus=1),
-    )
-
-
 @pytest.fixture
 def tuner(broker: str) -> Iterator[mqtune.Tuner]:
-    with contextlib.closing(tuner_of(broker, held, "full")) as tuner:
+    with tuner_of(broker, "full", ONE_GPU) as tuner:
         yield tuner
 
 
 @pytest.fixture
 def breaking(broker: str) -> Iterator[mqtune.Tuner]:
     """Its trials fail at once on devices that are broken, with the text in a file, and take a moment on others."""
-    with contextlib.closing(tuner_of(broker, breaks, "breaking")) as tuner:
+    with tuner_of(broker, "breaking", ONE_GPU, breaks) as tuner:
         yield tuner
 
 
@@ -161,26 +147,25 @@ def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
             assert "nvidia" not in Path(f"/proc/{worker.pid}/maps").read_text()
 
 
-def test_a_worker_whose_devices_are_all_quarantined_runs_nothing_and_drivers_can_say_why(
+def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free_and_drivers_can_say_why(
     broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     gpus = machine(1)
+    gpus.set("0", 60 * GB)
     with altered_worker(broker, tmp_path, gpus.alteration(0.2), "--gpus", gpus.gpus):
-        first = tuner.add({"number": 1})
-        has_reported(tuner, first)
-        gpus.set("0", 5 * GB)
-        let_go(tmp_path, 1, 2)
-        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
-        eventually(lambda: gpus.info().slots == 0)
+        info = gpus.info()
+        note = "device 0 is quarantined, others have 60.0 GB of its memory in use"
+        assert (info.slots, info.note) == (0, note)
+        assert f"{info.name}: {note}\n" in CliRunner().invoke(group, ["fleet", "--broker", broker]).output
 
-        second = tuner.add({"number": 2})
+        let_go(tmp_path, 1)
+        trial = tuner.add({"number": 1})
         drive(tuner, lambda: "device 0 is quarantined" in tuner.debug_string())
-        # What the worker had asked the queue for before may still reach it; it runs when the device is back.
-        assert second.status is TrialStatus.STAGED
+        assert trial.status is TrialStatus.STAGED
 
         gpus.set("0", 0)
-        drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
-        assert second.attempt.number == 1
+        drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
+        assert trial.attempt.number == 1
 
 
 def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not(
@@ -215,25 +200,6 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
 
         assert worker.wait(30) == os.EX_OK
         eventually(lambda: not any(process.is_running() for process in family), 30)
-
-
-def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free(
-    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
-) -> None:
-    gpus = machine(2)
-    gpus.set("0", 60 * GB)
-    with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus):
-        info = gpus.info()
-        note = "device 0 is quarantined, others have 60.0 GB of its memory in use"
-        assert (info.slots, info.note) == (1, note)
-        assert f"{info.name}: {note}\n" in CliRunner().invoke(group, ["fleet", "--broker", broker]).output
-        assert has_reported(tuner, tuner.add({"number": 1})) == "1"
-
-        gpus.set("0", 0)
-        eventually(lambda: gpus.info().slots == 2)
-        assert has_reported(tuner, tuner.add({"number": 2})) == "0"
-        let_go(tmp_path, 1, 2)
-        drive(tuner, lambda: not tuner.busy_trials)
 
 
 def test_a_device_on_which_trials_fail_at_once_takes_few_of_them_and_is_back_when_a_probe_does_well(

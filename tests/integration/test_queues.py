@@ -9,14 +9,13 @@ from typing import Any, Final
 
 import pytest
 import redis
+from fleets import worker
 
 from mqtune.backends.base import Offer
 from mqtune.backends.celery import MOST_AT_ONCE, CeleryBackend, Together
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import Resources, lists_of, queue_name
 from mqtune.core.trial import TrialId
-from mqtune.core.version import __version__
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
@@ -27,29 +26,20 @@ PLAIN: Final = Resources(gpus=1, cpus=4, gpu_memory_gb=24)
 LINKED: Final = Resources(gpus=1, cpus=4, gpu_memory_gb=80, tags=["a100", "nvlink"])
 
 
-def worker(name: str, offer: Resources, slots: int) -> WorkerInfo:
-    return WorkerInfo(
-        name=name,
-        host="h",
-        pid=1,
-        version=__version__,
-        queue=queue_name(offer),
-        gpus=offer.gpus,
-        cpus=offer.cpus,
-        slots=slots,
-        devices=[""] * slots,
-        code_root="/",
-        joined_at=0,
-        gpu_memory_gb=offer.gpu_memory_gb,
-        tags=sorted(offer.tags),
-    )
-
-
 @pytest.fixture
 def fleet(redis_client: redis.Redis) -> Fleet:
     fleet = Fleet(redis_client, patience_s=1.0)
-    fleet.join(worker("plain@h", PLAIN, 2), HOLD_S)
-    fleet.join(worker("linked@h", LINKED, 1), HOLD_S)
+    for name, offer, slots in (("plain@h", PLAIN, 2), ("linked@h", LINKED, 1)):
+        info = worker(
+            name,
+            queue=queue_name(offer),
+            slots=slots,
+            gpus=offer.gpus,
+            cpus=offer.cpus,
+            gpu_memory_gb=offer.gpu_memory_gb,
+            tags=sorted(offer.tags),
+        )
+        fleet.join(info, HOLD_S)
     return fleet
 
 
@@ -86,20 +76,6 @@ def test_workers_of_different_shapes_both_get_messages(backend: CeleryBackend, r
     )
 
 
-def test_what_waits_for_workers_that_left_goes_to_those_that_are_there(
-    backend: CeleryBackend, fleet: Fleet, redis_client: redis.Redis
-) -> None:
-    backend.publish(TrialId("0001"), 1, {})
-    fleet.leave("plain@h")
-    backend.refresh()
-
-    assert backend.queued() == set()
-    backend.publish(TrialId("0001"), 1, {})
-
-    assert published(redis_client, LINKED) == {"x/0001/1"}
-    assert backend.queued() == {("0001", 1)}
-
-
 def test_what_a_full_server_does_not_take_holds_up_no_driver_and_is_published_again(
     backend: CeleryBackend, redis_client: redis.Redis
 ) -> None:
@@ -132,29 +108,19 @@ def pushes(client: Any) -> int:
     return calls
 
 
+@pytest.mark.parametrize("times", [1, 3])
 def test_many_attempts_take_one_command_for_each_queue_and_come_in_their_order(
-    backend: CeleryBackend, redis_client: redis.Redis
+    backend: CeleryBackend, redis_client: redis.Redis, times: int
 ) -> None:
-    before = pushes(redis_client)
+    before, numbers = pushes(redis_client), range(1, times * MOST_AT_ONCE + 1)
 
-    backend.publish_all(offers(*range(1, MOST_AT_ONCE + 1)))
+    backend.publish_all(offers(*numbers))
 
-    assert pushes(redis_client) == before + 2
+    assert pushes(redis_client) == before + 2 * times
     plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
-    assert sorted(plain + linked) == [offer.trial for offer in offers(*range(1, MOST_AT_ONCE + 1))]
+    assert sorted(plain + linked) == [offer.trial for offer in offers(*numbers)]
     assert (plain, linked) == (sorted(plain), sorted(linked))
     assert (plain[:2], linked[0]) == (["0001", "0002"], "0003")
-
-
-def test_very_many_attempts_take_several_commands(backend: CeleryBackend, redis_client: redis.Redis) -> None:
-    before = pushes(redis_client)
-
-    backend.publish_all(offers(*range(1, 3 * MOST_AT_ONCE + 1)))
-
-    assert pushes(redis_client) == before + 6
-    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
-    assert len({*plain, *linked}) == 3 * MOST_AT_ONCE
-    assert (plain, linked) == (sorted(plain), sorted(linked))
 
 
 def test_a_message_is_the_same_as_celery_sends_it_and_kombu_puts_it(

@@ -25,22 +25,16 @@ def connections(watching: redis.Redis) -> list[str]:
     return [each["id"] for each in watching.client_list() if each["name"] == "mqtune-kept"]
 
 
-def test_commands_one_after_the_other_share_a_connection(client: RedisClient, redis_client: redis.Redis) -> None:
+def test_commands_one_after_the_other_share_a_connection_and_an_error_costs_none(
+    client: RedisClient, redis_client: redis.Redis
+) -> None:
     before = connections(redis_client)
 
     for _ in range(10):
         client.ping()
+        with pytest.raises(redis.ResponseError):
+            client.execute_command("NO-SUCH-COMMAND")
 
-    assert connections(redis_client) == before
-
-
-def test_an_error_of_the_server_costs_no_connection(client: RedisClient, redis_client: redis.Redis) -> None:
-    before = connections(redis_client)
-
-    with pytest.raises(redis.ResponseError):
-        client.execute_command("NO-SUCH-COMMAND")
-
-    assert client.ping()
     assert connections(redis_client) == before
 
 

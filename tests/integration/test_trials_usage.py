@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from accounts import Accounts
-from altered_worker import SPACE, altered_worker, held, let_go
+from altered_worker import altered_worker, let_go, tuner_of
 from click.testing import CliRunner
 from servers import EACH_SERVER, started_on
 from waiting import eventually
@@ -29,8 +29,8 @@ from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.journal.connection import connect
 from mqtune.journal.usage import UsageBoard
 from mqtune.results.results import Results
-from mqtune.testing.backends.world import Nothing
 
+HALF = mqtune.Resources(gpus=0.5, cpus=1)
 #: How long what another process does may take on a busy machine.
 SOON_S = 60.0
 #: Answers as the driver would, with what a file says.
@@ -77,23 +77,6 @@ def broker(tmp_path: Path) -> Iterator[str]:
         yield server.url
 
 
-@contextlib.contextmanager
-def tuner(broker: str, name: str, gpus: float) -> Iterator[mqtune.Tuner]:
-    tuner = mqtune.Tuner(
-        held,
-        SPACE,
-        metric="loss",
-        mode="min",
-        backend=broker,
-        run=mqtune.RunOptions(progress=False),
-        name=name,
-        searcher=Nothing(),
-        resources=mqtune.Resources(gpus=gpus, cpus=1),
-    )
-    with contextlib.closing(tuner):
-        yield tuner
-
-
 def has_reported(tuner: mqtune.Tuner, trial: Trial) -> None:
     eventually(lambda: tuner.step(0.05) or trial.attempt.reports, SOON_S)
 
@@ -111,8 +94,8 @@ def test_two_experiments_on_one_gpu_see_what_it_does_and_are_warned_of_when_it_d
     options = ("--gpus", "0,", "--slots-per-gpu", "2", "--cpus", "2")
     with (
         altered_worker(broker, tmp_path, gpu.alteration, *options),
-        tuner(broker, "mine", 0.5) as mine,
-        tuner(broker, "other", 0.5) as other,
+        tuner_of(broker, "mine", HALF) as mine,
+        tuner_of(broker, "other", HALF) as other,
         contextlib.closing(Feeds(Places([], broker, broker_alone=True).find)) as feeds,
     ):
         first, second = mine.add({"number": 1}), other.add({"number": 2})
@@ -177,24 +160,6 @@ def test_two_experiments_on_one_gpu_see_what_it_does_and_are_warned_of_when_it_d
     assert "now " not in after
     [attempt] = Results.load("mine").dataframe("attempts").to_dict("records")
     assert attempt["usage.gpu_percent_peak"] == 90
-
-
-def test_a_part_of_a_gpu_that_does_not_say_how_busy_it_is_has_no_such_figure(broker: str, tmp_path: Path) -> None:
-    gpu = Gpu(tmp_path)
-    gpu.set(None)
-    with (
-        altered_worker(broker, tmp_path, gpu.alteration, "--gpus", "MIG-7", "--cpus", "1"),
-        tuner(broker, "parts", 1) as parts,
-    ):
-        trial = parts.add({"number": 1})
-        has_reported(parts, trial)
-        line = "device MIG-7: 31.2 GB, 412 W (how busy a part of a GPU is, its driver does not say)"
-        eventually(lambda: parts.step(0.05) or line in said("show", "parts", "1", "--broker", broker), SOON_S)
-        let_go(tmp_path, 1)
-        eventually(lambda: parts.step(0.05) or trial.attempt.end, SOON_S)
-
-    assert not {"gpu_percent", "gpu_percent_peak", "gpu_idle_s"} & {*trial.attempt.usage}
-    assert trial.attempt.usage["gpu_memory_bytes_peak"] == 31.2e9
 
 
 # Who may write and read it.

@@ -6,13 +6,13 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 from accounts import Accounts
 from book import Book
 from click.testing import CliRunner
+from fleets import worker
 from test_client import NAME, AnsweringDriver
 from waiting import eventually
 
@@ -23,12 +23,11 @@ from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
 from mqtune.cli.ui.views import fleet_page, why
-from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError
-from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo, busy_as
-from mqtune.core.keys import DEMANDS, QUOTAS, quota_key
+from mqtune.core.errors import AccessDenied, ConfigurationError
+from mqtune.core.events import START, AttemptStarted, TrialStaged, busy_as
+from mqtune.core.keys import DEMANDS, QUOTAS
 from mqtune.core.shares import Demand
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.core.version import __version__
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.quotas import Quotas
@@ -153,25 +152,6 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
     assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n{left['way_out']}\n")
 
 
-@pytest.mark.usefixtures("driver")
-def test_why_names_a_quota_that_entries_of_others_have_used_up(redis_server: EmbeddedServer, redis_client: redis.Redis):
-    Fleet(redis_client, patience_s=1.0).join(worker(), hold_s=60)
-    Quotas(redis_client, patience_s=1.0).set(f"{NAME}*", 2)
-    asked = ["why", NAME, "0002", "--broker", redis_server.url]
-    free = CliRunner().invoke(group, asked).stdout
-    redis_client.zadd(quota_key(f"{NAME}*"), {f"{NAME}x/0001": 9e15, f"{NAME}x/0002": 9e15})
-    full = CliRunner().invoke(group, asked).stdout
-
-    assert "a slot is free, and is about to take it" in free
-    assert f": a slot is free, and a quota is used up: 2 of 2 for {NAME}*\n" in full
-    assert "mqtune quota" in full
-
-
-def worker(*, slots: int = 1, **details: Any) -> WorkerInfo:
-    plain: dict[str, Any] = {"name": "w@h", "host": "h", "pid": 1, "version": __version__, "queue": "q", "gpus": 0}
-    return WorkerInfo(**plain, cpus=1, slots=slots, devices=["0"], code_root="/", joined_at=1.0, **details)
-
-
 def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: AnsweringDriver, accounts: Accounts):
     wanted = {"name": NAME, "verb": "pause", "trial": "0001"}
     operator, monitor = (Places([], accounts.make(role), broker_alone=True) for role in ("operator", "monitor"))
@@ -217,21 +197,3 @@ def test_what_is_on_this_machine_is_shown_where_its_broker_is_gone(mqtune_home: 
 
     with contextlib.closing(Feed(places.find("mine"), lambda _: False)) as feed:
         assert feed.experiment.name == "mine"
-
-
-def test_a_broker_that_goes_is_a_problem_in_words_and_comes_back(
-    driver: AnsweringDriver, redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("mqtune.cli.ui.feed._STATE_S", 0.05)
-    feed = Feed(Places([], redis_server.url, broker_alone=True).find(NAME), lambda _: False)
-    with contextlib.closing(feed):
-        read = feed._source.read
-
-        def fail(timeout_s: float) -> None:
-            raise BrokerUnavailable("it is away")
-
-        monkeypatch.setattr(feed._source, "read", fail)
-        eventually(lambda: re.fullmatch(r"no news from Redis for \d+ s: it is away", feed.problem))
-        monkeypatch.setattr(feed._source, "read", read)
-        stage(driver, "0003")
-        eventually(lambda: len(feed.experiment.trials) == 3 and not feed.problem)

@@ -285,12 +285,6 @@ def test_a_finished_experiment_is_offered_no_end_and_no_limits(driver: Any, tmp_
         eventually(lambda: "end now" not in page.text)
 
 
-def test_the_fleet_says_that_there_is_none(browser: Browser):
-    browser.go("#/fleet")
-
-    browser.shows("no worker is connected; start one: mqtune worker", "What runs where")
-
-
 def test_what_a_trial_writes_is_text(browser: Browser):
     browser.expected = "status of 404"
     browser.go("#/e/hostile")
@@ -379,6 +373,8 @@ def test_the_page_is_live_behind_a_proxy_that_has_another_name(driver: Any, home
         file.begin(book.entries)
         browser.url = url
         browser.open()
+        # The token has been taken from the address.
+        browser.shows("proxied")
         browser.go("#/e/proxied")
         browser.shows("Trials (30)", "0029")
         before = len(book.entries)

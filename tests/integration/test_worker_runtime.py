@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import encode_value
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
@@ -25,6 +25,7 @@ from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import REMEMBERED
 from mqtune.worker.runtime import WorkerRuntime
+from mqtune.worker.slots import Slots
 
 TRIAL = TrialId("0001")
 
@@ -134,6 +135,26 @@ def test_a_worker_that_leaves_in_the_middle_of_a_heartbeat_is_gone_from_the_flee
     runtime._heart.join()
 
     assert fleet.workers() == []
+
+
+def test_a_zygote_that_will_not_close_delays_no_heartbeat(
+    runtime: WorkerRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, closed = threading.Event(), threading.Event()
+    beats: list[None] = []
+
+    def trim(*_: object) -> None:
+        closing.set()
+        closed.wait(DEADLINE_S)
+
+    monkeypatch.setattr(runtime.services.memory_kills, "look", lambda: beats.append(None))
+    monkeypatch.setattr(Slots, "trim", trim)
+    try:
+        assert closing.wait(DEADLINE_S)
+        before = len(beats)
+        eventually(lambda: len(beats) > before + 2)
+    finally:
+        closed.set()
 
 
 def test_attempts_that_are_not_run_leave_no_open_files(runtime: WorkerRuntime, redis_client: RedisClient) -> None:
