@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import optuna
 
@@ -54,19 +53,6 @@ def marked(trial: optuna.Trial) -> float:
     if trial.study.study_name == "pruned":
         raise optuna.TrialPruned("at 1")
     return x
-
-
-def dies_once(trial: optuna.Trial) -> float:
-    """Its first attempt ends with its worker's process; the number of the attempt is in a file."""
-    x = trial.suggest_float("x", 0, 1)
-    for step in range(3):
-        trial.report(x + step, step)
-    flag = Path(os.environ["MQTUNE_LOG_ROOT"]) / f"died-{trial.number}"
-    if not flag.exists():
-        flag.write_text(repr(x))
-        os.kill(os.getpid(), 9)
-    assert flag.read_text() == repr(x)
-    return trial.suggest_float("z", 0, 1)
 
 
 def odd(trial: optuna.Trial) -> object:

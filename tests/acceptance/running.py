@@ -23,6 +23,8 @@ from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 
 HERE = Path(__file__).parent
+#: A worker whose leases are short.
+QUICK = (str(HERE / "quick_worker.py"),)
 
 _names = itertools.count(1)
 

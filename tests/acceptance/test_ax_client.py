@@ -15,7 +15,7 @@ import trainables
 from waiting import eventually
 
 import mqtune
-from mqtune.core.errors import BrokerRefused, ConfigurationError, MetricMissing
+from mqtune.core.errors import ConfigurationError, MetricMissing
 
 pytest.importorskip("ax")
 
@@ -112,20 +112,6 @@ def test_a_metric_that_is_never_reported_ends_the_run_with_the_first_trial_that_
     eventually(lambda: not experiment.trials(mqtune.TrialStatus.RUNNING, mqtune.TrialStatus.STAGED), 60.0)
 
 
-def test_several_metrics_need_no_kernel_whose_lock_later_runs_wait_at(
-    client: Client, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    monkeypatch.setattr("torch.utils.cpp_extension.load", lambda *_, **__: pytest.fail("compiled"))
-    client.configure_optimization("-loss, epoch")
-    client.configure_generation_strategy("fast", initialization_budget=2, initialize_with_center=False)
-
-    run_client(client, trainables.steady, 4, 1, backend=fleet, ahead=0, early_stopping=False)
-
-    assert statuses(client) == ["COMPLETED"] * 4
-    assert client._experiment.trials[3].generator_run._generation_node_name == "MBM"
-
-
 def test_a_client_that_another_call_runs_is_refused_meanwhile(client: Client, fleet: str) -> None:
     first = threading.Thread(target=run_client, args=(client, trainables.learns, 3), kwargs={"backend": fleet})
     first.start()
@@ -191,13 +177,6 @@ def test_arguments_that_can_not_be_meant_are_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"run_client: .*{told}"):
         run_client(**{"client": client, "trainable": trainables.learns, "max_trials": 1, **arguments})
-    assert statuses(client) == []
-
-
-def test_a_password_that_is_wrong_is_said_at_once(client: Client, broker: str) -> None:
-    scheme, _, place = broker.partition("://")
-    with pytest.raises(BrokerRefused, match="refuses the login"):
-        run_client(client, trainables.learns, 1, backend=f"{scheme}://:wrong@{place.rpartition('@')[2]}")
     assert statuses(client) == []
 
 

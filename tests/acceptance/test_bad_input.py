@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +22,6 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import (
-    BrokerRefused,
-    BrokerUnavailable,
     ConfigurationError,
     InsufficientResources,
     MetricMissing,
@@ -43,31 +39,6 @@ SPACE = {"x": mqtune.uniform(0, 1)}
 def only_trial(tuner: mqtune.Tuner) -> Trial:
     (trial,) = tuner.get_trials()
     return trial
-
-
-def test_a_broker_that_is_not_there_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mqtune.driver.connect._PATIENCE_S", 0.0)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    tuner = mqtune.Tuner(
-        trainables.steady, SPACE, metric="loss", mode="min", backend=f"redis://:geheim@127.0.0.1:{port}/0"
-    )
-
-    with pytest.raises(BrokerUnavailable, match=rf"127\.0\.0\.1:{port}") as caught:
-        tuner.run()
-
-    assert "geheim" not in str(caught.value)
-
-
-def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
-    wrong = broker.replace(broker.split("@", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1], "geheim")
-    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", backend=wrong)
-
-    with pytest.raises(BrokerRefused) as caught:
-        tuner.run()
-
-    assert "geheim" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -176,14 +147,6 @@ def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_ro
     assert str(root) in message
 
 
-def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_path: Path):
-    root = tmp_path / "broken"
-    root.mkdir()
-    (root / "trainables.py").write_text("import does_not_exist\n")
-
-    assert "No module named 'does_not_exist'" in refused(broker, root, "broken")
-
-
 def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp_path: Path):
     package = tmp_path / "other"
     shutil.copytree(Path(mqtune.__file__).parent, package / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
@@ -260,14 +223,6 @@ def test_a_trainable_that_breaks_makes_a_failed_trial_that_says_why(tune: Tune, 
     assert trial.attempt.end is AttemptEnd.FAILED
 
 
-def test_a_failing_trial_does_not_end_the_others(tune: Tune):
-    tuner = tune("raises", max_trials=4)
-
-    tuner.run()
-
-    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.FAILED] * 4
-
-
 def test_binary_output_is_kept_and_shown(tune: Tune):
     tuner = tune("prints_binary")
 
@@ -277,17 +232,6 @@ def test_binary_output_is_kept_and_shown(tune: Tune):
     assert "RuntimeError: with binary output" in attempt.error
     assert "raw bytes on stderr" in attempt.stderr_tail
     assert Path(attempt.stdout_path).read_bytes().startswith(bytes(range(256)))
-
-
-def test_a_trial_that_never_reports_fails_and_says_what_to_call(tune: Tune):
-    tuner = tune("never_reports")
-
-    tuner.run()
-
-    trial = only_trial(tuner)
-    assert trial.status is TrialStatus.FAILED
-    assert "without any report" in trial.reason
-    assert "mqtune.report({'loss'" in trial.reason
 
 
 def test_a_metric_that_never_shows_up_ends_the_run_with_the_names_that_do(tune: Tune):
@@ -320,18 +264,6 @@ def test_a_trial_that_swallows_the_stop_and_reports_on_is_killed_and_its_late_re
     assert trial.reports == 3
     assert trial.attempt.end is AttemptEnd.COMPLETED
     assert trial.attempt.signal == 15
-
-
-def test_a_name_that_a_living_driver_has_is_refused(tune: Tune):
-    first = tune("slow", name="taken")
-    with contextlib.closing(first):
-        first.step(0.1)
-        second = tune("slow", name="taken")
-
-        with pytest.raises(NameTaken, match=rf"process {os.getpid()}"):
-            second.run()
-
-        first.stop_all("the test is over")
 
 
 def test_a_name_that_another_definition_has_is_refused_with_what_differs(tune: Tune):
@@ -387,16 +319,6 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     assert second.definition["seed"] == 2
     assert len(list(second.reports())) == sum(trial.trial.reports for trial in second)
     assert tuner(seed=2).run().best.value == second.best.value
-
-
-def test_failures_are_retried_as_often_as_allowed(tune: Tune, tmp_path: Path):
-    tuner = tune("fails_once", {"folder": str(tmp_path)}, failures=mqtune.Failures(max_failures=1))
-
-    tuner.run()
-
-    trial = only_trial(tuner)
-    assert trial.status is TrialStatus.COMPLETED
-    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.FAILED, AttemptEnd.COMPLETED]
 
 
 def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune: Tune):

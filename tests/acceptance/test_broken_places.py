@@ -66,20 +66,11 @@ def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(tmp_path:
     assert "publishing it again" not in (tmp_path / "1.log").read_text()
 
 
-@pytest.mark.parametrize("is_local", [True, False], ids=["local", "broker"])
-def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
-) -> None:
-    resources = mqtune.Resources(gpus=1)
-    if is_local:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-        monkeypatch.setenv(BROKEN_DEVICE, "0")
-        trials = run(mqtune.Local(slots=2), resources=resources)
-    else:
-        server = EmbeddedServer.start(tmp_path / "server")
-        options, environment = ("--gpus", "0,1,"), {BROKEN_DEVICE: "0"}
-        with server, running_worker(server.url, tmp_path / "1.log", *options, environment=environment):
-            trials = run(server.url, resources=resources)
+def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv(BROKEN_DEVICE, "0")
+
+    trials = run(mqtune.Local(slots=2), resources=mqtune.Resources(gpus=1))
 
     assert_each_failed_once_at_most(trials)
     pairs = [pair for trial in trials for pair in itertools.pairwise(trial.attempts)]

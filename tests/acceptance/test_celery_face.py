@@ -75,12 +75,8 @@ def all_gone(family: list[psutil.Process]) -> bool:
     return not any(map(lives, family))
 
 
-@pytest.mark.parametrize(
-    "worker",
-    [celery("worker", "-n", "here@%h"), [sys.executable, "-m", "mqtune", "worker", "--name", "here"]],
-    ids=["celery worker", "mqtune worker"],
-)
-def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_path: Path, tune_here: Tune, worker):
+def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_path: Path, tune_here: Tune):
+    worker = [sys.executable, "-m", "mqtune", "worker", "--name", "here"]
     with (
         running(worker, settings(own_broker, tmp_path), tmp_path / "w.log") as process,
         contextlib.closing(tune_here("slow")) as tuner,
@@ -247,21 +243,6 @@ def test_inspecting_a_fleet_needs_nothing_but_the_broker(own_broker: str):
 
     assert found.returncode == 69
     assert found.stderr.splitlines() == ["Error: No nodes replied within time constraint"]
-
-
-def test_two_workers_of_one_name_are_refused_but_not_one_that_was_killed(own_broker: str, tmp_path: Path):
-    environment, log = settings(own_broker, tmp_path), tmp_path / "w.log"
-    with running(celery("worker", "-n", "twin@%h"), environment, log) as first:
-        wait_until_joined(own_broker, "twin")
-        with running(celery("worker", "-n", "twin@%h"), environment, tmp_path / "second.log") as second:
-            assert second.wait(timeout=30) == 1
-        assert "the fleet has a worker twin@" in (tmp_path / "second.log").read_text()
-        first.kill()
-        first.wait()
-
-    with running(celery("worker", "-n", "twin@%h", "-l", "INFO"), environment, tmp_path / "third.log") as third:
-        eventually(lambda: "ready." in (tmp_path / "third.log").read_text() or third.poll() is not None, 30)
-        assert third.poll() is None
 
 
 def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(

@@ -82,11 +82,10 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert open_store(str(store / "doomed-not")).owners() == [Owner("another", "doomed-not")]
 
 
-@pytest.mark.parametrize("last", ["*", "18446744073709551615-18446744073709551615"], ids=["any id", "the last id"])
-def test_an_experiment_goes_whose_journal_somebody_has_spoilt(tune: Tune, fleet: str, last: str):
+def test_an_experiment_goes_whose_journal_somebody_has_spoilt(tune: Tune, fleet: str):
     tune("steady", name="doomed", max_trials=2).run()
     with contextlib.closing(connect(fleet)) as client:
-        client.xadd("mqtune:x:{doomed}:journal", {"z": "1"}, id=last)
+        client.xadd("mqtune:x:{doomed}:journal", {"z": "1"}, id=f"{2**64 - 1}-{2**64 - 1}")
 
     assert run("doomed", "--yes").endswith("doomed is deleted\n")
 
@@ -153,10 +152,7 @@ def test_what_is_on_no_broker_goes_with_its_folder_and_is_not_made_known_there(
 
 
 def archived(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["delete", "--archive", *arguments])
-    is_refused = isinstance(done.exception, MqtuneError)
-    assert (1 if is_refused else done.exit_code) == code, (done.output, done.exception)
-    return str(done.exception) if is_refused else done.output
+    return run("--archive", *arguments, code=code)
 
 
 def test_an_archived_experiment_is_in_its_folder_and_no_longer_on_its_broker(tune: Tune, fleet: str, mqtune_home: Path):

@@ -165,18 +165,6 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
     assert all(each.status.is_terminal for each in Results.load("at-home"))
 
 
-def test_a_name_that_may_be_several_is_answered_with_them(tune: Tune):
-    for name in ("alike-one", "alike-two"):
-        tune("steady", name=name, max_trials=1).run()
-
-    for verb in ("show", "stop"):
-        said = run(verb, "alike", "1")
-        assert said.code == 1
-        assert "experiment 'alike' may be any of 'alike-two', 'alike-one'; give more of the name" in said.err
-    assert "best loss=" in run("show", "alike-o").out
-    assert json.loads(run("show", "alike-o", "best", "--json").out)["status"] == "completed"
-
-
 @pytest.mark.parametrize(
     ("address", "reason"),
     [("redis://127.0.0.1:1", "no Redis answers at redis://127.0.0.1:1"), ("", "give its broker: --broker URL")],
@@ -191,17 +179,6 @@ def test_without_its_server_a_request_says_what_is_missing(
 
     assert said.code == 1
     assert reason in said.err
-
-
-def test_a_wrong_password_is_said_and_not_shown(monkeypatch: pytest.MonkeyPatch, fleet: str):
-    begin, _, place = fleet.rpartition("@")
-    monkeypatch.setenv("MQTUNE_BROKER", f"{begin}x@{place}")
-
-    said = run("stop", "anything", "1")
-
-    assert said.code == 1
-    assert "refuses the login" in said.err
-    assert begin.rpartition(":")[2] not in said.err
 
 
 def test_the_shell_completes_experiments_and_trials(tune: Tune, monkeypatch: pytest.MonkeyPatch):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -16,10 +14,12 @@ from typing import Any, Final
 
 import pytest
 import trainables_clocks
+from click.testing import CliRunner
 from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.cli import group
 from mqtune.core.events import DecisionTaken, decode_event
 from mqtune.core.trial import Trial
 from mqtune.journal.clock import ServerClock
@@ -165,8 +165,7 @@ def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: 
 
 
 def shown(folder: Path, trial: Trial) -> str:
-    command = [sys.executable, "-m", "mqtune", "show", str(folder), trial.id]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SOON_S).stdout
+    return CliRunner().invoke(group, ["show", str(folder), trial.id], catch_exceptions=False).stdout
 
 
 def test_the_server_tells_the_time(broker: str) -> None:

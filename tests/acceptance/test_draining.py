@@ -139,20 +139,6 @@ def test_a_worker_that_can_not_be_reached_drains_when_it_is_back_and_one_of_its_
         assert not fleet.keep(again, 15.0), "it would be told to drain by its next heartbeat"
 
 
-def test_what_can_not_be_drained_is_refused_with_the_workers_that_there_are(own_broker: str, start: Start):
-    start("gpu")
-
-    unknown = drain(own_broker, "gpu7")
-    neither = drain(own_broker)
-    both = drain(own_broker, "gpu", "--all")
-
-    assert unknown.returncode == 1
-    assert unknown.stderr.startswith("mqtune: no worker 'gpu7' is connected; there are: gpu@")
-    for wrong in (neither, both):
-        assert wrong.returncode == 2
-        assert "name the workers to drain, or give --all" in wrong.stderr
-
-
 def test_a_worker_has_the_grace_that_it_was_given(own_broker: str, start: Start, tune: Tune):
     """With next to none it doesn't wait for a step that is long, and what that would have saved is not there."""
     going = start("hasty", "--grace", "0.2")

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trainables
-from running import running_worker
+from running import QUICK, running_worker
 from waiting import eventually, lives
 
 import mqtune
@@ -36,7 +36,7 @@ def train(config):
 if __name__ == "__main__":
     mqtune.Tuner(
         train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=mqtune.ASHA(max_t=9),
-        max_trials=24, backend=mqtune.Local(slots=2), name="endings", seed=3, run=mqtune.RunOptions(progress=False),
+        max_trials=12, backend=mqtune.Local(slots=2), name="endings", seed=3, run=mqtune.RunOptions(progress=False),
     ).run()
 """
 
@@ -107,7 +107,7 @@ def finish(script: Path) -> Results:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     results = Results.load("endings")
-    assert len(results.trials) == 24
+    assert len(results.trials) == 12
     assert all(t.status in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED) for t in results.trials)
     for trial in results.trials:
         by_attempt: dict[int, list[int]] = {}
@@ -142,7 +142,7 @@ def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
             assert client.exists(ExperimentKeys("endings").journal)
 
 
-@pytest.mark.parametrize("after", [0, 1, 12])
+@pytest.mark.parametrize("after", [0, 6])
 def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtune_home: Path, after: int):
     with running(script) as process:
         if after:
@@ -184,13 +184,12 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_its_own(script:
     assert process.returncode == 130, output
 
 
-@pytest.mark.parametrize("is_frozen", [False, True], ids=["Redis answers", "Redis is frozen"])
-def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqtune_home: Path, *, is_frozen: bool):
+def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
+    """Also when Redis is frozen, which an end in good order would wait for."""
     with running(script) as process:
         wait_for_trials(process, mqtune_home, 3)
         family = family_of(process)
-        if is_frozen:
-            next(each for each in family if "server" in each.name()).suspend()
+        next(each for each in family if "server" in each.name()).suspend()
         os.killpg(process.pid, signal.SIGINT)
         output = read_until(process, "Ctrl-C again ends at once")
         pressed = time.monotonic()
@@ -207,12 +206,9 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     finish(script)
 
 
-@pytest.mark.parametrize("after", [2, 14])
-def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(
-    script: Path, mqtune_home: Path, after: int
-):
+def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
     with running(script) as process:
-        wait_for_trials(process, mqtune_home, after)
+        wait_for_trials(process, mqtune_home, 6)
         family = family_of(process)
         process.kill()
         process.communicate(timeout=10)
@@ -267,44 +263,17 @@ def test_a_local_experiment_that_has_ended_is_extended_by_hand(
         assert [trial.config["x"] for trial in again.get_trials()][1:] == [0.5]
 
 
-def test_a_worker_that_is_told_to_end_hands_its_trials_back(
-    fleet: str, broker: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
-):
-    with running_worker(
-        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="leaving"
-    ) as leaving:
-        tuner = tune("slow", resources=mqtune.Resources(cpus=5))
-        with contextlib.closing(tuner):
-            eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
-            (trial,) = tuner.get_trials()
-            leaving.send_signal(signal.SIGTERM)
-            assert leaving.wait(timeout=10) == 0
-            eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
-            assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
-            assert trial.failures == 0
-
-            with running_worker(
-                broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="taking-over"
-            ):
-                eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
-                assert trial.attempt.number == 2
-                tuner.stop_all("the test is over")
-                eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
-    assert trial.status is TrialStatus.EARLY_STOPPED
-
-
 def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
     broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
 ):
     pids: set[int] = set()
+    options = ("--gpus", "0", "--slots", "1", "--cpus", "6")
 
     class Watch(mqtune.Callback):
         def on_report(self, trial, report):
             pids.update(value for key, value in report.metrics.items() if key in ("child", "pid"))
 
-    with running_worker(
-        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="dying"
-    ) as dying:
+    with running_worker(broker, tmp_path / "w.log", *options, name="dying", program=QUICK) as dying:
         tuner = tune(
             "leaves_children",
             {"stay": True},
@@ -320,7 +289,7 @@ def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
             dying.wait()
             eventually(lambda: all_gone(family), 15, "kill -9 of the worker left a process")
 
-            with running_worker(broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="heir"):
+            with running_worker(broker, tmp_path / "w2.log", *options, name="heir"):
                 eventually(lambda: tuner.step(0.2) or trial.attempt.number == 2, 30, "the lease must run out")
                 assert trial.attempts[0].end is AttemptEnd.LOST
                 assert "dying@" in trial.attempts[0].error

@@ -228,14 +228,13 @@ DEFINITIONS: Final[dict[str, tuple[dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(tmp_path: Path, name: str):
+def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(
+    worker: tuple[str, Any, Path], tmp_path: Path, name: str
+):
     definition, words = DEFINITIONS[name]
+    url, process, _ = worker
     trial, mark = TrialId("0001"), tmp_path / "mark"
-    with (
-        EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server,
-        running_worker(server.url, tmp_path / "w.log", *OPTIONS) as process,
-        contextlib.closing(connect(server.url)) as client,
-    ):
+    with contextlib.closing(connect(url)) as client:
         journal = RedisJournal(client, name, patience_s=5)
         journal.lock("evil", "nobody", 60)
         created = ExperimentCreated(name=name, definition=definition, at=1.0)

@@ -33,15 +33,10 @@ def talking(tune: Callable[..., mqtune.Tuner], tmp_path: Path) -> mqtune.Tuner:
     return tune("talks_until", {"until": str(tmp_path / "until")}, max_trials=1)
 
 
-def read(*arguments: str, broker: str, home: Path) -> subprocess.CompletedProcess[bytes]:
-    """Run the command as on a machine that has nothing of the experiment."""
-    return subprocess.run(
-        [sys.executable, "-m", "mqtune", "logs", *arguments],
-        env={**os.environ, "MQTUNE_BROKER": broker, "MQTUNE_HOME": str(home / "nothing")},
-        capture_output=True,
-        timeout=2 * DEADLINE_S,
-        check=False,
-    )
+def read(*arguments: str, broker: str, home: Path) -> bytes:
+    """Return what the command prints on a machine that has nothing of the experiment."""
+    env = {"MQTUNE_BROKER": broker, "MQTUNE_HOME": str(home / "nothing")}
+    return CliRunner(env=env).invoke(group, ["logs", *arguments], catch_exceptions=False).stdout_bytes
 
 
 def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
@@ -76,12 +71,9 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
         assert following.returncode == 0
         assert tuner.trial(trial).stdout() == ["line 0", *rest.decode().splitlines()]
         assert b"".join(mqtune.follow_log(tuner.name, "0001", broker=fleet)).endswith(b"the end\n")
-        shown = read(tuner.name, "1", "--stderr", broker=fleet, home=tmp_path)
-        assert (shown.returncode, shown.stdout) == (0, b"on stderr\n")
-        shown = read(tuner.name, "1", "--offset", "-8", broker=fleet, home=tmp_path)
-        assert (shown.returncode, shown.stdout) == (0, b"the end\n")
-        shown = read(tuner.name, "best", "--offset", "-8", broker=fleet, home=tmp_path)
-        assert (shown.returncode, shown.stdout) == (0, b"the end\n")
+        assert read(tuner.name, "1", "--stderr", broker=fleet, home=tmp_path) == b"on stderr\n"
+        assert read(tuner.name, "1", "--offset", "-8", broker=fleet, home=tmp_path) == b"the end\n"
+        assert read(tuner.name, "best", "--offset", "-8", broker=fleet, home=tmp_path) == b"the end\n"
 
 
 def test_without_a_worker_the_end_of_the_output_is_what_the_driver_knows(far: None, tune: Callable[..., mqtune.Tuner]):
@@ -97,10 +89,8 @@ def test_without_a_worker_the_end_of_the_output_is_what_the_driver_knows(far: No
 
 
 def test_what_is_not_there_is_said_by_name(fleet: str, tmp_path: Path):
-    unknown = read("no-such-experiment", "1", broker=fleet, home=tmp_path)
-
-    assert unknown.returncode == 1
-    assert b"there is no trial '1' in that experiment" in unknown.stderr
+    with pytest.raises(ConfigurationError, match="there is no trial '1' in that experiment"):
+        read("no-such-experiment", "1", broker=fleet, home=tmp_path)
     with pytest.raises(ConfigurationError, match="there is no experiment 'no-such-experiment'"):
         next(mqtune.follow_log("no-such-experiment", "1"))
 

@@ -91,16 +91,6 @@ def test_the_studys_pruner_prunes_and_the_experiment_says_so(fleet: str, tmp_pat
     assert results.best.metrics["value"] == study.best_value
 
 
-def test_a_trial_that_dies_runs_again_with_its_parameters(fleet: str) -> None:
-    study = optuna.create_study()
-
-    optuna_optimize(study, objectives.dies_once, n_trials=3, backend=fleet, failures=mqtune.Failures(max_failures=1))
-
-    assert states(study) == [COMPLETE] * 3
-    for trial in study.trials:
-        assert trial.intermediate_values == {step: trial.params["x"] + step for step in range(3)}
-
-
 def test_how_odd_objectives_end(fleet: str) -> None:
     study = optuna.create_study(sampler=optuna.samplers.GridSampler({"what": list(range(7))}))
     seen: list[int] = []

@@ -87,16 +87,16 @@ def free_port() -> int:
     return port
 
 
-@pytest.mark.parametrize("worker", ["mqtune worker", "celery -A workers.gpu worker"])
-def test_the_three_terminals_work_as_written(a_head_node: dict[str, str], tmp_path: Path, worker: str):
+def test_the_three_terminals_work_as_written(a_head_node: dict[str, str], tmp_path: Path):
     port = str(free_port())
     redis, second, third = (
         text.replace("@head:", "@127.0.0.1:").replace("6379", port)
         for text in blocks("")
         if "redis-server" in text or "MQTUNE_BROKER" in text
     )
-    assert worker in README
-    second = second.replace("mqtune worker", worker)
+    assert "mqtune worker" in second
+    # Which other tests start.
+    assert "celery -A workers.gpu worker" in README
 
     # Redis writes its files where it is started.
     with terminal(redis, a_head_node, cwd=tmp_path):

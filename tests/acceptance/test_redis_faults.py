@@ -16,7 +16,7 @@ import trainables_saving
 from click.testing import CliRunner
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
-from running import running_worker
+from running import QUICK, running_worker
 from waiting import eventually
 
 import mqtune
@@ -34,8 +34,8 @@ from mqtune.testing.backends.world import drive
 
 #: How long anything here may take to come back, on a machine that runs other tests.
 BACK_S = 45.0
-#: A worker's, and a little: what a lease could not outlive if it were not spared.
-LONGER_THAN_A_LEASE_S = 18.0
+#: A quick worker's, and a little: what a lease could not outlive if it were not spared.
+LONGER_THAN_A_LEASE_S = 6.0
 STEPS = 40
 
 _names = itertools.count(1)
@@ -97,7 +97,7 @@ class Run:
         """Return how many reports of a trial's attempt are in the journal."""
         return int(self.place.server.client.hget(ExperimentKeys(self.name).trial(TrialId(trial)), "sequence"))
 
-    def run(self, fault: Callable[[], object], *, after: int = 20) -> mqtune.Results:
+    def run(self, fault: Callable[[], object], *, after: int = 20, **options: Any) -> mqtune.Results:
         """Run to the end, with something done to Redis when the journal has so many entries."""
         failed: list[BaseException] = []
 
@@ -110,7 +110,7 @@ class Run:
 
         thread = threading.Thread(target=do, daemon=True)
         thread.start()
-        results = self.tuner().run()
+        results = self.tuner(**options).run()
         thread.join(BACK_S)
         assert failed == []
         return results
@@ -223,15 +223,24 @@ def test_a_program_that_was_given_a_wrong_place_is_told_at_once(place: Place) ->
             tuner.run()
 
 
-@pytest.mark.parametrize(
-    "fault", [cut, refuse, hold, lose_bytes, delay, kill_connections, pause, fill_up, restart], ids=lambda f: f.__name__
-)
-def test_trials_run_on_and_everything_arrives_once(place: Place, fault: Callable[..., object]) -> None:
-    run = Run(place)
+#: Faults that come one after the other.
+FAULTS = {
+    "no connection": (cut, refuse, kill_connections),
+    "slow or broken lines": (hold, lose_bytes, delay),
+    "the server": (pause, fill_up, restart),
+}
 
-    results = run.run(lambda: fault(place, threading.Event().wait))
 
-    run.check(results)
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_trials_run_on_and_everything_arrives_once(place: Place, faults: tuple[Callable[..., object], ...]) -> None:
+    run, wait = Run(place, steps=len(faults) * STEPS), threading.Event().wait
+
+    def strike() -> None:
+        for fault in faults:
+            fault(place, wait)
+            wait(0.2)
+
+    run.check(run.run(strike))
 
 
 def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_has_ended_makes_room(
@@ -305,37 +314,32 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
     assert int(client.xrevrange(journal, count=1)[0][0].partition(b"-")[0]) < last
 
 
-def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(place: Place) -> None:
+def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(
+    place: Place, tmp_path: Path
+) -> None:
     """Nobody sees more of it than that no answer comes; afterwards all leases have run out at once."""
-    run = Run(place, steps=120)
+    run, tags = Run(place, steps=120), "quick"
+    options = ("--gpus", "0", "--slots", "2", "--tags", tags)
 
     def freeze() -> None:
         place.server.freeze()
         threading.Event().wait(LONGER_THAN_A_LEASE_S)
         place.server.thaw()
 
-    run.check(run.run(freeze))
+    with running_worker(place.to_worker.url, tmp_path / "worker.log", *options, name=tags, program=QUICK):
+        run.check(run.run(freeze, resources=mqtune.Resources(tags=[tags])))
 
 
 def forgotten(results: mqtune.Results) -> list[str]:
     return [trial.id for trial in results.trials if any(a.error_type == FORGOTTEN for a in trial.attempts)]
 
 
-def flush(place: Place) -> None:
-    place.server.client.flushall()
-
-
-def restart_empty(place: Place) -> None:
-    place.server.lose_data()
-
-
-@pytest.mark.parametrize("lose", [flush, restart_empty], ids=lambda f: f.__name__)
 def test_an_emptied_redis_gets_the_experiment_back_and_its_trials_run_again(
-    place: Place, lose: Callable[[Place], object], caplog: pytest.LogCaptureFixture
+    place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(place, saves=True)
 
-    results = run.run(lambda: lose(place))
+    results = run.run(place.server.lose_data)
 
     run.check(results, attempts=None)
     assert forgotten(results)
@@ -445,7 +449,7 @@ def test_without_the_local_copy_a_lost_experiment_ends_with_words_and_does_not_h
     with contextlib.closing(run.tuner()) as tuner:
         drive(tuner, lambda: sum(trial.reports > 5 for trial in tuner.get_trials()) == 2)
         (tuner.folder / "journal.msgpack").unlink()
-        flush(place)
+        place.server.client.flushall()
 
         with pytest.raises(JournalGone, match="can't be put back"):
             drive(tuner, lambda: False)

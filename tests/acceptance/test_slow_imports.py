@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from running import HERE, running_worker
+from running import QUICK, running_worker
 from waiting import eventually
 
 import mqtune
@@ -69,9 +69,8 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
     monkeypatch.setattr(DriverTimers, "publish_lost", lambda self, older_than_s=0: publish(self, 0))
     trial = ExperimentKeys("imports-long").trial("0001")
     options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
-    program = (str(HERE / "quick_worker.py"),)
     with running_worker(
-        broker, gate.parent / "worker.log", *options, name="slow", code_root=gate.parent, program=program
+        broker, gate.parent / "worker.log", *options, name="slow", code_root=gate.parent, program=QUICK
     ):
         drive(tuner, lambda: "importing your code (" in tuner.debug_string())
         until = client.hget(trial, "held_until")

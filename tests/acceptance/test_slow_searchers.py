@@ -99,18 +99,6 @@ def test_reports_are_decided_on_while_a_searcher_ponders(tune: Callable[..., mqt
     assert max(gaps) < PONDERS_S / 2
 
 
-def test_a_searcher_that_fails_ends_the_run_and_is_named(tune: Callable[..., mqtune.Tuner]) -> None:
-    class Breaks(Ponders):
-        def suggest(self, trial: TrialId) -> Config:
-            if int(trial) > 1:
-                raise ValueError("no more ideas")
-            return super().suggest(trial)
-
-    tuner = tune("steady", searcher=Breaks(), max_trials=3)
-    with pytest.raises(UserCodeFailed, match=r"Breaks.suggest raised ValueError: no more ideas \(trial 0002\)"):
-        tuner.run()
-
-
 class Weighs(mqtune.schedulers.Scheduler):
     """Ponders over each report, and stops the trial; the thread says what it has heard."""
 

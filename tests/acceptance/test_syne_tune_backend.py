@@ -215,25 +215,6 @@ def test_a_saved_backend_has_no_connection_and_waits_for_no_poll(fleet: str) -> 
     assert not experiment(backend).experiment.live
 
 
-def test_what_a_trial_has_reported_beyond_a_pause_that_comes_late_is_not_for_its_scheduler(fleet: str) -> None:
-    backend = CeleryBackend(trainables.epochs, broker=fleet)
-    backend.start_trial({"x": 1.0, "epochs": 30, "step_s": 0.03})
-    eventually(lambda: backend.fetch_status_results([0])[1], WAIT_S)
-    # As a loaded Tuner does, which has not come as far as the one before.
-    loaded = dill.loads(dill.dumps(backend))
-    eventually(lambda: backend.fetch_status_results([0])[1] and backend._record(0).reports > 5, WAIT_S)
-    backend._close()
-
-    loaded.pause_trial(0)
-    loaded.resume_trial(0)
-    eventually(lambda: loaded.fetch_status_results([0])[0][0][1] == Status.completed, WAIT_S)
-
-    told = [result["epoch"] for result in loaded._trial_dict[0].metrics]
-    assert told == sorted(set(told))
-    assert told[-1] == 30
-    loaded.stop_all()
-
-
 def test_checkpoints_are_deleted_once_nothing_runs_from_them_also_of_paused_trials(fleet: str) -> None:
     backend = CeleryBackend(trainables.epochs, broker=fleet)
     scheduler = Told({"x": 1.0, "epochs": 3}, decisions={2: PAUSE})

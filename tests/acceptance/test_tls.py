@@ -130,12 +130,6 @@ def test_celery_checks_the_certificate_too(wrong_url: str, words: str):
         connection.ensure_connection(max_retries=0, timeout=10)
 
 
-def test_celery_connects_where_the_certificate_is_good(proxy: TlsProxy, authority: Authority):
-    url = celery_url(proxy.url(ssl_ca_certs=authority.certificate))
-    with contextlib.closing(Connection(url)) as connection:
-        connection.ensure_connection(max_retries=0, timeout=10)
-
-
 def test_a_worker_ends_with_one_line(proxy: TlsProxy, stranger: Authority, tmp_path: Path):
     environment = settings(proxy.url(ssl_ca_certs=stranger.certificate), tmp_path)
     ended = subprocess.run(
@@ -145,11 +139,6 @@ def test_a_worker_ends_with_one_line(proxy: TlsProxy, stranger: Authority, tmp_p
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert line.startswith("mqtune: the certificate of the Redis at rediss://:***@localhost:")
-
-
-def test_a_certificate_file_that_is_not_there_is_said(proxy: TlsProxy):
-    with pytest.raises(BrokerUnavailable, match=r"no Redis answers .*No such file|certificate"):
-        connect(proxy.url(ssl_ca_certs="/nowhere/ca.pem"))
 
 
 def test_flower_gets_what_it_checks_the_certificate_by():

@@ -15,7 +15,7 @@ import pytest
 import trainables_leaving as leaving
 import trainables_saving as saving
 from pair import Tune, counting, finished, rows, tuners
-from running import HERE, running_worker
+from running import QUICK, running_worker
 from waiting import eventually, lives
 
 import mqtune
@@ -30,8 +30,6 @@ pytestmark = pytest.mark.timeout(120)
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=7)
 OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "7")
-#: Its leases are short.
-QUICK = (str(HERE / "quick_worker.py"),)
 WAIT_S = 40.0
 
 Start = Callable[..., subprocess.Popen[bytes]]
