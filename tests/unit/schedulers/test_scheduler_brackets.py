@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import pytest
-from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import check_game, rngs, rough, some_faults
+from scheduler_table import Table, bound
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import START, Release, Resume, Scheduler
 
@@ -59,15 +57,6 @@ def test_who_is_next_goes_where_most_is_lacking() -> None:
 
     assert given_to(9, 4) == [0, 1, 0, 2, 0, 3, 0, 1, 0]
     assert entered == [1, 0, 1, 0, 1, 0, 1, 0, 1]
-
-
-@given(count=st.integers(1, 200), brackets=st.integers(1, 4))
-@settings(max_examples=50)
-def test_no_bracket_is_ever_a_trial_ahead_of_its_part_or_behind(count: int, brackets: int) -> None:
-    parts = [27, 12, 6, 4][:brackets]
-    found = given_to(count, brackets)
-
-    assert all(abs(found.count(b) - part * count / sum(parts)) < 1 for b, part in enumerate(parts))
 
 
 def test_trials_compare_with_those_of_their_bracket_alone() -> None:
@@ -117,27 +106,12 @@ def test_each_bracket_decides_as_asha_alone_would(brackets: int, reports: list[t
     assert scheduler.rung_sizes[0] == alone[0].rung_sizes[0]
 
 
-@pytest.mark.parametrize("kind", [ASHA, PromotionASHA])
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=60)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    kind: type[ASHA | PromotionASHA], rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
-) -> None:
-    def curve(config: dict[str, Any], now: int) -> Metrics | None:
-        return None if now > 12 else rough(config, now)
-
-    def scheduler() -> Any:
-        return bound(kind(8, reduction_factor=2, brackets=3))
-
-    check_game(scheduler, curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints)
-
-
 # Promotion
 
 
 def test_a_trial_is_promoted_within_its_bracket_and_the_highest_rung_comes_first() -> None:
     # Of 39 trials 27 and 12.
-    table = Table(max_t=27, brackets=2)
+    table = Table(bound(PromotionASHA(27, brackets=2)))
     brackets = given_to(10, 2)
     assert brackets == [0, 1, 0, 0, 1, 0, 0, 0, 1, 0]
     for number, bracket in enumerate(brackets):
@@ -158,7 +132,7 @@ def test_a_trial_is_promoted_within_its_bracket_and_the_highest_rung_comes_first
 
 
 def test_a_bracket_that_none_comes_to_is_released_while_another_is_under_way() -> None:
-    table = Table(max_t=27, brackets=2)
+    table = Table(bound(PromotionASHA(27, brackets=2)))
     for number in (0, 1):
         table.stage(number)
     table.report(1, 3, 1)

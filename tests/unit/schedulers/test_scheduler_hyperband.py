@@ -3,74 +3,25 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
+from scheduler_play import Play, scattered
+from scheduler_table import Table, bound
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, TrialId, TrialStatus
+from mqtune.schedulers.base import START, Release, Resume, Wait
 from mqtune.schedulers.hyperband import HyperBand
 
 NAN = math.nan
 
 
-def hyperband(mode: str = "min", **arguments: Any) -> HyperBand:
-    scheduler = HyperBand(**{"max_t": 4, "reduction_factor": 2, **arguments})
-    scheduler.bind("loss", mode)
-    return scheduler
-
-
-class Table:
-    """Moves trials by hand. With max_t=4 and factor 2 the brackets are (4, 2, 1), (3, 1) and (3) trials."""
-
-    def __init__(self, scheduler: HyperBand) -> None:
-        self.scheduler = scheduler
-        self.trials: dict[str, Trial] = {}
-
-    def stage(self, *names: str) -> None:
-        for name in names:
-            trial = self.trials.setdefault(name, Trial(TrialId(name), {}))
-            trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0))
-            trial.status = TrialStatus.RUNNING
-            self.scheduler.on_stage(trial)
-
-    def report(self, name: str, now: int, loss: Any = None, *, sequence: int | None = None) -> Decision:
-        trial = self.trials[name]
-        metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss})
-        return self.scheduler.on_report(trial, Report(trial.id, trial.attempt.number, sequence or now, 0.0, metrics))
-
-    def pause(self, name: str) -> None:
-        self.trials[name].status = TrialStatus.PAUSED
-        self.scheduler.on_trial_pause(self.trials[name])
-
-    def end(self, name: str, status: TrialStatus = TrialStatus.FAILED) -> None:
-        self.trials[name].status = status
-        self.scheduler.on_trial_end(self.trials[name])
-
-    def arrive(self, now: int, **losses: Any) -> None:
-        """Let trials that are under way report at the end of their round, and pause."""
-        for name, loss in losses.items():
-            assert self.report(name, now, loss).action is Action.PAUSE
-            self.pause(name)
-
-    def choose(self, *, can_start: bool = True) -> Choice:
-        return self.scheduler.choose(can_start=can_start)
-
-    def everything_chosen(self, *, can_start: bool = True) -> list[str]:
-        """Carry out what is chosen until a start or a wait comes, and say what it was."""
-        done = []
-        while isinstance(choice := self.choose(can_start=can_start), Resume | Release):
-            done.append(f"{type(choice).__name__} {choice.trial}")
-            if isinstance(choice, Resume):
-                self.stage(choice.trial)
-            else:
-                self.end(choice.trial, TrialStatus.EARLY_STOPPED)
-        return done
+def hyperband(mode: str = "min", **arguments: Any) -> Any:
+    """One whose brackets are (4, 2, 1), (3, 1) and (3) trials, unless it is said otherwise."""
+    return bound(HyperBand(**{"max_t": 4, "reduction_factor": 2, **arguments}), mode)
 
 
 # Brackets
@@ -301,14 +252,6 @@ def test_a_report_that_skips_rounds_counts_in_the_present_one() -> None:
     assert table.report("b", 7, 2).action is Action.COMPLETE
 
 
-def test_a_repeated_or_late_report_changes_nothing() -> None:
-    table = Table(hyperband())
-    table.stage("a")
-    pause = table.report("a", 1, 1)
-
-    assert table.report("a", 1, 0) == table.report("a", 4, 0) == pause
-
-
 def test_a_retry_goes_for_the_same_round_and_keeps_the_score_that_it_has() -> None:
     table = Table(hyperband())
     table.stage("a", "b", "c", "d")
@@ -365,34 +308,6 @@ SIZES = (27, 12, 6, 4)
 LEVELS = ((1, 3, 9, 27), (3, 9, 27), (9, 27), (27,))
 
 
-def curve(config: dict[str, Any], now: int) -> Metrics | Exception | None:
-    """Some trials end by themselves and some fail, all at times of their own."""
-    number = config["number"]
-    if number % 7 == 3 and now > scattered(number, 0, values=30):
-        return None
-    if number % 11 == 5 and now > scattered(number, 1, values=30):
-        return ValueError()
-    return rough(config, now)
-
-
-def fate(play: Play) -> dict[str, tuple[int, str]]:
-    """How far each trial came, and how it ended."""
-    return {name: (play.reached(name), status) for name, status in play.statuses.items()}
-
-
-@given(rng=rngs, slots=st.integers(2, 22), trials=st.integers(1, 60))
-@settings(max_examples=40)
-def test_one_slot_decides_the_same_as_many(rng: random.Random, slots: int, trials: int) -> None:
-    def played(slots: int) -> dict[str, tuple[int, str]]:
-        play = Play(hyperband(max_t=27, reduction_factor=3), curve, slots=slots, trials=trials, rng=rng)
-        return fate(play.run())
-
-    alone = played(1)
-
-    assert played(slots) == alone
-    assert played(22) == alone
-
-
 @pytest.mark.parametrize("slots", [1, 22])
 @pytest.mark.parametrize(
     ("trials", "brackets"), [(49, 4), (40, 4), (27, 4), (20, 4), (98 + 30, 4), (27, 1), (20, 1), (60, 1), (90, 2)]
@@ -421,74 +336,6 @@ def test_who_survives_is_what_the_paper_says(slots: int, trials: int, brackets: 
     assert {name: play.reached(name) for name in play.known} == expected
     finished = {name for name, status in play.statuses.items() if status == "COMPLETED"}
     assert finished == {name for name, level in expected.items() if level == 27}
-
-
-@given(
-    rng=rngs,
-    slots=st.integers(1, 6),
-    trials=st.integers(1, 20),
-    faults=some_faults,
-    checkpoints=st.booleans(),
-    brackets=st.sampled_from([None, 1, 2]),
-)
-@settings(max_examples=100)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool, brackets: int | None
-) -> None:
-    def partial(config: dict[str, Any], now: int) -> Metrics | Exception | None:
-        return {} if scattered(now, 7, values=9) == 0 else curve(config, now)
-
-    arguments: dict[str, Any] = {"max_t": 9, "reduction_factor": 3, "brackets": brackets}
-    play = Play(
-        hyperband(**arguments),
-        partial,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, hyperband(**arguments))
-
-
-@given(rng=rngs, slots=st.integers(1, 6), late=st.sampled_from([0, 0.5]), lose=st.sampled_from([0, 0.1]))
-@settings(max_examples=50)
-def test_no_trial_reports_past_the_time_of_its_round(rng: random.Random, slots: int, late: float, lose: float) -> None:
-    play = Play(hyperband(), rough, slots=slots, trials=21, rng=rng, faults=Faults(late=late, lose=lose))
-    tell = play.tell
-
-    def check(method: str, trial: Trial, report: Report | None = None) -> Decision | None:
-        answer = tell(method, trial, report)
-        number = int(trial.id) % 10
-        levels = [1, 2, 4] if number < 4 else [2, 4] if number < 7 else [4]
-        level = levels[play.log.count(f"resume {trial.id}")]
-        if report is not None:
-            assert answer is not None
-            assert (answer.action is Action.CONTINUE) == (report.metrics["training_iteration"] < level)
-        return answer
-
-    play.tell = check  # type: ignore[method-assign]
-    play.run().check_end()
-
-
-@given(seed=st.integers(0, 2**32), slots=st.integers(1, 6))
-@settings(max_examples=50)
-def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -> None:
-    plain = Play(hyperband(), rough, slots=slots, trials=12, rng=random.Random(seed)).run()
-    play = Play(hyperband(), rough, slots=slots, trials=12, rng=random.Random(seed))
-    other, turn = random.Random(seed + 1), play.turn
-
-    def turn_and_repeat(name: TrialId) -> None:
-        turn(name)
-        if play.shown and other.random() < 0.5:
-            play.repeat(other.choice(play.shown))
-
-    play.turn = turn_and_repeat  # type: ignore[method-assign]
-
-    assert play.run().log == plain.log
 
 
 # Arguments

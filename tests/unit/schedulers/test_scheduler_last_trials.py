@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_game, rngs, rough, some_faults
+from scheduler_play import Play, rngs, rough
+from scheduler_table import Table, bound
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -52,19 +52,8 @@ def test_who_reaches_max_t_runs_to_its_own_end(make: Callable[..., Scheduler], r
     assert all(stopping.reached(name) <= MAX_T for name in stopping.known)
 
 
-@EVERY
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 15), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=60)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    make: Callable[..., Scheduler], rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
-) -> None:
-    check_game(
-        lambda: scheduler(make), curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints
-    )
-
-
 def test_nobody_at_a_rung_waits_for_a_trial_that_runs_on_beyond_max_t() -> None:
-    table = Table(max_t=4, reduction_factor=2, stop_last_trials=False)
+    table = Table(scheduler(mqtune.PromotionASHA))
     for number in (0, 1):
         table.stage(number)
     assert table.report(0, 1, 5).reason
@@ -77,7 +66,7 @@ def test_nobody_at_a_rung_waits_for_a_trial_that_runs_on_beyond_max_t() -> None:
 
 
 def test_a_trial_that_a_person_pauses_beyond_max_t_is_left_alone_and_counted_once() -> None:
-    table = Table(max_t=4, reduction_factor=2, stop_last_trials=False)
+    table = Table(scheduler(mqtune.PromotionASHA))
     table.stage(0)
     assert table.report(0, 4, 5) is CONTINUE
     table.pause(0)
@@ -90,9 +79,7 @@ def test_a_trial_that_a_person_pauses_beyond_max_t_is_left_alone_and_counted_onc
 
 def test_a_bracket_goes_on_without_a_trial_that_runs_on_beyond_max_t() -> None:
     # The first bracket has 4 trials, of which 2 go on.
-    hyperband = scheduler(HyperBand)
-    table = Table(max_t=4)
-    table.scheduler = hyperband
+    table = Table(scheduler(HyperBand))
     for number in range(4):
         table.stage(number)
     for number in range(3):
@@ -105,8 +92,7 @@ def test_a_bracket_goes_on_without_a_trial_that_runs_on_beyond_max_t() -> None:
     assert table.report(3, 4, 9) is CONTINUE
 
     assert table.scheduler.choose(can_start=False)[0] == "2"
-    table.trials[3].status = TrialStatus.COMPLETED
-    hyperband.on_trial_end(table.trials[3])
+    table.end(3, TrialStatus.COMPLETED)
     assert table.scheduler.choose(can_start=False)[0] == TrialId("2")
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import check_game, rngs, rough, scattered, some_faults
+from scheduler_table import Table
 
 import mqtune
 from mqtune.core.objective import Objective, dominates
-from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Point, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Point
 from mqtune.schedulers.halving import Rung
 from mqtune.schedulers.moasha import FrontRung, epsilon_net
 from mqtune.schedulers.timed import exact
@@ -28,18 +27,8 @@ def bound(scheduler: mqtune.schedulers.Scheduler) -> Any:
     return scheduler
 
 
-class Table:
-    """Trials by their numbers, each of which is heard of with its first report."""
-
-    def __init__(self, max_t: int = 27, **arguments: Any) -> None:
-        self.scheduler: mqtune.MOASHA = bound(mqtune.MOASHA(max_t, **arguments))
-        self.trials: dict[int, Trial] = {}
-
-    def tell(self, number: int, now: int, **metrics: object) -> Decision:
-        trial = self.trials.get(number)
-        if trial is None:
-            trial = self.trials[number] = Trial(TrialId(str(number)), {}, TrialStatus.RUNNING, [Attempt(1, 0.0)])
-        return self.scheduler.on_report(trial, Report(trial.id, 1, now, 0.0, {"training_iteration": now, **metrics}))
+def moasha(**arguments: Any) -> Table:
+    return Table(bound(mqtune.MOASHA(27, **arguments)))
 
 
 # The rule.
@@ -137,73 +126,52 @@ def test_a_net_begins_with_the_best_by_the_first_metric_and_goes_to_the_farthest
 
 
 def test_what_dominates_all_others_goes_on_and_what_is_dominated_stops() -> None:
-    at = Table()
+    at = moasha()
     for number in range(6):
-        at.tell(number, 1, loss=5 + number, speed=5 - number)
-    assert at.tell(6, 1, loss=4, speed=6) is CONTINUE
-    assert at.tell(7, 1, loss=4.5, speed=5.5) is CONTINUE
-    assert at.tell(8, 1, loss=12, speed=5) == Decision(
+        at.report(number, 1, loss=5 + number, speed=5 - number)
+    assert at.report(6, 1, loss=4, speed=6) is CONTINUE
+    assert at.report(7, 1, loss=4.5, speed=5.5) is CONTINUE
+    assert at.report(8, 1, loss=12, speed=5) == Decision(
         Action.STOP, "rung 1: loss=12, speed=5 is not among the best 3 of 9"
     )
-    assert at.tell(6, 27, loss=1, speed=6) == Decision(Action.COMPLETE, "reached max_t=27")
+    assert at.report(6, 27, loss=1, speed=6) == Decision(Action.COMPLETE, "reached max_t=27")
 
 
 def test_the_best_by_the_first_metric_goes_on_however_bad_the_other_is() -> None:
-    at = Table()
+    at = moasha()
     for number in range(30):
-        assert at.tell(number, 1, loss=-number, speed=-number) is CONTINUE
+        assert at.report(number, 1, loss=-number, speed=-number) is CONTINUE
 
 
 def test_a_report_that_lacks_a_metric_enters_no_rung() -> None:
-    at = Table()
-    at.tell(0, 1, loss=1, speed=1)
-    assert at.tell(1, 1, loss=9) is CONTINUE
-    assert at.tell(1, 2, loss=9, speed=None) is CONTINUE
+    at = moasha()
+    at.report(0, 1, loss=1, speed=1)
+    assert at.report(1, 1, loss=9) is CONTINUE
+    assert at.report(1, 2, loss=9, speed=None) is CONTINUE
     assert at.scheduler.rung_sizes == (1, 0, 0, 0)
-    assert at.tell(1, 3, loss=9, speed=0) is CONTINUE, "none below is entered"
+    assert at.report(1, 3, loss=9, speed=0) is CONTINUE, "none below is entered"
     assert at.scheduler.rung_sizes == (1, 1, 0, 0)
-    assert at.tell(1, 27) == Decision(Action.COMPLETE, "reached max_t=27")
+    assert at.report(1, 27) == Decision(Action.COMPLETE, "reached max_t=27")
 
 
 def test_a_scope_counts_for_each_metric() -> None:
-    at = Table(grace_period=3, scope="last-2-avg")
-    at.tell(0, 1, loss=9, speed=1)
-    at.tell(0, 2, loss=4, speed=4)
-    assert at.tell(0, 3, loss=2, speed=2) is CONTINUE
-    at.tell(1, 2, loss=5, speed=2)
-    assert at.tell(1, 3, loss=2, speed=2) == Decision(
+    at = moasha(grace_period=3, scope="last-2-avg")
+    at.report(0, 1, loss=9, speed=1)
+    at.report(0, 2, loss=4, speed=4)
+    assert at.report(0, 3, loss=2, speed=2) is CONTINUE
+    at.report(1, 2, loss=5, speed=2)
+    assert at.report(1, 3, loss=2, speed=2) == Decision(
         Action.STOP, "rung 3: last-2-avg of loss=3.5, last-2-avg of speed=2 is not among the best 1 of 2"
     )
 
 
 def test_nan_is_infinitely_bad() -> None:
-    at = Table()
-    assert at.tell(0, 1, loss=NAN, speed=1) is CONTINUE
-    assert at.tell(1, 1, loss=1, speed=NAN) is CONTINUE
-    at.tell(2, 1, loss=2, speed=2)
-    assert at.tell(3, 1, loss=NAN, speed=NAN).action is Action.STOP
-    assert at.tell(4, 1, loss=3, speed=NAN).action is Action.STOP
-
-
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=30)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
-) -> None:
-    def curve(config: dict[str, Any], now: int) -> Metrics | None:
-        if now > 11:
-            return None
-        return (
-            {}
-            if scattered(now, 7, values=9) == 0
-            else {**rough(config, now), "speed": scattered(config["number"], 3, values=5)}
-        )
-
-    def scheduler() -> mqtune.MOASHA:
-        found: mqtune.MOASHA = bound(mqtune.MOASHA(8, reduction_factor=2, brackets=2))
-        return found
-
-    check_game(scheduler, curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints)
+    at = moasha()
+    assert at.report(0, 1, loss=NAN, speed=1) is CONTINUE
+    assert at.report(1, 1, loss=1, speed=NAN) is CONTINUE
+    at.report(2, 1, loss=2, speed=2)
+    assert at.report(3, 1, loss=NAN, speed=NAN).action is Action.STOP
+    assert at.report(4, 1, loss=3, speed=NAN).action is Action.STOP
 
 
 def test_it_describes_its_arguments() -> None:

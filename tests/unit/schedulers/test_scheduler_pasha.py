@@ -9,22 +9,20 @@ import statistics
 from typing import Any
 
 import pytest
-from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_game, rngs, rough, scattered, some_faults
+from scheduler_play import Play, rngs, scattered
+from scheduler_table import Table, bound
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Metrics, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Metrics, TrialId
 from mqtune.schedulers.base import START, Release, Resume, Wait
 from mqtune.schedulers.pasha import PASHA
 
 
-def table(**arguments: Any) -> Any:
+def table(**arguments: Any) -> Table:
     """Trials that are moved by hand; by default the rungs are 1, 2, 4, 8 and 16."""
-    found = Table(max_t=16)
-    found.scheduler = bound(PASHA(**{"max_t": 16, "reduction_factor": 2, **arguments}))
-    return found
+    return Table(bound(PASHA(**{"max_t": 16, "reduction_factor": 2, **arguments})))
 
 
 def climb(at: Any, number: int, *losses: float, since: int = 1) -> None:
@@ -109,9 +107,7 @@ def test_who_is_abandoned_is_in_no_ranking() -> None:
     for number in range(6):
         climb(at, number, number)
     climb(at, 0, 5, since=2)
-    at.trials[0].status = TrialStatus.ABANDONED
-    at.scheduler.on_abandon(at.trials[0])
-    at.scheduler.on_trial_end(at.trials[0])
+    at.abandon(0)
 
     climb(at, 1, 4, since=2)
 
@@ -127,14 +123,14 @@ def test_what_waits_at_the_top_is_released_in_the_end() -> None:
     # It may change the ranking, and with that all who wait.
     assert at.scheduler.choose(can_start=False)[0] == "1"
     at.pause(0)
-    at.scheduler.on_trial_end(at.trials[1])
+    at.end(1)
 
     released = at.scheduler.choose(can_start=False)
 
     assert released == Release(
         TrialId("0"), "rung 2: the order of the 1 trials there is stable, and no other trial comes"
     )
-    at.scheduler.on_trial_end(at.trials[0])
+    at.end(0)
     assert isinstance(at.scheduler.choose(can_start=False), Wait)
 
 
@@ -218,25 +214,6 @@ def test_the_top_rung_is_where_the_rule_has_it(rng: random.Random, slots: int, t
 
     play.check_end()
     assert all(play.reached(name) <= scheduler.current_max_t for name in play.known)
-
-
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=80)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
-) -> None:
-    def curve(config: dict[str, Any], now: int) -> Metrics | None:
-        return None if now > 11 else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
-
-    check_game(
-        lambda: bound(PASHA(8, reduction_factor=2)),
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-    )
 
 
 # Arguments

@@ -11,8 +11,9 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from population_table import MUTATIONS, Table, curve, pbt, starting
-from scheduler_play import Faults, Play, check_game, check_replay, rngs, some_faults, work
+from population_table import MUTATIONS, curve, pbt, population, starting
+from scheduler_play import Faults, Play, check_replay, rngs, some_faults, work
+from scheduler_table import Table
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import START as BEGINNING
@@ -53,7 +54,7 @@ NAN, INF = math.nan, math.inf
 
 
 def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
-    table = Table(pbt(resample_probability=0, perturbation_factors=(0.8,)))
+    table = population(resample_probability=0, perturbation_factors=(0.8,))
     table.stage("a", config={"lr": 0.1, "layers": 3})
     table.stage("b", "c", "d")
     for name, loss in {"c": 3, "b": 2, "a": 1}.items():
@@ -74,7 +75,7 @@ def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
 
 
 def test_who_is_not_among_the_worst_runs_on() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b", "c", "d")
 
     # Alone, there is nobody to copy.
@@ -88,7 +89,7 @@ def test_who_is_not_among_the_worst_runs_on() -> None:
 
 
 def test_max_mode_prefers_high_values() -> None:
-    table = Table(pbt("max"))
+    table = population("max")
     table.stage("a", "b")
     table.report("a", 2, 2)
 
@@ -101,7 +102,7 @@ def test_max_mode_prefers_high_values() -> None:
 def test_the_quantile_is_rounded_down_but_at_least_one_and_at_most_half(
     population: int, fraction: float, copies: int
 ) -> None:
-    table = Table(pbt(quantile_fraction=fraction))
+    table = population(quantile_fraction=fraction)
     names = [f"t{number}" for number in range(population)]
     table.stage(*names)
     for name in names:
@@ -114,7 +115,7 @@ def test_the_quantile_is_rounded_down_but_at_least_one_and_at_most_half(
 
 
 def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b", "c", "d")
     for name, loss in {"c": NAN, "b": NAN, "a": NAN, "d": INF}.items():
         assert table.report(name, 2, loss) is CONTINUE
@@ -129,7 +130,7 @@ def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:
 
 
 def test_who_has_no_checkpoint_is_not_copied() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     table.report("a", 2, 1, saves=False)
 
@@ -139,7 +140,7 @@ def test_who_has_no_checkpoint_is_not_copied() -> None:
 
 
 def test_who_began_later_is_not_copied_by_its_elders() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     table.report("a", 2, 5)
     table.stage("c")
@@ -154,7 +155,7 @@ def test_who_began_later_is_not_copied_by_its_elders() -> None:
 
 
 def test_it_goes_on_from_what_the_other_was_when_it_was_drawn() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     table.report("a", 2, 1)
     table.report("b", 2, 2)
@@ -165,7 +166,7 @@ def test_it_goes_on_from_what_the_other_was_when_it_was_drawn() -> None:
 
 
 def test_if_what_it_was_to_copy_is_gone_it_goes_on_as_it_was() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     table.report("a", 2, 1)
     table.report("b", 2, 2)
@@ -180,7 +181,7 @@ def test_if_what_it_was_to_copy_is_gone_it_goes_on_as_it_was() -> None:
 
 def copied() -> Table:
     """Two trials of three at time 7 and 2, of which the worse has copied the better."""
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b", "c")
     for now in range(1, 8):
         table.report("a", now, 1)
@@ -197,7 +198,7 @@ def test_a_copy_comes_to_the_next_milestone_behind_the_checkpoint_that_it_began_
 
 
 def test_where_nobody_knows_how_far_a_checkpoint_is_the_first_report_only_shows_it() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     for now in range(1, 8):
         table.report("a", now, 1)
@@ -254,7 +255,7 @@ def test_no_more_than_the_fraction_is_replaced_however_noisy_the_scores_are() ->
 
 def test_a_report_costs_the_same_in_a_small_population_and_in_a_large_one_also_without_checkpoints() -> None:
     def steps_for_50(size: int) -> int:
-        table = Table(pbt(interval=1))
+        table = population(interval=1)
         names = [f"t{number}" for number in range(size)]
 
         def begin() -> None:
@@ -273,7 +274,7 @@ def test_a_report_costs_the_same_in_a_small_population_and_in_a_large_one_also_w
 
 
 def test_who_ends_leaves_the_population() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b", "c")
     table.report("a", 2, 1)
     table.end("a", TrialStatus.COMPLETED)
@@ -283,7 +284,7 @@ def test_who_ends_leaves_the_population() -> None:
 
 
 def test_a_retry_comes_to_its_next_milestone_as_if_nothing_had_happened() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     table.report("a", 2, 1)
     table.stage("a")
@@ -293,7 +294,7 @@ def test_a_retry_comes_to_its_next_milestone_as_if_nothing_had_happened() -> Non
 
 
 def test_a_report_without_the_metric_comes_to_no_milestone_and_the_next_one_does() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b")
     table.report("a", 2, 1)
 
@@ -301,20 +302,8 @@ def test_a_report_without_the_metric_comes_to_no_milestone_and_the_next_one_does
     assert table.report("b", 3, 2).action is Action.PAUSE
 
 
-def test_a_repeated_or_late_report_changes_nothing() -> None:
-    table = Table(pbt())
-    table.stage("a", "b", "c")
-    table.report("a", 2, 1)
-    pause = table.report("b", 2, 2)
-
-    assert table.report("b", 2, 0) == table.report("b", 5, 0) == pause
-    assert table.report("a", 2, 9) is CONTINUE
-    table.pause("b")
-    assert table.resumed().source == "a"
-
-
 def test_nobody_copies_in_the_grace_period() -> None:
-    table = Table(pbt(grace_period=5))
+    table = population(grace_period=5)
     table.stage("a", "b")
     for now in range(1, 6):
         assert table.report("a", now, 1) is table.report("b", now, 2) is CONTINUE
@@ -324,7 +313,7 @@ def test_nobody_copies_in_the_grace_period() -> None:
 
 
 def test_a_person_may_pause_and_resume() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b", "c")
     table.report("a", 2, 1)
     table.pause("a")
@@ -342,27 +331,6 @@ def test_a_person_may_pause_and_resume() -> None:
 
 
 # Games
-
-
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 10), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=80)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
-) -> None:
-    def made() -> PBT:
-        return pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
-
-    play = check_game(
-        made,
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        configs=starting,
-        faults=faults,
-        checkpoints=checkpoints,
-    )
-    assert all(0 <= trial.config["lr"] <= 1 for trial in play.known.values())
 
 
 @given(rng=rngs, slots=st.integers(2, 8), fraction=st.sampled_from([0.2, 0.25, 0.5]))
@@ -400,24 +368,6 @@ def test_every_decision_is_the_one_that_the_rule_gives(rng: random.Random, slots
                     replaced.add(name)
                     assert call.answer.reason.rpartition(" ")[2] in sources
             assert call.answer.action.name == expected
-
-
-@given(seed=st.integers(0, 2**32), slots=st.integers(1, 6))
-@settings(max_examples=40)
-def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -> None:
-    plain = Play(pbt(), curve, slots=slots, trials=8, rng=random.Random(seed), configs=starting).run()
-    play = Play(pbt(), curve, slots=slots, trials=8, rng=random.Random(seed), configs=starting)
-    other, turn = random.Random(seed + 1), play.turn
-
-    def turn_and_repeat(name: TrialId) -> None:
-        turn(name)
-        if play.shown and other.random() < 0.5:
-            play.repeat(other.choice(play.shown))
-
-    play.turn = turn_and_repeat  # type: ignore[method-assign]
-
-    assert play.run().log == plain.log
-    assert [trial.config for trial in play.known.values()] == [trial.config for trial in plain.known.values()]
 
 
 def test_the_population_finds_what_none_of_it_began_with() -> None:
@@ -513,7 +463,7 @@ def test_a_function_of_the_users_own_has_the_last_word() -> None:
         config["batch"] = (1, 2)
         return config
 
-    table = Table(pbt(hyperparam_mutations=None, explore=explore))
+    table = population(hyperparam_mutations=None, explore=explore)
     table.stage("a", "b")
     table.report("a", 2, 1)
     table.report("b", 2, 2)
@@ -536,7 +486,7 @@ def _raise(config: Config) -> Config:
     ],
 )
 def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], message: str) -> None:
-    table = Table(pbt(explore=explore))
+    table = population(explore=explore)
     table.stage("a", "b")
     table.report("a", 2, 1)
 
@@ -751,8 +701,8 @@ def replay(policy: list[PolicyStep] = POLICY) -> PBTReplay:
 
 
 def test_a_replay_changes_the_config_at_each_step() -> None:
-    table = Table(replay())
-    table.stage("a", config=table.scheduler.config)  # type: ignore[union-attr]
+    table = Table(replay(), saves=True)
+    table.stage("a", config=table.scheduler.config)
 
     assert table.report("a", 3) is CONTINUE
     assert table.report("a", 4) == Decision(Action.PAUSE, "step 2 of the policy begins at 4")
@@ -771,7 +721,7 @@ def test_a_replay_changes_the_config_at_each_step() -> None:
 
 
 def test_a_report_that_skips_steps_leads_to_the_highest() -> None:
-    table = Table(replay())
+    table = Table(replay(), saves=True)
     table.stage("a", config={"lr": 1})
     table.report("a", 8)
     table.pause("a")
@@ -780,7 +730,7 @@ def test_a_report_that_skips_steps_leads_to_the_highest() -> None:
 
 
 def test_a_trial_without_a_checkpoint_can_not_follow_the_policy() -> None:
-    table = Table(replay())
+    table = Table(replay(), saves=True)
     table.stage("a", config={"lr": 1})
     table.report("a", 4, saves=False)
     table.pause("a")
@@ -789,7 +739,7 @@ def test_a_trial_without_a_checkpoint_can_not_follow_the_policy() -> None:
 
 
 def test_a_trial_that_begins_otherwise_is_refused() -> None:
-    table = Table(replay())
+    table = Table(replay(), saves=True)
 
     with pytest.raises(ConfigurationError, match=r"trial a begins with {'lr': 9}, and the policy with {'lr': 1}; give"):
         table.stage("a", config={"lr": 9})
@@ -799,7 +749,7 @@ def test_a_trial_that_begins_otherwise_is_refused() -> None:
 
 
 def test_a_replay_leaves_a_trial_alone_that_a_person_paused_and_takes_a_retry_as_it_is() -> None:
-    table = Table(replay())
+    table = Table(replay(), saves=True)
     table.stage("a", config={"lr": 1})
     table.report("a", 1)
     table.pause("a")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from population_table import MUTATIONS, Table, curve, pbt, starting
-from scheduler_play import Faults, Play, check_game, rngs, some_faults
+from population_table import pbt, population, starting
+from scheduler_play import Play, rngs
+from scheduler_table import Table
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId, TrialStatus
@@ -21,7 +22,7 @@ from mqtune.search.domains import uniform
 
 
 def test_without_a_size_nobody_takes_turns() -> None:
-    table = Table(pbt())
+    table = population()
     table.stage("a", "b", "c")
 
     for name, loss in {"a": 1, "b": 2, "c": 1.5}.items():
@@ -31,7 +32,7 @@ def test_without_a_size_nobody_takes_turns() -> None:
 
 
 def test_a_member_pauses_at_its_milestone_while_others_have_not_begun() -> None:
-    table = Table(pbt(population_size=3))
+    table = population(population_size=3)
     table.stage("a")
 
     assert table.report("a", 1, 1) is CONTINUE
@@ -42,7 +43,7 @@ def test_a_member_pauses_at_its_milestone_while_others_have_not_begun() -> None:
 
 
 def test_who_has_come_least_far_is_next() -> None:
-    table = Table(pbt(population_size=3))
+    table = population(population_size=3)
     table.stage("a")
     table.report("a", 4, 1)
     table.pause("a")
@@ -63,7 +64,7 @@ def test_who_has_come_least_far_is_next() -> None:
 
 
 def test_nobody_pauses_where_all_have_a_slot() -> None:
-    table = Table(pbt(population_size=3))
+    table = population(population_size=3)
     table.stage("a", "b", "c")
 
     for now in (2, 4, 6):
@@ -72,7 +73,7 @@ def test_nobody_pauses_where_all_have_a_slot() -> None:
 
 
 def test_a_member_pauses_while_another_waits_in_a_queue() -> None:
-    table = Table(pbt(population_size=2))
+    table = population(population_size=2)
     table.stage("a", "b")
     # Its worker is gone, and no slot is free.
     table.stage("b")
@@ -86,7 +87,7 @@ def test_a_member_pauses_while_another_waits_in_a_queue() -> None:
 
 
 def test_nobody_waits_for_members_that_can_not_be_started() -> None:
-    table = Table(pbt(population_size=3))
+    table = population(population_size=3)
     table.stage("a", "b")
     table.report("a", 2, 1)
     table.pause("a")
@@ -102,7 +103,7 @@ def test_nobody_waits_for_members_that_can_not_be_started() -> None:
 
 
 def test_who_is_replaced_waits_as_far_as_what_it_copies() -> None:
-    table = Table(pbt(population_size=3))
+    table = population(population_size=3)
     table.stage("a")
     table.report("a", 6, 1)
     table.pause("a")
@@ -121,7 +122,7 @@ def test_who_is_replaced_waits_as_far_as_what_it_copies() -> None:
 
 
 def test_the_first_of_a_population_copy_those_that_begin_after_them() -> None:
-    table = Table(pbt(population_size=2))
+    table = population(population_size=2)
     table.stage("a")
     table.report("a", 2, 5)
     table.pause("a")
@@ -134,7 +135,7 @@ def test_the_first_of_a_population_copy_those_that_begin_after_them() -> None:
 
 
 def test_a_member_that_ended_makes_room_for_another() -> None:
-    table = Table(pbt(population_size=2))
+    table = population(population_size=2)
     table.stage("a", "b")
     assert isinstance(table.choose(), Wait)
 
@@ -143,7 +144,7 @@ def test_a_member_that_ended_makes_room_for_another() -> None:
 
 
 def test_one_that_a_person_paused_takes_nobodys_place() -> None:
-    table = Table(pbt(population_size=2))
+    table = population(population_size=2)
     table.stage("a", "b")
     table.report("a", 1, 1)
     table.pause("a")
@@ -157,7 +158,7 @@ def test_one_that_a_person_paused_takes_nobodys_place() -> None:
 
 
 def generations(**arguments: Any) -> Table:
-    return Table(pbt(**{"synchronous": True, "population_size": 4, **arguments}))
+    return population(**{"synchronous": True, "population_size": 4, **arguments})
 
 
 def come_to(table: Table, now: int, losses: dict[str, float]) -> None:
@@ -321,34 +322,6 @@ def test_without_checkpoints_all_go_on_as_they_are() -> None:
 
 
 # Games
-
-
-@given(
-    rng=rngs,
-    slots=st.integers(1, 4),
-    trials=st.integers(1, 10),
-    size=st.integers(2, 7),
-    synchronous=st.booleans(),
-    faults=some_faults,
-    checkpoints=st.booleans(),
-)
-@settings(max_examples=120)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, size: int, synchronous: bool, faults: Faults, checkpoints: bool
-) -> None:
-    def made() -> PBT:
-        return pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5, population_size=size, synchronous=synchronous)
-
-    check_game(
-        made,
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        configs=starting,
-        faults=faults,
-        checkpoints=checkpoints,
-    )
 
 
 @given(rng=rngs, size=st.integers(2, 8))

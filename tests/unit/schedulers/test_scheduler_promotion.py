@@ -9,61 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Faults, Play, check_game, rngs, rough, scattered, some_faults, work
+from scheduler_play import Play, rngs, rough, work
+from scheduler_table import Table, bound
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, TrialId, TrialStatus
 from mqtune.schedulers.asha import PromotionASHA
-from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.schedulers.base import START, Release, Resume, Wait
 
 NAN, INF = math.nan, math.inf
 
 
-def promotion(mode: str = "min", **arguments: Any) -> PromotionASHA:
-    scheduler = PromotionASHA(**{"max_t": 9, **arguments})
-    scheduler.bind("loss", mode)
-    return scheduler
-
-
-class Table:
-    """Moves trials by hand."""
-
-    def __init__(self, scheduler: PromotionASHA) -> None:
-        self.scheduler = scheduler
-        self.trials: dict[str, Trial] = {}
-
-    def stage(self, name: str) -> None:
-        trial = self.trials.setdefault(name, Trial(TrialId(name), {}))
-        trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0))
-        trial.status = TrialStatus.RUNNING
-        self.scheduler.on_stage(trial)
-
-    def report(self, name: str, now: int, loss: Any = None, *, sequence: int | None = None) -> Decision:
-        trial = self.trials[name]
-        metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss})
-        number = trial.attempt.number
-        return self.scheduler.on_report(
-            trial, Report(trial.id, number, now if sequence is None else sequence, 0.0, metrics)
-        )
-
-    def pause(self, name: str) -> None:
-        self.trials[name].status = TrialStatus.PAUSED
-        self.scheduler.on_trial_pause(self.trials[name])
-
-    def end(self, name: str, status: TrialStatus = TrialStatus.FAILED) -> None:
-        self.trials[name].status = status
-        self.scheduler.on_trial_end(self.trials[name])
-
-    def arrive(self, now: int, **losses: Any) -> None:
-        """Let trials report at a rung and pause there."""
-        for name, loss in losses.items():
-            if name not in self.trials:
-                self.stage(name)
-            assert self.report(name, now, loss).action is Action.PAUSE
-            self.pause(name)
-
-    def choose(self, *, can_start: bool = True) -> Choice:
-        return self.scheduler.choose(can_start=can_start)
+def promotion(mode: str = "min", **arguments: Any) -> Any:
+    return bound(PromotionASHA(**{"max_t": 9, **arguments}), mode)
 
 
 # The rule, by hand
@@ -161,13 +119,6 @@ def test_nan_is_worse_than_every_number() -> None:
     assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 3")
 
 
-def test_max_mode_prefers_high_values() -> None:
-    table = Table(promotion("max"))
-    table.arrive(1, a=1, b=3, c=2)
-
-    assert table.choose() == Resume(TrialId("b"), "rung 1: among the best 1 of 3")
-
-
 def test_a_trial_that_is_not_paused_yet_is_not_promoted() -> None:
     table = Table(promotion())
     table.arrive(1, a=2, b=3)
@@ -214,16 +165,6 @@ def test_a_report_that_skips_rungs_enters_the_highest_that_it_reached() -> None:
 
     assert table.report("a", 5, 1).action is Action.PAUSE
     assert table.scheduler.rung_sizes == (0, 0, 1, 0)
-
-
-def test_a_repeated_or_late_report_changes_nothing() -> None:
-    table = Table(promotion())
-    table.stage("a")
-    pause = table.report("a", 1, 1)
-
-    assert table.report("a", 1, 0) == pause
-    assert table.report("a", 3, 0) == pause
-    assert table.scheduler.rung_sizes == (1, 0, 0)
 
 
 def test_a_resume_without_a_checkpoint_is_looked_at_only_from_its_rung_on() -> None:
@@ -411,75 +352,6 @@ def test_every_choice_is_the_one_that_the_rule_gives(rng: random.Random, slots: 
     play.check_end()
 
 
-@given(
-    rng=rngs,
-    slots=st.integers(1, 6),
-    trials=st.integers(1, 15),
-    faults=some_faults,
-    checkpoints=st.booleans(),
-    most_paused=st.sampled_from([None, 1, 3]),
-)
-@settings(max_examples=100)
-def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool, most_paused: int | None
-) -> None:
-    def curve(config: dict[str, Any], now: int) -> dict[str, Any] | None:
-        ends_at = 3 + 4 * scattered(config["number"], 0, values=4)
-        return None if now > ends_at else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
-
-    arguments = {"reduction_factor": 2, "max_t": 8, "most_paused": most_paused}
-    check_game(
-        lambda: promotion(**arguments),
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-    )
-
-
-@given(rng=rngs, slots=st.integers(1, 6), late=st.sampled_from([0, 0.5]))
-@settings(max_examples=50)
-def test_no_trial_reports_past_the_rung_that_it_was_given(rng: random.Random, slots: int, late: float) -> None:
-    play = Play(promotion(max_t=27), rough, slots=slots, trials=12, rng=rng, faults=Faults(late=late, lose=0.1))
-    levels = [1, 3, 9, 27]
-    allowed: dict[str, int] = {}
-    tell = play.tell
-
-    def check(method: str, trial: Trial, report: Report | None = None) -> Decision | None:
-        answer = tell(method, trial, report)
-        level = allowed.setdefault(trial.id, 1)
-        if report is not None and (now := report.metrics["training_iteration"]) >= level:
-            assert answer is not None
-            assert answer.action is not Action.CONTINUE
-            # Late reports may have checkpoints, so that an attempt begins behind a rung; that one is skipped.
-            allowed[trial.id] = next((level for level in levels if level > now), 27)
-        return answer
-
-    play.tell = check  # type: ignore[method-assign]
-    play.run()
-
-    play.check_end()
-
-
-@given(seed=st.integers(0, 10**6), slots=st.integers(1, 6))
-@settings(max_examples=50)
-def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -> None:
-    plain = Play(promotion(), rough, slots=slots, trials=12, rng=random.Random(seed)).run()
-    play = Play(promotion(), rough, slots=slots, trials=12, rng=random.Random(seed))
-    other, turn = random.Random(seed + 1), play.turn
-
-    def turn_and_repeat(name: TrialId) -> None:
-        turn(name)
-        if play.shown and other.random() < 0.5:
-            play.repeat(other.choice(play.shown))
-
-    play.turn = turn_and_repeat  # type: ignore[method-assign]
-
-    assert play.run().log == plain.log
-
-
 # Cost and arguments
 
 
@@ -500,11 +372,6 @@ def test_neither_a_report_nor_a_choice_grows_with_the_trials() -> None:
 
     # Work in proportion to the trials would make it 100 times as much.
     assert steps_for_50(10_000) < 3 * steps_for_50(100)
-
-
-def test_its_rungs_are_those_of_asha() -> None:
-    assert promotion(max_t=729).rung_levels == (1, 3, 9, 27, 81, 243, 729)
-    assert promotion(max_t=49, reduction_factor=7).rung_levels == (1, 7, 49)
 
 
 def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
@@ -397,31 +396,6 @@ def test_about_one_in_factor_goes_on_when_scores_come_in_any_order() -> None:
 # Cost
 
 
-def cost_of_reports(scheduler: Scheduler, name: str, first: int, count: int) -> float:
-    """Return the least seconds for one report, of several rounds of *count* each."""
-    rounds = []
-    subject = trial(name)
-    for _ in range(5):
-        reports = [Report(subject.id, 1, n, 0.0, {"loss": 1.0}) for n in range(first, first + count)]
-        start = time.perf_counter()
-        for report in reports:
-            scheduler.on_report(subject, report)
-        rounds.append((time.perf_counter() - start) / count)
-        first += count
-    return min(rounds)
-
-
-def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
-    few, many = asha(max_t=10**9, grace_period=10**8), asha(max_t=10**9, grace_period=10**8)
-    for number in range(50_000):
-        tell(many, f"t{number}", 1, float(number))
-
-    alone, crowded = cost_of_reports(few, "one", 2, 2000), cost_of_reports(many, "one", 2, 2000)
-
-    # Work in proportion to the trials would make it thousands of times as much.
-    assert crowded < 20 * alone
-
-
 def test_a_rung_of_many_trials_is_entered_as_fast_as_one_of_few() -> None:
     def steps_for_50(entered: int) -> int:
         scheduler = asha()
@@ -471,23 +445,6 @@ def test_asha_describes_its_arguments() -> None:
         "reduction_factor": 2.5,
         "time_attr": "training_iteration",
     }
-
-
-@pytest.mark.parametrize("make", [FIFO, lambda: ASHA(27)])
-def test_a_scheduler_is_bound_once_and_to_a_metric_and_a_mode(make: Any) -> None:
-    scheduler = make()
-    with pytest.raises(ConfigurationError, match="mode='minimum' is neither 'min' nor 'max'"):
-        scheduler.bind("loss", "minimum")
-    with pytest.raises(ConfigurationError, match="metric='' is not a name"):
-        scheduler.bind("", "min")
-    with pytest.raises(ConfigurationError, match="metric=None is not a name"):
-        scheduler.bind(None, "min")
-
-    scheduler.bind("loss", "max")
-
-    assert (scheduler.metric, scheduler.mode) == ("loss", "max")
-    with pytest.raises(ConfigurationError, match="decides on 'loss' for an experiment already; make another one"):
-        scheduler.bind("loss", "max")
 
 
 def test_asha_decides_nothing_before_it_is_bound() -> None:

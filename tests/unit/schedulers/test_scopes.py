@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from book import Book
-from halving_table import bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_game, rngs, rough, scattered, some_faults
+from scheduler_play import Play, rngs, scattered
+from scheduler_table import bound
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, MetricMissing
@@ -125,23 +125,6 @@ def test_a_scheduler_judges_as_if_trials_had_reported_what_they_are_ranked_by(
         plays.append(Play(bound(make(LENGTH, **arguments)), curve, slots=slots, trials=12, rng=rng).run())
 
     assert plays[0].log == plays[1].log
-
-
-@EVERY
-@given(rng=rngs, slots=st.integers(1, 5), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=40)
-def test_with_a_scope_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    make: Callable[..., Scheduler], rng: random.Random, slots: int, faults: Any, checkpoints: bool
-) -> None:
-    check_game(
-        lambda: bound(make(LENGTH, scope="last-3-avg")),
-        lambda config, now: None if now > LENGTH else rough(config, now),
-        slots=slots,
-        trials=10,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-    )
 
 
 def test_the_reason_says_what_a_trial_was_judged_by() -> None:
