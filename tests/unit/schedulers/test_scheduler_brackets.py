@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_table import Table, bound
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import START, Release, Resume, Scheduler
@@ -140,28 +137,3 @@ def test_a_bracket_that_none_comes_to_is_released_while_another_is_under_way() -
 
     place = "not among the best 0 of 1, and no other trial comes there"
     assert table.scheduler.choose(can_start=False) == Release(TrialId("1"), f"bracket 1, rung 3: {place}")
-
-
-# Arguments
-
-
-@pytest.mark.parametrize("kind", [ASHA, PromotionASHA])
-def test_one_bracket_is_described_as_it_was_before_there_were_more(kind: type[ASHA | PromotionASHA]) -> None:
-    assert kind(27, brackets=1).describe() == kind(27).describe()
-    assert "brackets" not in kind(27).describe()
-    assert kind(27, brackets=2).describe()["brackets"] == 2
-
-
-@pytest.mark.parametrize(
-    ("brackets", "message"),
-    [
-        (0, "brackets=0 is not a whole number of at least 1"),
-        (1.0, "brackets=1.0 is not a whole number"),
-        (True, "brackets=True is not a whole number"),
-        (5, r"brackets=5 is more than there are rungs, which are \[1, 3, 9, 27\]"),
-    ],
-)
-@pytest.mark.parametrize("kind", [ASHA, PromotionASHA])
-def test_brackets_that_make_no_sense_are_refused(kind: Any, brackets: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        kind(27, brackets=brackets)

@@ -126,10 +126,3 @@ def test_where_all_cost_the_same_it_is_as_without_costs(seed: int, slots: int, t
         logs.append(Play(scheduler, curve, slots=slots, trials=trials, rng=random.Random(seed)).run().log)
 
     assert logs[0] == logs[1]
-
-
-def test_a_cost_is_described_where_there_is_one() -> None:
-    assert "cost" not in PromotionASHA(9).describe()
-    assert PromotionASHA(9, cost="time_total_s").describe()["cost"] == "time_total_s"
-    with pytest.raises(ConfigurationError, match="PromotionASHA: cost='' is not a name"):
-        PromotionASHA(9, cost="")

@@ -6,12 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scheduler_play import Play, scattered
 from scheduler_table import Table, bound
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, TrialId, TrialStatus
 from mqtune.schedulers.base import START, Release, Resume, Wait
 from mqtune.schedulers.hyperband import HyperBand
@@ -70,16 +67,6 @@ def test_with_fewer_brackets_those_that_stop_most_are_left() -> None:
 def test_a_grace_period_is_the_unit_of_time() -> None:
     assert rounds(0.9, 3, grace_period=0.1) == [[(9, 0.1), (3, 0.3), (1, 0.9)], [(5, 0.3), (1, 0.9)], [(3, 0.9)]]
     assert rounds(5, 3, grace_period=5) == [[(1, 5)]]
-
-
-@given(factor=st.integers(2, 9), power=st.integers(0, 12), more=st.integers(-1, 1))
-def test_there_is_a_bracket_for_each_power_of_the_factor_up_to_max_t(factor: int, power: int, more: int) -> None:
-    max_t = max(1, factor**power + more)
-
-    found = HyperBand(max_t, reduction_factor=factor).brackets
-
-    assert len(found) == sum(factor**exponent <= max_t for exponent in range(15))
-    assert all(bracket[-1].time == max_t for bracket in found)
 
 
 def test_a_factor_close_to_one_does_not_hold_up_the_start() -> None:
@@ -336,24 +323,3 @@ def test_who_survives_is_what_the_paper_says(slots: int, trials: int, brackets: 
     assert {name: play.reached(name) for name in play.known} == expected
     finished = {name for name, status in play.statuses.items() if status == "COMPLETED"}
     assert finished == {name for name, level in expected.items() if level == 27}
-
-
-# Arguments
-
-
-def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
-    assert HyperBand(27).describe() == {
-        "scheduler": "hyperband",
-        "max_t": 27,
-        "grace_period": 1,
-        "reduction_factor": 3,
-        "time_attr": "training_iteration",
-    }
-    with pytest.raises(ConfigurationError, match="HyperBand: reduction_factor=1 must be above 1"):
-        HyperBand(27, reduction_factor=1)
-    with pytest.raises(ConfigurationError, match=r"HyperBand: reduction_factor=1\.0001 makes more than 1000 rungs"):
-        HyperBand(27, reduction_factor=1.0001)
-    with pytest.raises(ConfigurationError, match=r"HyperBand: brackets=5 is more than there are, which is 4"):
-        HyperBand(27, brackets=5)
-    with pytest.raises(ConfigurationError, match=r"HyperBand: max_t=0\.5 must not be below grace_period=1"):
-        HyperBand(0.5)

@@ -13,7 +13,6 @@ from scheduler_play import Play, rngs, rough
 from scheduler_table import Table, bound
 
 import mqtune
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Metrics, TrialId, TrialStatus
 from mqtune.schedulers.base import Release, Scheduler, Wait
 from mqtune.schedulers.hyperband import HyperBand
@@ -94,11 +93,3 @@ def test_a_bracket_goes_on_without_a_trial_that_runs_on_beyond_max_t() -> None:
     assert table.scheduler.choose(can_start=False)[0] == "2"
     table.end(3, TrialStatus.COMPLETED)
     assert table.scheduler.choose(can_start=False)[0] == TrialId("2")
-
-
-@EVERY
-def test_it_is_described_only_where_it_is_not_the_usual(make: Callable[..., Scheduler]) -> None:
-    assert "stop_last_trials" not in make(27).describe()
-    assert make(27, stop_last_trials=False).describe()["stop_last_trials"] is False
-    with pytest.raises(ConfigurationError, match="stop_last_trials=0 is neither True nor False"):
-        make(27, stop_last_trials=0)

@@ -63,28 +63,6 @@ def test_a_trial_whose_best_is_worse_than_the_median_of_the_averages_stops() -> 
     )
 
 
-def test_it_is_the_best_so_far_that_counts_and_not_the_last() -> None:
-    assert course(others([3, 3, 3], [3, 3, 3]), "t", 1, 9, 9) == "CCC"
-
-
-def test_it_is_the_average_of_the_others_and_not_their_last() -> None:
-    # Average 5 at time 2, though both are at 0 then.
-    assert course(others([10, 0], [10, 0]), "t", 10, 5) == "CC"
-    assert course(others([10, 0], [10, 0]), "t", 10, 5.1) == "CS"
-
-
-def test_max_mode_prefers_high_values() -> None:
-    scheduler = others([4, 4], [6, 6], mode="max")
-
-    assert course(scheduler, "good", 5, 1) == "CC"
-    assert course(scheduler, "bad", 3, 1) == "SS"
-    assert tell(scheduler, "bad", 2, 9).reason.startswith("the best loss so far, 3, is worse than 5, ")
-
-
-def test_who_equals_the_median_goes_on() -> None:
-    assert course(others([5], [5]), "t", 5) == "C"
-
-
 @pytest.mark.parametrize("count", [3, 4, 7, 8])
 def test_a_tie_is_a_tie_whatever_values_led_to_the_average(count: int) -> None:
     # Rounding at each step made the averages of one in ten of these higher or lower than the number that they are.
@@ -103,12 +81,6 @@ def test_a_tie_is_a_tie_whatever_values_led_to_the_average(count: int) -> None:
 def test_a_trial_that_equals_averages_that_are_all_alike_goes_on_whatever_the_cut_off() -> None:
     for cutoff in (0.1, 0.3, 0.7):
         assert course(others(*[[0.1]] * 6, cutoff=cutoff), "t", 0.1) == "C"
-
-
-def test_nobody_stops_before_there_are_enough_others() -> None:
-    scheduler = median(min_samples=3)
-
-    assert [course(scheduler, name, 9 + number) for number, name in enumerate("abcd")] == ["C", "C", "C", "S"]
 
 
 def test_the_average_of_a_trial_that_stopped_or_ended_still_counts() -> None:
@@ -170,12 +142,6 @@ def test_what_comes_before_the_grace_period_is_in_no_average() -> None:
 
 def test_the_best_counts_from_the_beginning() -> None:
     assert course(others([9, 9, 5], [9, 9, 5], grace_period=3), "t", 1, 9, 9) == "CCC"
-
-
-def test_nobody_stops_between_milestones() -> None:
-    scheduler = others([1] * 5, [1] * 5, interval=2)
-
-    assert course(scheduler, "t", 9, 9) == "CS"
 
 
 def test_milestones_are_exact() -> None:
@@ -327,22 +293,6 @@ def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
 
     # Work in proportion to the trials would make it 100 times as much.
     assert steps_for_50(10_000) < 3 * steps_for_50(100)
-
-
-def test_what_it_could_not_do_before_is_described_only_where_it_is_done() -> None:
-    assert MedianStopping(cutoff=0.5, min_run_s=0.0).describe() == MedianStopping().describe()
-    described = MedianStopping(cutoff=0.25, min_run_s=60).describe()
-    assert (described["cutoff"], described["min_run_s"]) == (0.25, 60)
-
-
-def test_it_describes_its_arguments() -> None:
-    assert MedianStopping(grace_period=5, interval=2).describe() == {
-        "scheduler": "median_stopping",
-        "grace_period": 5,
-        "interval": 2,
-        "min_samples": 3,
-        "time_attr": "training_iteration",
-    }
 
 
 @pytest.mark.parametrize(

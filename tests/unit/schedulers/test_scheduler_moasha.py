@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_table import Table
@@ -172,16 +171,3 @@ def test_nan_is_infinitely_bad() -> None:
     at.report(2, 1, loss=2, speed=2)
     assert at.report(3, 1, loss=NAN, speed=NAN).action is Action.STOP
     assert at.report(4, 1, loss=3, speed=NAN).action is Action.STOP
-
-
-def test_it_describes_its_arguments() -> None:
-    assert mqtune.MOASHA(27, brackets=2).describe() == {
-        "scheduler": "moasha",
-        "max_t": 27,
-        "grace_period": 1,
-        "reduction_factor": 3,
-        "brackets": 2,
-        "time_attr": "training_iteration",
-    }
-    with pytest.raises(mqtune.core.errors.ConfigurationError, match="MOASHA: max_t=0 must not be below grace_period=1"):
-        mqtune.MOASHA(0)

@@ -8,13 +8,11 @@ import random
 import statistics
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_play import Play, rngs, scattered
 from scheduler_table import Table, bound
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Metrics, TrialId
 from mqtune.schedulers.base import START, Release, Resume, Wait
 from mqtune.schedulers.pasha import PASHA
@@ -91,15 +89,6 @@ def test_the_top_rung_does_not_rise_beyond_max_t() -> None:
         assert at.report(number, 2, loss).reason == "reached max_t=2"
 
     assert at.scheduler.current_max_t == 2
-
-
-def test_a_grace_period_of_max_t_only_completes() -> None:
-    at = table(grace_period=16)
-    at.stage(0)
-
-    assert at.scheduler.current_max_t == 16
-    assert at.report(0, 15, 1) is CONTINUE
-    assert at.report(0, 16, 1).reason == "reached max_t=16"
 
 
 def test_who_is_abandoned_is_in_no_ranking() -> None:
@@ -214,18 +203,3 @@ def test_the_top_rung_is_where_the_rule_has_it(rng: random.Random, slots: int, t
 
     play.check_end()
     assert all(play.reached(name) <= scheduler.current_max_t for name in play.known)
-
-
-# Arguments
-
-
-def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
-    assert PASHA(27).describe() == {
-        "scheduler": "pasha",
-        "max_t": 27,
-        "grace_period": 1,
-        "reduction_factor": 3,
-        "time_attr": "training_iteration",
-    }
-    with pytest.raises(ConfigurationError, match="PASHA: max_t=0 must not be below grace_period=1"):
-        PASHA(0)

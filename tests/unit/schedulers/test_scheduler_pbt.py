@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,6 @@ from mqtune.core.trial import (
     Decision,
     Metrics,
     Report,
-    SavedCheckpoint,
     TrialId,
     TrialStatus,
 )
@@ -86,47 +84,6 @@ def test_who_is_not_among_the_worst_runs_on() -> None:
     # Only a trial that comes to a milestone is judged.
     assert table.report("d", 3, 9) is CONTINUE
     assert table.report("d", 4, 9).action is Action.PAUSE
-
-
-def test_max_mode_prefers_high_values() -> None:
-    table = population("max")
-    table.stage("a", "b")
-    table.report("a", 2, 2)
-
-    assert table.report("b", 2, 1).reason.endswith("goes on from trial a")
-
-
-@pytest.mark.parametrize(
-    ("population", "fraction", "copies"), [(2, 0.25, 1), (3, 0.5, 1), (4, 0.5, 2), (7, 0.25, 1), (10, 0.2, 2)]
-)
-def test_the_quantile_is_rounded_down_but_at_least_one_and_at_most_half(
-    population: int, fraction: float, copies: int
-) -> None:
-    table = population(quantile_fraction=fraction)
-    names = [f"t{number}" for number in range(population)]
-    table.stage(*names)
-    for name in names:
-        table.report(name, 2, 0, saves=False)
-    table.trials["t0"].checkpoints[CheckpointId("m")] = SavedCheckpoint(CheckpointId("m"), 0.0, {})
-
-    paused = [name for name in names if table.report(name, 4, 0, saves=False).action is Action.PAUSE]
-
-    assert paused == names[population - copies :]
-
-
-def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:
-    table = population()
-    table.stage("a", "b", "c", "d")
-    for name, loss in {"c": NAN, "b": NAN, "a": NAN, "d": INF}.items():
-        assert table.report(name, 2, loss) is CONTINUE
-
-    assert table.report("c", 4, NAN).action is Action.PAUSE
-    # c keeps its place, which is the last.
-    assert table.report("b", 4, NAN) is CONTINUE
-    table.end("c")
-    assert table.report("b", 6, NAN).action is Action.PAUSE
-    table.end("b")
-    assert table.report("a", 4, NAN).reason.endswith("goes on from trial d")
 
 
 def test_who_has_no_checkpoint_is_not_copied() -> None:
@@ -469,6 +426,7 @@ def test_a_function_of_the_users_own_has_the_last_word() -> None:
     table.report("b", 2, 2)
     table.pause("b")
 
+    assert table.scheduler.describe()["explore"] == "explore"
     assert table.resumed().config == {"lr": 0.5, "batch": [1, 2]}
     assert table.trials["a"].config == {"lr": 0.5}
 
@@ -523,6 +481,9 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
         ({"explore": 3}, "PBT: explore=3 is not a function"),
         ({"seed": 1.5}, "PBT: seed=1.5 is not a whole number"),
         ({"time_attr": ""}, "PBT: time_attr='' is not a name"),
+        ({"population_size": 1}, "PBT: population_size=1 is not a whole number of at least 2"),
+        ({"synchronous": 1, "population_size": 2}, "PBT: synchronous=1 is neither True nor False"),
+        ({"synchronous": True}, "PBT: synchronous=True needs population_size"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -565,29 +526,6 @@ def test_a_parameter_that_is_not_in_the_space_is_refused_before_the_first_trial(
             ConfigurationError, match=f"has '{missing}', which is not in the space; that has 'lr', 'deep"
         ):
             pbt(hyperparam_mutations=mutations).check_space(space)
-
-
-def test_it_describes_its_arguments() -> None:
-    described = pbt(hyperparam_mutations=MUTATIONS, explore=_raise).describe()
-
-    assert described == {
-        "scheduler": "pbt",
-        "perturbation_interval": 2,
-        "quantile_fraction": 0.25,
-        "grace_period": 0,
-        "seed": 0,
-        "population_size": None,
-        "synchronous": False,
-        "time_attr": "training_iteration",
-        "hyperparam_mutations": {
-            "lr": {"domain": "uniform", "low": 0.0, "high": 1.0},
-            "deep/layers": {"domain": "randint", "low": 1, "high": 8},
-        },
-        "resample_probability": 0.25,
-        "perturbation_factors": [1.2, 0.8],
-        "explore": "_raise",
-    }
-    msgpack.packb(described)
 
 
 # Policies

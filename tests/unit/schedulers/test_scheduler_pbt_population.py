@@ -12,11 +12,8 @@ from population_table import pbt, population, starting
 from scheduler_play import Play, rngs
 from scheduler_table import Table
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId, TrialStatus
 from mqtune.schedulers.base import START, Resume, Wait
-from mqtune.schedulers.pbt import PBT
-from mqtune.search.domains import uniform
 
 # Taking turns
 
@@ -358,20 +355,3 @@ def test_what_a_generation_decides_does_not_depend_on_the_slots(
         return [play.histories[name] for name in sorted(play.histories)]
 
     assert configs(slots) == configs(8)
-
-
-# Arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"population_size": 1}, "PBT: population_size=1 is not a whole number of at least 2"),
-        ({"population_size": 2.5}, "PBT: population_size=2.5 is not a whole number"),
-        ({"synchronous": 1, "population_size": 2}, "PBT: synchronous=1 is neither True nor False"),
-        ({"synchronous": True}, "PBT: synchronous=True needs population_size"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        PBT(2, {"lr": uniform(0, 1)}, **arguments)

@@ -6,13 +6,11 @@ import math
 import random
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_play import Play, rngs, rough, work
 from scheduler_table import Table, bound
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, TrialId, TrialStatus
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.schedulers.base import START, Release, Resume, Wait
@@ -94,15 +92,6 @@ def test_a_trial_falls_out_of_the_best_and_comes_back_as_the_rung_grows() -> Non
     table.arrive(1, d=9)
 
     assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 2 of 4")
-
-
-def test_ties_go_to_who_entered_earlier_so_that_there_are_never_more_than_places() -> None:
-    table = Table(promotion())
-    table.arrive(1, a=1, b=1, c=1)
-
-    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 3")
-    table.stage("a")
-    assert table.choose() == START
 
 
 def test_nan_is_worse_than_every_number() -> None:
@@ -352,7 +341,7 @@ def test_every_choice_is_the_one_that_the_rule_gives(rng: random.Random, slots: 
     play.check_end()
 
 
-# Cost and arguments
+# Cost
 
 
 def test_neither_a_report_nor_a_choice_grows_with_the_trials() -> None:
@@ -372,17 +361,3 @@ def test_neither_a_report_nor_a_choice_grows_with_the_trials() -> None:
 
     # Work in proportion to the trials would make it 100 times as much.
     assert steps_for_50(10_000) < 3 * steps_for_50(100)
-
-
-def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
-    assert PromotionASHA(27).describe() == {
-        "scheduler": "promotion_asha",
-        "max_t": 27,
-        "grace_period": 1,
-        "reduction_factor": 3,
-        "time_attr": "training_iteration",
-    }
-    with pytest.raises(ConfigurationError, match="PromotionASHA: max_t=0 must not be below grace_period=1"):
-        PromotionASHA(0)
-    with pytest.raises(ConfigurationError, match="PromotionASHA: time_attr=3 is not a name"):
-        PromotionASHA(9, time_attr=3)  # type: ignore[arg-type]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_table import Table, bound
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.rush import RUSH
@@ -104,16 +102,3 @@ def test_every_decision_is_the_one_that_the_rule_gives(reports: list[tuple[int, 
         assert at.report(number, now, loss).action.name == plain
         if plain != "CONTINUE":
             over.add(number)
-
-
-def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
-    assert RUSH(27, 4).describe() == {
-        "scheduler": "rush",
-        "max_t": 27,
-        "candidates": 4,
-        "grace_period": 1,
-        "reduction_factor": 3,
-        "time_attr": "training_iteration",
-    }
-    with pytest.raises(ConfigurationError, match="RUSH: candidates=0 is not a whole number of at least 1"):
-        RUSH(27, 0)

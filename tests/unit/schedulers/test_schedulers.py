@@ -15,8 +15,12 @@ from scheduler_play import work
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.schedulers.hyperband import HyperBand
+from mqtune.schedulers.moasha import MOASHA
+from mqtune.schedulers.pasha import PASHA
+from mqtune.schedulers.rush import RUSH
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -92,65 +96,11 @@ def test_rungs_are_exact_and_end_at_max_t(
     assert list(scheduler.rung_levels) == levels
 
 
-@pytest.mark.parametrize(("max_t", "factor", "below"), [(243, 3, 81), (1000, 10, 100)])
-def test_the_top_rung_and_the_one_below_it_take_part(max_t: int, factor: int, below: int) -> None:
-    scheduler = asha(max_t=max_t, reduction_factor=factor)
-    tell(scheduler, "good", below, 0.1)
-
-    stopped = tell(scheduler, "bad", below, 0.2)
-    completed = tell(scheduler, "good", max_t, 0.1)
-
-    assert stopped == Decision(Action.STOP, f"rung {below}: loss=0.2 is not among the best 1 of 2")
-    assert completed == Decision(Action.COMPLETE, f"reached max_t={max_t}")
-    assert scheduler.rung_sizes[-2:] == (2, 1)
-
-
-@patient
-@given(grace=st.integers(1, 20), factor=st.integers(2, 10), power=st.integers(0, 12), more=st.integers(0, 5))
-def test_rungs_follow_the_formula(grace: int, factor: int, power: int, more: int) -> None:
-    max_t = grace * factor**power + more
-
-    levels = asha(max_t=max_t, grace_period=grace, reduction_factor=factor).rung_levels
-
-    below = [grace * factor**k for k in range(20) if grace * factor**k < max_t]
-    assert list(levels) == [*below, max_t]
-
-
 # The rule
 
 
 def test_the_first_trial_goes_on_and_the_next_ones_only_if_they_are_best_until_there_are_enough() -> None:
     assert actions(asha(), [5, 4, 6, 3, 4]) == "CCSCS"
-
-
-def test_the_best_third_goes_on_once_there_are_six() -> None:
-    assert actions(asha(), [1, 2, 3, 4, 5, 1.5]) == "CSSSSC"
-
-
-def test_max_mode_prefers_high_values() -> None:
-    assert actions(asha("max"), [5, 4, 6, 3, 7]) == "CSCSC"
-
-
-def test_ties_with_the_last_of_the_best_go_on() -> None:
-    assert actions(asha(), [1, 1, 1, 1, 1]) == "CCCCC"
-    assert actions(asha(), [0, 0, 1]) == "CCS"
-    assert actions(asha(), [0.0, -0.0]) == "CC"
-
-
-def test_nan_is_worse_than_every_number_and_counted() -> None:
-    assert actions(asha(), [1, NAN]) == "CS"
-    assert actions(asha(), [INF, NAN, INF]) == "CSC"
-    assert actions(asha("max"), [-INF, NAN]) == "CS"
-    # Two of the best third of six are 1 and 2, because the four NaN count.
-    assert actions(asha(), [1, NAN, NAN, NAN, NAN, 2]) == "CSSSSC"
-
-
-def test_nan_equals_nan_so_that_a_rung_of_nothing_else_stops_nobody() -> None:
-    assert actions(asha(), [NAN, NAN, NAN, 1, NAN]) == "CCCCS"
-
-
-def test_infinities_are_numbers() -> None:
-    assert actions(asha(), [INF, INF, 1e308, -INF, -INF, INF]) == "CCCCCS"
 
 
 def test_who_entered_earlier_is_not_judged_again() -> None:
@@ -376,23 +326,6 @@ def test_every_decision_is_the_one_that_the_rule_gives(
     assert scheduler.rung_sizes == tuple(len(oracle.entered[level]) for level in levels)
 
 
-@patient
-@given(losses=st.lists(st.floats(allow_nan=False), min_size=1, max_size=200), factor=st.sampled_from([2, 3, 2.5, 4]))
-def test_among_numbers_the_best_newcomer_goes_on_and_nan_stops(losses: list[float], factor: float) -> None:
-    scheduler = asha(reduction_factor=factor)
-    actions(scheduler, losses)
-
-    assert tell(scheduler, "best", 1, -INF) is CONTINUE
-    assert tell(scheduler, "worst", 1, NAN).action is Action.STOP
-
-
-def test_about_one_in_factor_goes_on_when_scores_come_in_any_order() -> None:
-    # 7919 is prime to 10007, so the scores are the numbers below 10007 in a scattered order.
-    kept = actions(asha(), [number * 7919 % 10_007 for number in range(9000)]).count("C")
-
-    assert 3000 <= kept < 3200
-
-
 # Cost
 
 
@@ -437,14 +370,28 @@ def test_asha_refuses_arguments_that_make_no_sense(arguments: dict[str, Any], me
         ASHA(**{"max_t": 27, **arguments})
 
 
-def test_asha_describes_its_arguments() -> None:
-    assert ASHA(27, reduction_factor=2.5).describe() == {
-        "scheduler": "asha",
-        "max_t": 27,
-        "grace_period": 1,
-        "reduction_factor": 2.5,
-        "time_attr": "training_iteration",
-    }
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ASHA(27, brackets=0), "ASHA: brackets=0 is not a whole number of at least 1"),
+        (lambda: ASHA(27, brackets=5), r"brackets=5 is more than there are rungs, which are \[1, 3, 9, 27\]"),
+        (lambda: ASHA(27, stop_last_trials=0), "stop_last_trials=0 is neither True nor False"),
+        (lambda: PromotionASHA(0), "PromotionASHA: max_t=0 must not be below grace_period=1"),
+        (lambda: PromotionASHA(9, time_attr=3), "PromotionASHA: time_attr=3 is not a name"),
+        (lambda: PromotionASHA(9, cost=""), "PromotionASHA: cost='' is not a name"),
+        (lambda: PromotionASHA(27, brackets=True), "brackets=True is not a whole number"),
+        (lambda: PASHA(0), "PASHA: max_t=0 must not be below grace_period=1"),
+        (lambda: RUSH(27, 0), "RUSH: candidates=0 is not a whole number of at least 1"),
+        (lambda: MOASHA(0), "MOASHA: max_t=0 must not be below grace_period=1"),
+        (lambda: HyperBand(0.5), r"HyperBand: max_t=0\.5 must not be below grace_period=1"),
+        (lambda: HyperBand(27, reduction_factor=1), "HyperBand: reduction_factor=1 must be above 1"),
+        (lambda: HyperBand(27, reduction_factor=1.0001), r"reduction_factor=1\.0001 makes more than 1000 rungs"),
+        (lambda: HyperBand(27, brackets=5), r"HyperBand: brackets=5 is more than there are, which is 4"),
+    ],
+)
+def test_its_kin_refuse_arguments_that_make_no_sense(make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()
 
 
 def test_asha_decides_nothing_before_it_is_bound() -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId, TrialStatus
@@ -305,9 +304,6 @@ def test_a_plateau_of_a_trial_looks_at_that_trial_alone_and_forgets_it_at_its_en
     run.end()
     assert not run.report(accuracy=1.0)
     assert run.report(accuracy=1.0, name="0002")
-    run.end()
-    run.end("0002")
-    assert rule._windows == {}
 
 
 @pytest.mark.parametrize(
@@ -431,26 +427,26 @@ def test_a_plateau_of_an_experiment_waits_for_trials_that_end_and_a_better_value
 
 
 def test_what_is_kept_for_a_plateau_of_an_experiment_does_not_grow() -> None:
-    rule = ExperimentPlateau(top=3)
-    run = Run(bound(rule))
+    def size_after(trials: int) -> int:
+        rule = ExperimentPlateau(top=3)
+        run = Run(bound(rule))
+        for number in range(trials):
+            run.report(float(number % 17), name=str(number))
+            run.report(float(number % 13), name=str(number))
+            run.end(str(number))
+        return len(repr(vars(rule)))
 
-    for number in range(200):
-        run.report(float(number % 17), name=str(number))
-        run.report(float(number % 13), name=str(number))
-        run.end(str(number))
-
-    assert len(rule._best) == 3
-    assert rule._reporting == set()
+    # As text, with some digits more.
+    assert size_after(400) < size_after(40) + 50
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 7), st.integers(-5, 5).map(float) | st.just(NAN)), max_size=60),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(-2, 2).map(float) | st.just(NAN)), max_size=60),
     st.sampled_from(["min", "max"]),
 )
-def test_the_best_values_of_a_plateau_are_those_of_the_best_trials(steps: list[tuple[int, float]], mode: str) -> None:
-    rule = ExperimentPlateau(std=0, top=3)
-    run = Run(bound(rule, mode))
+def test_a_plateau_is_one_of_the_best_values_of_the_best_trials(steps: list[tuple[int, float]], mode: str) -> None:
+    run = Run(bound(ExperimentPlateau(std=0, top=3), mode))
     best: dict[int, float] = {}
     sign = 1 if mode == "min" else -1
 
@@ -458,7 +454,8 @@ def test_the_best_values_of_a_plateau_are_those_of_the_best_trials(steps: list[t
         run.report(loss, name=str(name))
         if not math.isnan(loss):
             best[name] = min(best.get(name, INF), sign * loss)
-        assert sorted(rule._best.values()) == sorted(best.values())[:3]
+        is_even = len(best) >= 3 and len(set(sorted(best.values())[:3])) == 1
+        assert bool(run.rule.stops_experiment(experiment(mode), T0)) == is_even
 
 
 def test_a_plateau_of_another_metric_needs_a_mode_and_that_of_the_experiments_none() -> None:
@@ -491,16 +488,29 @@ def test_all_rules_must_hold_at_the_same_report() -> None:
     assert run.report(0.1) == "reached iteration 2 and loss=0.1 reached 0.1"
 
 
+class Listening(StopRule):
+    """Stops nothing, and writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        self.heard.append(report.sequence)
+        return ""
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self.heard.append("end")
+
+
 @pytest.mark.parametrize("combined", [AnyRule, AllRule])
 def test_a_combination_asks_each_rule_about_each_report_and_tells_each_of_each_end(combined: type[AnyRule]) -> None:
-    rules = [TrialPlateau(num_results=2, grace_period=0) for _ in range(3)]
+    rules = [Listening() for _ in range(3)]
     run = Run(bound(combined(MaximumIteration(1), *rules)))
 
     run.report(0.5)
-    assert [len(rule._windows) for rule in rules] == [1, 1, 1]
     run.end()
 
-    assert [len(rule._windows) for rule in rules] == [0, 0, 0]
+    assert [rule.heard for rule in rules] == [[1, "end"]] * 3
 
 
 def test_experiment_rules_combine_as_well() -> None:
@@ -539,17 +549,10 @@ def test_a_rule_says_what_it_may_end() -> None:
     assert ((MaximumIteration(9) | TimeLimit(9)) & TimeLimit(9)).scopes == {Scope.EXPERIMENT}
 
 
-@pytest.mark.parametrize("again", ["same experiment", "named twice"])
-def test_a_rule_is_for_one_experiment_and_one_place(again: str) -> None:
+def test_a_rule_stands_in_one_place() -> None:
     rule = TrialPlateau()
     with pytest.raises(ConfigurationError, match="make another one"):
-        bound(bound(rule) if again == "same experiment" else rule | rule)
-
-
-@pytest.mark.parametrize(("metric", "mode"), [("", "min"), (None, "min"), ("loss", "low")])
-def test_a_rule_is_bound_to_a_metric_and_a_mode(metric: Any, mode: str) -> None:
-    with pytest.raises(ConfigurationError):
-        MaximumIteration(1).bind(metric, mode)
+        bound(rule | rule)
 
 
 # What a user gives.
@@ -609,64 +612,3 @@ def test_what_makes_no_sense_is_refused_at_once(make: Any, says: str) -> None:
 def test_a_plateau_asks_to_be_bound_first(rule: StopRule) -> None:
     with pytest.raises(ConfigurationError, match="call bind"):
         Run(rule).report(0.5)
-
-
-EVERY = (
-    lambda: MetricBounds({"loss": 0.1, "epoch": 3}),
-    lambda: MetricMaximum("loss", 9),
-    lambda: MaximumIteration(3),
-    lambda: TrialDiverged(),
-    lambda: TrialPlateau(std=0.5, num_results=2, grace_period=3),
-    lambda: FunctionRule(limit_of_five),
-    lambda: ExperimentPlateau(std=0.5, top=2, patience=1),
-    lambda: TimeLimit(60),
-    lambda: TrialsStarted(1),
-    lambda: TrialsCompleted(2),
-    lambda: TrialsFailed(3),
-    lambda: TrialsEnded(4),
-    lambda: ReportsReceived(5),
-    lambda: TargetReached(0.5),
-    lambda: TrialPlateau(std=0.5, num_results=2, grace_period=3) & {"loss": 3} | TimeLimit(60),
-)
-
-
-def limit_of_five(trial: Trial, report: Report) -> bool:
-    return report.sequence > 5
-
-
-@pytest.mark.parametrize("make", EVERY)
-def test_a_message_can_carry_what_a_rule_is(make: Any) -> None:
-    described = make().describe()
-
-    assert decode_value(encode_value(described)) == described
-    assert described["rule"]
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 12).map(lambda n: n / 2) | st.none()), max_size=30),
-    st.data(),
-)
-@pytest.mark.parametrize("make", EVERY)
-def test_a_replay_of_any_beginning_brings_a_rule_back(
-    make: Any, steps: list[tuple[str, float | None]], data: st.DataObject
-) -> None:
-    cut = data.draw(st.integers(0, len(steps)))
-
-    def go(run: Run, part: list[tuple[str, float | None]], *, live: bool = True) -> list[str]:
-        said = []
-        for name, loss in part:
-            if loss == 6:
-                run.end(name, TrialStatus.EARLY_STOPPED)
-            else:
-                said.append(run.report(loss, name))
-            if live:
-                said.append(run.rule.stops_experiment(mine, T0))
-        return said
-
-    mine = experiment(COMPLETED=1)
-    first, again = Run(bound(make())), Run(bound(make()))
-    go(first, steps[:cut])
-    go(again, steps[:cut], live=False)
-
-    assert go(first, steps[cut:]) == go(again, steps[cut:])
