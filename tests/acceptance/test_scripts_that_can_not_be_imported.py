@@ -22,33 +22,6 @@ tuner = mqtune.Tuner(
 )
 tuner.run()
 """
-GUARD = """
-import mqtune
-
-def train(config):
-    mqtune.report({"loss": config["x"]})
-
-tuner = mqtune.Tuner(
-    train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, backend=mqtune.Local(slots=2),
-    run=mqtune.RunOptions(progress=False),
-)
-tuner.run()
-"""
-READS_INPUT = """
-import sys
-import mqtune
-
-trials = int(input("how many trials? "))
-
-def train(config):
-    mqtune.report({"loss": config["x"]})
-
-if __name__ == "__main__":
-    mqtune.Tuner(
-        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=trials, backend=mqtune.Local(slots=2),
-    run=mqtune.RunOptions(progress=False),
-    ).run()
-"""
 GUARD = 'if __name__ == "__main__":'
 
 

@@ -30,8 +30,6 @@ from mqtune.search.space import space_of
 HERE: Final = Path(__file__).parent
 ALL: Final = sorted(path.parent.name for path in HERE.glob(f"*/{JOURNAL_FILE}"))
 FINISHED: Final = [name for name in ALL if not name.startswith("cut-")]
-#: The drivers of these were killed in the middle.
-CUT: Final = ["cut-asha", "cut-pbt"]
 
 
 def recorded(name: str) -> dict[str, Any]:

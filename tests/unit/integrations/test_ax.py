@@ -13,14 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import simulation
-from simulation import Killed, Simulation
+from searcher_story import Story
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
-from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.settings import Limits
+from mqtune.core.trial import Config, Trial, TrialId, TrialStatus
 from mqtune.search.base import WAIT, PastTrial, Searcher
 from mqtune.search.domains import Domain
 from mqtune.search.points import PointsFirst, searcher_of
@@ -31,11 +29,10 @@ torch = pytest.importorskip("torch")
 
 from ax.api.client import Client  # noqa: E402
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig  # noqa: E402
-from ax.core.data import DataRow  # noqa: E402
 from ax.core.trial_status import TrialStatus as Status  # noqa: E402
 from ax.exceptions.core import SearchSpaceExhausted  # noqa: E402
 
-from mqtune.integrations.ax import AxSearcher, _first_telling  # noqa: E402
+from mqtune.integrations.ax import AxSearcher  # noqa: E402
 from mqtune.integrations.ax_space import space_of  # noqa: E402
 
 # Of what Ax does by itself.
@@ -70,45 +67,11 @@ def bound(
     return searcher
 
 
-class Story:
-    """Trials of a searcher, as a driver would tell of them."""
+class OfAx(Story):
+    """A story, and what Ax has of it."""
 
     def __init__(self, searcher: Any) -> None:
-        self.searcher = searcher
-        self.number = 0
-
-    def begin(self, config: Config | None = None, replays: Config | None = None) -> Trial:
-        self.number += 1
-        id_ = TrialId(f"{self.number:04d}")
-        if config is not None:
-            self.searcher.adopt(id_, config)
-        elif replays is not None:
-            config = self.searcher.replay(id_, replays)
-        else:
-            suggested = self.searcher.suggest(id_)
-            assert isinstance(suggested, dict)
-            config = suggested
-        trial = Trial(id_, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
-        self.searcher.on_stage(trial)
-        return trial
-
-    def report(self, trial: Trial, *losses: object) -> Trial:
-        for loss in losses:
-            trial.reports += 1
-            metrics = {"training_iteration": trial.reports, **(loss if isinstance(loss, dict) else {"val/loss": loss})}
-            trial.last_metrics = metrics
-            self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, metrics))
-        return trial
-
-    def end(self, trial: Trial, status: TrialStatus = TrialStatus.COMPLETED) -> Trial:
-        trial.status = status
-        if status is TrialStatus.PAUSED:
-            self.searcher.on_trial_pause(trial)
-            return trial
-        if status is TrialStatus.ABANDONED:
-            self.searcher.on_abandon(trial)
-        self.searcher.on_trial_end(trial)
-        return trial
+        super().__init__(searcher, "val/loss")
 
     @property
     def model(self) -> list[tuple[Status, float | None, int]]:
@@ -127,13 +90,13 @@ def step_of(progression: float) -> int:
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story(bound())
+def story() -> OfAx:
+    return OfAx(bound())
 
 
 @pytest.mark.parametrize("strategy", ["random_search", "fast"])
 def test_it_suggests_configs_of_the_space(strategy: str) -> None:
-    story = Story(bound(strategy))
+    story = OfAx(bound(strategy))
     for number in range(7):
         config = story.end(story.report(story.begin(), number)).config
         SPACE.check(config, partial=False)
@@ -143,7 +106,7 @@ def test_it_suggests_configs_of_the_space(strategy: str) -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_model_finds_what_random_search_does_not(mode: str) -> None:
-    story = Story(bound("fast", LINE, mode=mode))
+    story = OfAx(bound("fast", LINE, mode=mode))
     distances = []
     for _ in range(10):
         trial = story.begin()
@@ -170,7 +133,7 @@ def test_a_model_finds_what_random_search_does_not(mode: str) -> None:
     ],
 )
 def test_a_trial_is_for_ax_what_it_was(
-    story: Story, status: TrialStatus, losses: list[Any], state: Status, value: float | None
+    story: OfAx, status: TrialStatus, losses: list[Any], state: Status, value: float | None
 ) -> None:
     trial = story.report(story.begin(), *losses)
     if status is not TrialStatus.RUNNING:
@@ -182,14 +145,14 @@ def test_a_trial_is_for_ax_what_it_was(
 
 @pytest.mark.parametrize("last", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.PAUSED])
-def test_a_trial_that_has_diverged_is_abandoned(story: Story, status: TrialStatus, last: float) -> None:
+def test_a_trial_that_has_diverged_is_abandoned(story: OfAx, status: TrialStatus, last: float) -> None:
     story.end(story.report(story.begin(), 0.1, last), status)
 
     assert [state for state, *_ in story.model] == [Status.ABANDONED]
     assert story.begin().config
 
 
-def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(story: Story) -> None:
+def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(story: OfAx) -> None:
     first, second = story.begin(), story.begin()
     story.report(first, *range(1, 101))
     story.report(second, {"val/loss": 10.0, "training_iteration": 10})
@@ -207,7 +170,7 @@ def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(sto
     assert told() == {0: [1, 2, 4, 8, 16, 32, 64, 100], 1: [10, 20, 24]}
 
 
-def test_of_what_it_has_learnt_a_value_alone_is_how_a_trial_ended_and_any_other_is_of_its_step(story: Story) -> None:
+def test_of_what_it_has_learnt_a_value_alone_is_how_a_trial_ended_and_any_other_is_of_its_step(story: OfAx) -> None:
     config = story.begin().config
     story.searcher.learn(PastTrial(config, 1.0))
     story.searcher.learn(PastTrial(config, 2.0, 3, TrialStatus.EARLY_STOPPED))
@@ -217,7 +180,7 @@ def test_of_what_it_has_learnt_a_value_alone_is_how_a_trial_ended_and_any_other_
     assert story.model[-1] == (Status.COMPLETED, 3.0, 27)
 
 
-def test_a_report_of_an_earlier_step_counts_for_less(story: Story) -> None:
+def test_a_report_of_an_earlier_step_counts_for_less(story: OfAx) -> None:
     trial = story.report(story.begin(), 3.0, 2.0)
     trial.reports = 0
     story.report(trial, 9.0)
@@ -225,7 +188,7 @@ def test_a_report_of_an_earlier_step_counts_for_less(story: Story) -> None:
     assert story.model == [(Status.RUNNING, 2.0, 2)]
 
 
-def test_a_lost_trial_that_runs_again_is_pending_still(story: Story) -> None:
+def test_a_lost_trial_that_runs_again_is_pending_still(story: OfAx) -> None:
     trial = story.report(story.begin(), 3.0)
     story.searcher.on_attempt_end(trial)
     story.searcher.on_stage(trial)
@@ -233,7 +196,7 @@ def test_a_lost_trial_that_runs_again_is_pending_still(story: Story) -> None:
     assert story.model == [(Status.RUNNING, 3.0, 1)]
 
 
-def test_a_paused_trial_that_goes_on_is_pending_again(story: Story) -> None:
+def test_a_paused_trial_that_goes_on_is_pending_again(story: OfAx) -> None:
     trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
     trial.status = TrialStatus.STAGED
     story.searcher.on_stage(trial)
@@ -243,13 +206,13 @@ def test_a_paused_trial_that_goes_on_is_pending_again(story: Story) -> None:
     assert story.model == [(Status.COMPLETED, 1.0, 2)]
 
 
-def test_a_paused_trial_that_never_goes_on_stays_what_it_was(story: Story) -> None:
+def test_a_paused_trial_that_never_goes_on_stays_what_it_was(story: OfAx) -> None:
     story.end(story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED), TrialStatus.EARLY_STOPPED)
 
     assert story.model == [(Status.EARLY_STOPPED, 3.0, 1)]
 
 
-def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: Story) -> None:
+def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: OfAx) -> None:
     trial = story.report(story.begin(), 3.0)
     trial.config = {**trial.config, "x": 0.5, "half": 0.25}
     story.searcher.on_stage(trial)
@@ -259,7 +222,7 @@ def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: S
     assert story.searcher._experiment.trials[1].arm.parameters["x"] == 0.75
 
 
-def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
+def test_configs_that_a_user_adds_teach_as_others_do(story: OfAx) -> None:
     config = bound(seed=9).suggest(TrialId("0001"))
     assert isinstance(config, dict)
     story.end(story.report(story.begin(config), 0.25))
@@ -269,7 +232,7 @@ def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
     assert story.begin().config != config
 
 
-def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: Story) -> None:
+def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: OfAx) -> None:
     config = {**story.end(story.begin(), TrialStatus.FAILED).config, "x": 1.2, "half": 0.6}
     trial = story.end(story.report(story.begin(config), 0.25), TrialStatus.PAUSED)
     story.searcher.on_stage(trial)
@@ -288,7 +251,7 @@ def test_conditions_and_constraints_are_refused() -> None:
 
 
 def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_again() -> None:
-    story = Story(bound("fast", Space({"depth": mqtune.grid_search([1, 2, 3])})))
+    story = OfAx(bound("fast", Space({"depth": mqtune.grid_search([1, 2, 3])})))
     ends = [TrialStatus.ABANDONED, TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED]
     trials = [story.end(story.report(story.begin(), number), end) for number, end in enumerate(ends)]
 
@@ -296,7 +259,7 @@ def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_
     assert story.searcher.suggest(TrialId("0004")) is None
 
 
-def test_ax_leaves_the_cores_to_the_trials(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ax_leaves_the_cores_to_the_trials(story: OfAx, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     class Strategy:
@@ -320,22 +283,21 @@ def test_points_that_come_first_teach_as_others_do() -> None:
     searcher = PointsFirst([{"x": 0.5}], inner)
     searcher.bind(SPACE, 1, metric="loss", mode="min")
 
-    assert Story(searcher).begin().config["x"] == 0.5
+    assert OfAx(searcher).begin().config["x"] == 0.5
     assert [trial.arm.parameters["x"] for trial in inner._experiment.trials.values()] == [0.75]
     assert searcher.is_slow
     assert searcher.adaptive
 
 
 @pytest.mark.parametrize("strategy", ["random_search", "fast"])
-@pytest.mark.parametrize("seed", range(2))
 def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
-    strategy: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = random.Random(seed)
+    numbers = random.Random(0)
     ends = [numbers.choice([*TrialStatus, TrialStatus.COMPLETED, TrialStatus.COMPLETED]) for _ in range(9)]
     losses = [numbers.choice([0.5, -1.0, 3.0, math.nan]) for _ in ends]
 
-    def tried(story: Story, begin: Callable[[int], Trial]) -> list[Config]:
+    def tried(story: OfAx, begin: Callable[[int], Trial]) -> list[Config]:
         configs = []
         for number, status in enumerate(ends):
             trial = begin(number)
@@ -345,7 +307,7 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
                 story.end(trial, status)
         return configs
 
-    first, second = Story(bound(strategy, SMALL[strategy])), Story(bound(strategy, SMALL[strategy]))
+    first, second = OfAx(bound(strategy, SMALL[strategy])), OfAx(bound(strategy, SMALL[strategy]))
     configs = tried(first, lambda _: first.begin())
     with monkeypatch.context() as patch:
         patch.setattr(second.searcher, "suggest", lambda _: pytest.fail("asked again"))
@@ -355,47 +317,6 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
     assert [first.begin().config for _ in range(2)] == [second.begin().config for _ in range(2)]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_drivers_that_are_killed_ask_nothing_twice_lose_nothing_and_come_to_the_same_end(seed: int) -> None:
-    def new() -> AxSearcher:
-        searcher = bound("fast", simulation.SPACE, metric="loss")
-        suggest = searcher.suggest
-
-        def once(trial: TrialId) -> Any:
-            assert trial not in run.experiment.trials
-            asked.append(trial)
-            return suggest(trial)
-
-        searcher.suggest = once  # type: ignore[method-assign]
-        return searcher
-
-    def tried() -> list[Any]:
-        assert all(trial.status.is_terminal for trial in run.experiment.trials.values())
-        return [(trial.config, trial.status, trial.reports) for trial in run.experiment.trials.values()]
-
-    def begun() -> Simulation:
-        workers = mqtune.Simulated(simulation.noisy_curve(9, seed), slots=2, seed=seed, keep_journal=True)
-        return Simulation(workers, lambda: mqtune.ASHA(9), new, limits=Limits(max_trials=8))
-
-    asked: list[TrialId] = []
-    run = begun()
-    run.run()
-    uncut, asked_once = tried(), len(asked)
-    assert len(uncut) == asked_once == 8
-
-    numbers, run = random.Random(seed), begun()
-    asked.clear()
-    killed = 0
-    while killed < 4:
-        with pytest.raises(Killed):
-            run.run(kill_at=numbers.randint(1, 14))
-        killed += 1
-    run.run()
-    assert tried() == uncut
-    # What was asked for just before a driver died is asked for again.
-    assert len(asked) <= asked_once + killed
-
-
 def test_a_strategy_of_the_users_counts_its_own_trials_and_waits_for_their_results() -> None:
     from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
     from ax.api.utils.structs import GenerationStrategyDispatchStruct
@@ -403,7 +324,7 @@ def test_a_strategy_of_the_users_counts_its_own_trials_and_waits_for_their_resul
     struct = GenerationStrategyDispatchStruct(
         method="fast", initialization_budget=2, initialization_random_seed=0, initialize_with_center=False
     )
-    story = Story(bound(choose_generation_strategy(struct), LINE))
+    story = OfAx(bound(choose_generation_strategy(struct), LINE))
     trials = [story.begin(), story.begin()]
     assert story.searcher.suggest(TrialId("0003")) is WAIT
 
@@ -417,7 +338,7 @@ def test_a_strategy_that_waits_for_what_never_comes_is_an_error() -> None:
     from ax.api.utils.structs import GenerationStrategyDispatchStruct
 
     struct = GenerationStrategyDispatchStruct(method="fast", initialization_budget=1, initialize_with_center=False)
-    story = Story(bound(choose_generation_strategy(struct), LINE))
+    story = OfAx(bound(choose_generation_strategy(struct), LINE))
     story.end(story.report(story.begin(), 1.0), TrialStatus.EARLY_STOPPED)
 
     with pytest.raises(ConfigurationError, match="Ax suggests nothing more without further results"):
@@ -425,7 +346,7 @@ def test_a_strategy_that_waits_for_what_never_comes_is_an_error() -> None:
 
 
 def test_there_is_a_model_where_a_scheduler_stops_all_trials_early() -> None:
-    story = Story(bound("fast", LINE))
+    story = OfAx(bound("fast", LINE))
     for number in range(6):
         story.end(story.report(story.begin(), number), TrialStatus.EARLY_STOPPED)
 
@@ -477,12 +398,12 @@ def test_bad_arguments_are_named() -> None:
 
 def of_several(
     *constraints: str, metrics: Any = ("hits/s", "loss"), modes: Any = ("max", "min"), strategy: str = "random_search"
-) -> Story:
+) -> OfAx:
     searcher = AxSearcher(strategy, outcome_constraints=constraints)
     searcher.check_objective(Objective.of(metrics, modes))
     searcher.check_space(LINE)
     searcher.bind(LINE, 1, metric="hits/s", mode="max")
-    return Story(searcher)
+    return OfAx(searcher)
 
 
 def test_of_several_metrics_a_report_counts_whole_or_not_at_all() -> None:
@@ -557,7 +478,7 @@ def test_constraints_that_can_not_be_meant_are_named() -> None:
 
 def test_where_first_values_are_all_alike_the_model_does_not_look_in_the_corners() -> None:
     space = Space({f"x{number}": mqtune.uniform(-1, 1) for number in range(5)})
-    story, rng = Story(bound("fast", space)), random.Random(1)
+    story, rng = OfAx(bound("fast", space)), random.Random(1)
     for number in range(14):
         config = space.sample(rng)
         trial = story.begin(config)
@@ -569,24 +490,6 @@ def test_where_first_values_are_all_alike_the_model_does_not_look_in_the_corners
     values = story.begin().config.values()
     assert sum(abs(value) > 0.98 for value in values) < 3
     assert len(story.searcher._experiment.data._data_rows) == rows
-
-
-@pytest.mark.parametrize(
-    ("values", "first"),
-    [
-        ({1: [5.0, 5.1, 5.0, 5.1], 2: [1.0, 4.0, 2.0]}, 2),
-        ({1: [5.0, 5.1, 5.0, 5.1], 2: [1.0, 4.0]}, 1),
-        ({1: [1.0, 5.0, 3.0], 2: [1.0, 2.0, 1.5]}, 1),
-        ({}, 0),
-    ],
-)
-def test_values_count_from_the_first_time_at_which_trials_differ(values: dict[int, list[float]], first: int) -> None:
-    rows = [
-        DataRow(trial, "arm", "metric0", "metric0", value, math.nan, step=float(step))
-        for step, each in values.items()
-        for trial, value in enumerate(each)
-    ]
-    assert _first_telling(rows) == first
 
 
 def test_a_strategy_of_another_experiment_is_refused_with_the_way_out() -> None:
@@ -771,7 +674,7 @@ assert not ROOT_STREAM_HANDLER.filters
 
 
 def test_users_are_not_told_of_the_client(capfd: pytest.CaptureFixture[str]) -> None:
-    story = Story(bound("fast", LINE))
+    story = OfAx(bound("fast", LINE))
     for number in range(7):
         story.end(story.report(story.begin(), number))
     story.end(story.begin())

@@ -5,10 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -26,7 +22,6 @@ from mqtune.schedulers.base import Scheduler
 from mqtune.search.space import Space
 from mqtune.testing.schedulers import NewScheduler, SchedulerContract
 from mqtune.testing.worlds import SPACE as PLAIN_SPACE
-from mqtune.testing.worlds import happened
 
 pytest.importorskip("syne_tune", reason="its dependencies take some 800 MB; pip install 'mqtune[syne-tune]'")
 
@@ -83,8 +78,6 @@ def kinds(space: Any, end: int = 9) -> dict[str, Callable[[], TrialScheduler]]:
 
 
 KINDS = [*kinds(SPACE)]
-#: What a driver may take to import Syne Tune and to run, on a machine that runs other tests.
-UP_S = 60.0
 PAUSING = ("promotion", "synchronous", "dehb")
 
 
@@ -163,26 +156,6 @@ class TestContract(SchedulerContract):
         scheduler.bind("loss", "min")
         with pytest.raises(ConfigurationError, match="another one"):
             scheduler.bind("loss", "min")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("steps", [1, 5, 17, 40])
-def test_a_driver_that_resumes_goes_on_as_if_nothing_had_happened(kind: str, steps: int) -> None:
-    if kind == "synchronous" and steps > 5:
-        pytest.skip(
-            "in the end it takes a place in its rung for failed each time that it is asked and no trial can start"
-        )
-    uncut = tune(seeded(kinds(SPACE)[kind]), name="uncut", seed=1).run()
-    backend = mqtune.Simulated(curve, slots=4, keep_journal=True)
-    for _ in range(2):
-        tuner = tune(seeded(kinds(SPACE)[kind]), name="cut", seed=1, backend=backend)
-        for _ in range(steps):
-            if not tuner.is_finished:
-                tuner.step(1.0)
-        tuner.close()
-    cut = tune(seeded(kinds(SPACE)[kind]), name="cut", seed=1, backend=backend).run()
-
-    assert happened(cut) == happened(uncut)
 
 
 def test_without_a_seed_the_journal_counts_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
@@ -411,49 +384,3 @@ def test_a_definition_names_it_and_only_code_can_make_it_again() -> None:
         ConfigurationError, match=r"was Syne Tune's ASHA, .*: give scheduler=SyneTuneScheduler\(ASHA\(…\)\)"
     ):
         Scheduler.rebuild(results.definition["scheduler"])
-
-
-SCRIPT = """
-import time, mqtune
-from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space
-from test_syne_tune import kinds
-
-SPACE = {"x": mqtune.uniform(0, 1)}
-
-def train(config):
-    checkpoint = mqtune.get_checkpoint()
-    done = 0 if checkpoint is None else checkpoint.data["epoch"]
-    for epoch in range(done + 1, 30):
-        time.sleep(0.02)
-        mqtune.report({"loss": config["x"] + 1 / epoch, "epoch": epoch}, checkpoint={"epoch": epoch})
-
-if __name__ == "__main__":
-    scheduler = SyneTuneScheduler(kinds(SPACE)["KIND"]())
-    mqtune.Tuner(train, SPACE, metric="loss", mode="min", max_trials=12, name="killed", scheduler=scheduler,
-                 backend=mqtune.Local(slots=2), run=mqtune.RunOptions(progress=False)).run()
-"""
-
-
-@pytest.mark.timeout(3 * UP_S)
-def test_a_driver_over_real_workers_is_killed_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = "promotion" if IS_OLD else "asha"
-    script, copy = tmp_path / "script.py", tmp_path / "home" / "killed" / "journal.msgpack"
-    script.write_text(SCRIPT.replace("KIND", kind))
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    environment.pop("MQTUNE_BROKER", None)
-
-    command = [sys.executable, str(script)]
-    with subprocess.Popen(command, env=environment, cwd=tmp_path) as first:
-        try:
-            eventually(lambda: first.poll() is not None or (copy.exists() and copy.stat().st_size > 4_000), UP_S)
-        finally:
-            first.kill()
-    subprocess.run(command, env=environment, cwd=tmp_path, timeout=UP_S, check=True)
-
-    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
-    results = list(Results.load("killed"))
-    assert sum(not trial.attempts[0].source for trial in results) == 12
-    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
-    assert max(trial.metrics["epoch"] for trial in results) >= 9
-    assert len({trial.config["x"] for trial in results}) == len(results)

@@ -6,12 +6,10 @@ import itertools
 from collections import Counter
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import Searcher
@@ -75,24 +73,6 @@ def test_the_same_seed_proposes_the_same_configs_and_another_one_others(space: S
     assert different(configs) == 50
 
 
-def test_suggestions_do_not_depend_on_reports(space: Space) -> None:
-    told, untold = RandomSearcher(space, 1), RandomSearcher(space, 1)
-    configs = []
-    for number in range(20):
-        configs += take(told, 1)
-        trial = Trial(TrialId(f"t{number}"), configs[-1])
-        told.on_report(trial, Report(trial.id, 1, 1, 0.0, {"loss": 0.1}))
-        told.on_trial_end(trial)
-
-    assert configs == take(untold, 20)
-    assert not told.adaptive
-
-
-def test_every_suggestion_is_in_the_space(space: Space) -> None:
-    for config in take(RandomSearcher(space), 100):
-        space.check(config, partial=False)
-
-
 def test_random_search_walks_the_grid_pass_after_pass_and_samples_the_rest_anew(grid: Space) -> None:
     configs = take(RandomSearcher(grid), 18)
 
@@ -132,12 +112,6 @@ def test_each_point_of_a_grid_meets_every_config_of_a_finite_rest_once_before_a_
     assert different(take(searcher, 15)) == 15
     assert different(take(searcher, 15)) == 15
     assert Counter(config["g"] for config in take(searcher, 15)) == {1: 5, 2: 5, 3: 5}
-
-
-def test_a_grid_alone_is_repeated_in_order_by_random_search() -> None:
-    searcher = RandomSearcher(Space({"g": grid_search([1, 2, 2])}))
-
-    assert [config["g"] for config in take(searcher, 6)] == [1, 2, 2, 1, 2, 2]
 
 
 def test_a_log_scale_shapes_the_first_proposals_of_a_finite_space() -> None:
@@ -213,16 +187,6 @@ def test_a_point_that_the_constraint_refuses_is_named() -> None:
         PointsFirst([{}, {"x": 0.75, "y": 1}], space=space)
 
 
-def test_what_is_abandoned_and_what_is_refused_is_not_suggested() -> None:
-    searcher = RandomSearcher(Space({"x": randint(1, 4)}, constraint=lambda config: config["x"] != 2))
-    for x in (1, 3):
-        searcher.on_abandon(Trial(TrialId("0001"), {"x": x}))
-
-    assert take(searcher, 5) == [{"x": 4}] * 5
-    searcher.on_abandon(Trial(TrialId("0001"), {"x": 4}))
-    assert searcher.suggest(TrialId("0001")) is None
-
-
 # Points first
 
 
@@ -239,25 +203,10 @@ def test_points_come_first_and_in_order_and_then_the_other_searcher(space: Space
         space.check(config, partial=False)
 
 
-def test_points_are_completed_alike_with_the_same_seed(space: Space) -> None:
-    def complete(seed: int) -> list[Config]:
-        return take(PointsFirst([{"lr": 0.01}, {}], RandomSearcher(space), space=space, seed=seed), 2)
-
-    assert complete(1) == complete(1) != complete(2)
-
-
 def test_a_completed_point_does_not_foretell_the_searcher_with_the_same_seed(space: Space) -> None:
     first, second = take(PointsFirst([{}], RandomSearcher(space, 1), space=space, seed=1), 2)
 
     assert first != second
-
-
-def test_points_and_an_exhausted_grid_end_together(grid: Space) -> None:
-    searcher = PointsFirst([{"a": 1, "b": "p", "x": 0.5}], GridSearcher(grid), space=grid)
-
-    take(searcher, 7)
-
-    assert searcher.suggest(TrialId("0001")) is None
 
 
 def test_a_finite_space_counts_the_points_as_proposed() -> None:
@@ -294,17 +243,6 @@ def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: 
 def test_a_bad_point_is_refused_at_once_by_index_key_and_value(space: Space, points: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         PointsFirst(points, RandomSearcher(space), space=space)
-
-
-def test_a_caller_may_change_a_config_without_harm(space: Space) -> None:
-    points = [{"model": {"width": 8}}]
-    searcher = PointsFirst(points, RandomSearcher(space), space=space)
-    described = msgpack.packb(searcher.describe())
-
-    take(searcher, 1)[0]["model"]["width"] = 99
-
-    assert points == [{"model": {"width": 8}}]
-    assert msgpack.packb(searcher.describe()) == described
 
 
 class Listening(Searcher):
@@ -374,20 +312,6 @@ def test_each_grid_point_is_covered_also_if_the_journal_has_other_configs() -> N
     assert different(tried + take(searcher, 3)) == 6
 
 
-def test_a_replay_of_what_was_suggested_changes_nothing(space: Space, grid: Space) -> None:
-    finite = Space({"x": randint(1, 9)})
-    for make in (
-        lambda: RandomSearcher(space, 5),
-        lambda: RandomSearcher(finite, 5),
-        lambda: GridSearcher(grid, 5),
-        lambda: PointsFirst([{"x": 3}, {"x": 1}], RandomSearcher(finite, 5), space=finite),
-    ):
-        first, second = make(), make()
-        suggested = take(first, 4)
-        assert [second.replay(TrialId("0001"), config) for config in suggested] == suggested
-        assert take(second, 2) == take(first, 2)
-
-
 def test_a_grid_goes_on_after_the_points_that_the_journal_has(grid: Space) -> None:
     searcher = GridSearcher(grid)
     tried = {"a": 1, "x": 0.25, "b": "p"}
@@ -437,25 +361,3 @@ def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Spac
         make(grid, 1.5)
     with pytest.raises(ConfigurationError, match="seed=None is not a whole number"):
         make(grid, None)
-
-
-def test_a_searcher_describes_its_arguments(grid: Space) -> None:
-    assert RandomSearcher(grid, 3).describe() == {"searcher": "random", "space": grid.describe(), "seed": 3}
-    assert GridSearcher(grid, 3).describe() == {"searcher": "grid", "space": grid.describe(), "seed": 3}
-    point = {"a": 1, "x": 0.5, "b": "p"}
-    assert PointsFirst([point], GridSearcher(grid, 3), space=grid, seed=4).describe() == {
-        "searcher": "grid",
-        "space": grid.describe(),
-        "seed": 3,
-        "points": [point],
-        "points_seed": 4,
-    }
-
-
-def test_a_space_error_for_a_point_is_a_space_error(space: Space) -> None:
-    with pytest.raises(SpaceError):
-        PointsFirst([{"lr": -1}], RandomSearcher(space), space=space)
-
-
-def test_the_class_that_searchers_derive_from_is_public():
-    assert mqtune.search.Searcher is Searcher

@@ -64,17 +64,6 @@ seeds = st.integers(0, 2**32)
 
 
 @patient
-@given(low=st.floats(allow_nan=False, allow_infinity=False), high=st.floats(allow_nan=False), seed=seeds)
-def test_uniform_stays_between_its_bounds_however_far_apart(low: float, high: float, seed: int) -> None:
-    assume(low < high < math.inf)
-
-    value = samples(uniform(low, high), 1, seed)[0]
-
-    assert isinstance(value, float)
-    assert low <= value <= high
-
-
-@patient
 @given(low=positive, high=positive, seed=seeds)
 def test_loguniform_stays_between_its_bounds(low: float, high: float, seed: int) -> None:
     assume(low < high)
@@ -156,35 +145,21 @@ definitions = st.recursive(
 
 @patient
 @given(definition=definitions, seed=seeds)
-def test_every_sample_of_a_nested_space_passes_its_own_check_and_survives_the_wire(
-    definition: dict[str, Any], seed: int
-) -> None:
-    space = Space(definition)
-
-    config = space.sample(random.Random(seed))
-
-    space.check(config, partial=False)
-    assert repr(msgpack.unpackb(msgpack.packb(config))) == repr(config)
-    assert repr(space.complete(config, random.Random(0))) == repr(config)
-    assert repr(space.sample(random.Random(seed))) == repr(config)
-    msgpack.packb(space.describe())
-
-
-@patient
-@given(definition=definitions, seed=seeds)
-def test_every_config_that_is_drawn_at_once_with_others_is_in_the_space_and_survives_the_wire(
+def test_what_is_sampled_or_drawn_at_once_passes_its_spaces_check_and_survives_the_wire(
     definition: dict[str, Any], seed: int
 ) -> None:
     space = Space(definition)
     point = next(space.grid_points())
-
     drawn, again = space.draws(np.random.default_rng(seed)), space.draws(np.random.default_rng(seed))
+    sampled, config = space.sample(random.Random(seed)), space.config(next(drawn) | point)
 
-    for _ in range(6):
-        config = space.config(next(drawn) | point)
-        space.check(config, partial=False)
-        assert repr(msgpack.unpackb(msgpack.packb(config))) == repr(config)
-        assert repr(space.config(next(again) | point)) == repr(config)
+    for each in (sampled, config):
+        space.check(each, partial=False)
+        assert repr(msgpack.unpackb(msgpack.packb(each))) == repr(each)
+    assert repr(space.complete(sampled, random.Random(0))) == repr(sampled)
+    assert repr(space.sample(random.Random(seed))) == repr(sampled)
+    assert repr(space.config(next(again) | point)) == repr(config)
+    msgpack.packb(space.describe())
 
 
 shares = st.one_of(st.just(0.0), st.just(1 - 2**-53), st.floats(0, 1, exclude_max=True))
@@ -456,14 +431,6 @@ def test_the_configs_of_a_finite_space_share_nothing() -> None:
     assert sorted(config["x"] for config in configs) == [[1, 9], [1, 9], [2, 9], [2, 9]]
 
 
-def test_the_same_seed_gives_the_same_configs() -> None:
-    space = Space({"a": uniform(0, 1), "b": {"c": normal(0, 1), "d": randint(0, 9)}})
-
-    first, second = random.Random(5), random.Random(5)
-
-    assert [space.sample(first) for _ in range(20)] == [space.sample(second) for _ in range(20)]
-
-
 def test_a_grid_is_walked_like_nested_loops_with_the_last_key_fastest() -> None:
     space = Space({"a": grid_search([1, 2]), "x": uniform(0, 1), "in": {"b": grid_search(["p", "q"])}})
 
@@ -526,8 +493,8 @@ def test_sample_from_computes_from_the_rest_of_the_config() -> None:
     assert config["double"] == 2 * config["width"] == 2 * config["in"]["lr"]
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations("abcd")))
-def test_sample_from_values_need_no_order(order: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("order", ["abcd", "dcba", "bdac"])
+def test_sample_from_values_need_no_order(order: str) -> None:
     definition = {
         "a": 1,
         "b": sample_from(lambda c: c["a"] + 1),
