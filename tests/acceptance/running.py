@@ -79,9 +79,10 @@ def fleet(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 @pytest.fixture
 def tune(fleet: str) -> Callable[..., mqtune.Tuner]:
-    """Build a tuner on the fleet, for a trainable by its name in trainables.py."""
+    """Build a tuner on the fleet, or on another backend, for a trainable or its name in trainables.py."""
 
-    def build(trainable: str, space: dict[str, Any] | None = None, **options: Any) -> mqtune.Tuner:
+    def build(trainable: Any, space: dict[str, Any] | None = None, **options: Any) -> mqtune.Tuner:
+        tuned = getattr(trainables, trainable) if isinstance(trainable, str) else trainable
         settings = {
             "metric": "loss",
             "mode": "min",
@@ -90,6 +91,6 @@ def tune(fleet: str) -> Callable[..., mqtune.Tuner]:
             **options,
             "run": replace(options.get("run", mqtune.RunOptions()), progress=False),
         }
-        return mqtune.Tuner(getattr(trainables, trainable), space or {"x": mqtune.uniform(0, 1)}, **settings)
+        return mqtune.Tuner(tuned, space or {"x": mqtune.uniform(0, 1)}, **settings)
 
     return build

@@ -116,76 +116,46 @@ def test_a_trainable_with_the_wrong_arguments_is_refused_with_what_was_found():
         mqtune.Tuner(trainables.takes_two, SPACE, metric="loss", mode="min")
 
 
-def refused(broker: str, root: Path, name: str) -> str:
-    """What a run says whose only worker, by this name and with this code root, can't import its trainable."""
-    options = ("--gpus", "0", "--slots", "1", "--cpus", "7")
-    with running_worker(broker, root.with_suffix(".log"), *options, name=name, code_root=root):
-        tuner = mqtune.Tuner(
-            trainables.steady,
-            SPACE,
-            metric="loss",
-            mode="min",
-            backend=broker,
-            run=mqtune.RunOptions(progress=False),
-            name=f"refused-{name}",
-            resources=mqtune.Resources(cpus=7),
-            max_trials=5,
-        )
-        with pytest.raises(TrainableNotFound) as caught:
-            tuner.run()
-    return str(caught.value)
-
-
-def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(broker: str, tmp_path: Path):
+def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(
+    tune: Tune, broker: str, tmp_path: Path
+):
     root = tmp_path / "empty"
     root.mkdir()
+    options = ("--gpus", "0", "--slots", "1", "--cpus", "7")
+    tuner = tune("steady", resources=mqtune.Resources(cpus=7), max_trials=5)
 
-    message = refused(broker, root, "bare")
+    with (
+        running_worker(broker, tmp_path / "w.log", *options, name="bare", code_root=root),
+        pytest.raises(TrainableNotFound) as caught,
+    ):
+        tuner.run()
 
-    assert "bare@" in message
-    assert "trainables" in message
-    assert str(root) in message
+    for part in ("bare@", "trainables", str(root)):
+        assert part in str(caught.value)
 
 
-def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp_path: Path):
+def test_a_worker_of_another_version_gets_no_trial_and_is_named(tune: Tune, broker: str, tmp_path: Path):
     package = tmp_path / "other"
     shutil.copytree(Path(mqtune.__file__).parent, package / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
     version = package / "mqtune" / "core" / "version.py"
     version.write_text(version.read_text().replace(mqtune.__version__, "99.1.0"))
-    with running_worker(
-        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "8", name="newer",
-        environment={"PYTHONPATH": str(package)},
-    ):  # fmt: skip
-        tuner = mqtune.Tuner(
-            trainables.steady,
-            SPACE,
-            metric="loss",
-            mode="min",
-            backend=broker,
-            run=mqtune.RunOptions(progress=False),
-            resources=mqtune.Resources(cpus=8),
-        )
-        with contextlib.closing(tuner):
-            tuner.step(0.2)
-            said = tuner.debug_string()
+    options, environment = ("--gpus", "0", "--slots", "1", "--cpus", "8"), {"PYTHONPATH": str(package)}
+    with (
+        running_worker(broker, tmp_path / "w.log", *options, name="newer", environment=environment),
+        contextlib.closing(tune("steady", resources=mqtune.Resources(cpus=8))) as tuner,
+    ):
+        tuner.step(0.2)
+        said = tuner.debug_string()
 
     assert "newer@" in said
     assert "99.1.0" in said
     assert f"This driver is mqtune {mqtune.__version__}" in said
 
 
-def test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when_one_joins(fleet: str, tmp_path: Path):
-    tuner = mqtune.Tuner(
-        trainables.steady,
-        SPACE,
-        metric="loss",
-        mode="min",
-        backend=fleet,
-        run=mqtune.RunOptions(progress=False),
-        max_trials=2,
-        resources=mqtune.Resources(gpus=1),
-    )
-    with contextlib.closing(tuner):
+def test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when_one_joins(
+    tune: Tune, fleet: str, tmp_path: Path
+):
+    with contextlib.closing(tune("steady", max_trials=2, resources=mqtune.Resources(gpus=1))) as tuner:
         started = time.monotonic()
         tuner.step(0.2)
         said = tuner.debug_string()

@@ -9,7 +9,6 @@ import math
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trainables_bounds
@@ -27,21 +26,11 @@ Tune = Callable[..., mqtune.Tuner]
 
 
 @pytest.fixture
-def bound(fleet: str) -> Tune:
-    """Build a tuner on the fleet, for one trial of a trainable of trainables_bounds.py."""
-
-    def build(trainable: str, space: dict[str, Any] | None = None, **options: Any) -> mqtune.Tuner:
-        settings = {
-            "metric": "loss",
-            "mode": "min",
-            "backend": fleet,
-            "run": mqtune.RunOptions(progress=False),
-            "max_trials": 1,
-            **options,
-        }
-        return mqtune.Tuner(getattr(trainables_bounds, trainable), space or {"x": mqtune.uniform(0, 1)}, **settings)
-
-    return build
+def bound(tune: Tune) -> Tune:
+    """Build a tuner for one trial of a trainable of trainables_bounds.py."""
+    return lambda name, space=None, **options: tune(
+        getattr(trainables_bounds, name), space, **{"max_trials": 1, **options}
+    )
 
 
 def test_a_trial_that_prints_without_end_keeps_its_first_and_last_lines_and_fills_no_disk(bound: Tune):
@@ -113,17 +102,10 @@ def test_a_store_that_is_full_is_an_error_in_the_trial_and_what_was_half_written
     assert list((store / results.name / ".staging").iterdir()) == []
 
 
-def test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same(broker: str, tmp_path: Path):
+def test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same(
+    bound: Tune, broker: str, tmp_path: Path
+):
     log_root = tmp_path / "logs"
-    tag = {"resources": mqtune.Resources(tags=["unkept"])}
-    options = {
-        "metric": "loss",
-        "mode": "min",
-        "backend": broker,
-        "run": mqtune.RunOptions(progress=False),
-        "max_trials": 2,
-        **tag,
-    }
     environment = {"MQTUNE_LOG_ROOT": str(log_root)}
     worker_options = ("--gpus", "0", "--slots", "1", "--tags", "unkept")
     log_root.mkdir()
@@ -131,7 +113,7 @@ def test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same(b
     (log_root / ".zygotes").write_text("in the way")
     (log_root / "unkept").write_text("in the way")
     with running_worker(broker, tmp_path / "worker.log", *worker_options, name="unkept", environment=environment):
-        results = mqtune.Tuner(trainables_bounds.prints, {"x": mqtune.uniform(0, 1)}, name="unkept", **options).run()
+        results = bound("prints", name="unkept", max_trials=2, resources=mqtune.Resources(tags=["unkept"])).run()
 
     assert [result.status for result in results] == [TrialStatus.COMPLETED] * 2
     assert "the output was not kept" in results.best.attempts[-1].stdout_tail
@@ -159,7 +141,9 @@ class FillsTheDisk(mqtune.Callback):
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
-def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_binary: ServerBinary, tmp_path: Path):
+def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(
+    bound: Tune, server_binary: ServerBinary, tmp_path: Path
+):
     program = tmp_path / "server-that-outlives-a-full-disk"
     program.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {server_binary.path} \"$@\"\n")
     program.chmod(0o700)
@@ -167,18 +151,8 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
         EmbeddedServer.start(tmp_path, binary=ServerBinary(program, server_binary.version)) as server,
         running_worker(server.url, tmp_path / "worker.log", "--gpus", "0", "--slots", "2"),
     ):
-        disk = FillsTheDisk(server, tmp_path, tmp_path / "worker.log")
-        tuned = trainables_bounds.reports_steadily
-        tuner = mqtune.Tuner(
-            tuned,
-            {"x": mqtune.uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            max_trials=2,
-            backend=server.url,
-            run=mqtune.RunOptions(callbacks=[disk], progress=False),
-        )
-        results = tuner.run()
+        disk = mqtune.RunOptions(callbacks=[FillsTheDisk(server, tmp_path, tmp_path / "worker.log")])
+        results = bound("reports_steadily", max_trials=2, backend=server.url, run=disk).run()
 
     assert [(result.status, len(result.attempts)) for result in results] == [(TrialStatus.COMPLETED, 1)] * 2
     for result in results:

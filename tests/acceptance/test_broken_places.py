@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,20 @@ from mqtune.worker.retries import ANOTHER_WORKER_S
 TRIALS = 4
 
 
-def run(backend: Any, **options: Any) -> list[Trial]:
-    tuner = mqtune.Tuner(
-        fails_where_it_is_broken,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        name=f"elsewhere-{os.getpid()}",
-        max_trials=TRIALS,
-        backend=backend,
-        failures=mqtune.Failures(max_failures=1),
-        run=mqtune.RunOptions(progress=False),
-        **options,
-    )
-    tuner.run()
-    return tuner.get_trials()
+Run = Callable[..., list[Trial]]
+
+
+@pytest.fixture
+def run(tune: Callable[..., mqtune.Tuner]) -> Run:
+    """Run trials on a backend, each of which may fail once."""
+
+    def run(backend: Any, **options: Any) -> list[Trial]:
+        failures = mqtune.Failures(max_failures=1)
+        tuner = tune(fails_where_it_is_broken, max_trials=TRIALS, backend=backend, failures=failures, **options)
+        tuner.run()
+        return tuner.get_trials()
+
+    return run
 
 
 def assert_each_failed_once_at_most(trials: list[Trial]) -> None:
@@ -44,7 +43,7 @@ def assert_each_failed_once_at_most(trials: list[Trial]) -> None:
     assert AttemptEnd.FAILED in ends, "nothing has met the broken place"
 
 
-def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(tmp_path: Path) -> None:
+def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(run: Run, tmp_path: Path) -> None:
     options = ("--gpus", "0", "--slots", "1")
     with (
         EmbeddedServer.start(tmp_path / "server") as server,
@@ -66,7 +65,9 @@ def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(tmp_path:
     assert "publishing it again" not in (tmp_path / "1.log").read_text()
 
 
-def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv(BROKEN_DEVICE, "0")
 
@@ -77,9 +78,7 @@ def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(monkeypat
     assert {(before.devices, after.devices) for before, after in pairs} == {(("0",), ("1",))}
 
 
-def test_where_there_is_one_slot_alone_a_retry_waits_for_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_there_is_one_slot_alone_a_retry_waits_for_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BROKEN_WORKER, "1")
 
     trials = run(mqtune.Local(slots=1))

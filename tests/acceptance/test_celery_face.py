@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import trainables
 from celery import Celery
 from faces import ROOT, celery, run, running, settings, wait_until_joined
 from started import JOIN_S
@@ -44,19 +44,8 @@ def own_broker(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def tune_here(own_broker: str) -> Tune:
-    def build(trainable: str, **options: object) -> mqtune.Tuner:
-        given = {
-            "metric": "loss",
-            "mode": "min",
-            "backend": own_broker,
-            "run": mqtune.RunOptions(progress=False),
-            "name": "face",
-            **options,
-        }
-        return mqtune.Tuner(getattr(trainables, trainable), {"x": mqtune.uniform(0, 1)}, **given)  # type: ignore[arg-type]
-
-    return build
+def tune_here(tune: Tune, own_broker: str) -> Tune:
+    return partial(tune, backend=own_broker, name="face")
 
 
 def reports_come(tuner: mqtune.Tuner, number: int = 1) -> bool:
@@ -351,7 +340,7 @@ def train(config):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_each_slot_has_its_device_before_user_code_is_imported_and_the_worker_never_loads_cuda(
-    own_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_broker: str, tune_here: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     code = tmp_path / "code"
     code.mkdir()
@@ -370,16 +359,8 @@ def test_each_slot_has_its_device_before_user_code_is_imported_and_the_worker_ne
             reports[report.metrics["loss"]] = report.metrics
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    tuner = mqtune.Tuner(
-        on_devices.train,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        max_trials=2,
-        backend=own_broker,
-        run=mqtune.RunOptions(callbacks=[Note()], progress=False),
-        resources=mqtune.Resources(gpus=1),
-    )
+    noting = mqtune.RunOptions(callbacks=[Note()])
+    tuner = tune_here(on_devices.train, max_trials=2, run=noting, resources=mqtune.Resources(gpus=1))
     with running(command, environment, tmp_path / "w.log", cwd=tmp_path) as worker, contextlib.closing(tuner):
         eventually(lambda: tuner.step(0.1) or len(reports) == 2, 30)
         maps = {metrics["pid"]: Path(f"/proc/{metrics['pid']}/maps").read_text() for metrics in reports.values()}

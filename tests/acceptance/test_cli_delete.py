@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 import pytest
-import trainables
 import trainables_saving
 from accounts import Accounts
 from click.testing import CliRunner
@@ -232,17 +231,13 @@ def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: T
 
 @pytest.mark.parametrize("kind", ["in_dicts", "in_files"])
 def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
-    kind: str, fleet: str, tmp_path: Path, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tune: Tune, fleet: str, tmp_path: Path, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     places = mqtune.Checkpoints(tmp_path / "store" if kind == "in_files" else None)
     space = {"lr": 1.0, "steps": mqtune.choice([40]), "step_s": 0.02}
     name = kind.replace("_", "-")
-    with contextlib.closing(
-        mqtune.Tuner(
-            getattr(trainables_saving, kind), space, metric="loss", mode="min", name=name, max_trials=1, backend=fleet,
-            checkpoints=places, run=mqtune.RunOptions(progress=False),
-        )
-    ) as tuner:  # fmt: skip
+    counts = getattr(trainables_saving, kind)
+    with contextlib.closing(tune(counts, space, name=name, max_trials=1, checkpoints=places)) as tuner:
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
     assert "to go on with it: mqtune drive" in archived(name, "--yes")
@@ -267,11 +262,8 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     assert (there, (tmp_path / "store" / name).exists()) == (kind == "in_files", False)
 
 
-def test_an_experiment_with_a_server_of_its_own_goes_with_its_folder(mqtune_home: Path):
-    mqtune.Tuner(
-        trainables.steady, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", name="own", max_trials=1,
-        backend=mqtune.Local(slots=1), run=mqtune.RunOptions(progress=False),
-    ).run()  # fmt: skip
+def test_an_experiment_with_a_server_of_its_own_goes_with_its_folder(tune: Tune, mqtune_home: Path):
+    tune("steady", name="own", max_trials=1, backend=mqtune.Local(slots=1)).run()
 
     assert run("own", "--yes").endswith("own is deleted\n")
     assert not (mqtune_home / "own").exists()

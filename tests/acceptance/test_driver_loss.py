@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 import trainables_saving as saving
 from click.testing import CliRunner
 from faces import running
-from pair import OPTIONS, SLOT, SPACE, counting, finished
+from pair import OPTIONS, SLOT, Tune, counting, finished, tuners
 from running import HERE, running_worker
 from waiting import eventually
 
@@ -34,8 +33,6 @@ from mqtune.journal.redis import RedisJournal
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
 
-_names = itertools.count(1)
-
 #: The longest that what a worker hears with its heartbeat takes, on a machine that runs other tests.
 HEARD_S = 30.0
 #: Nobody drives for longer than that; not so short that a driver under load is taken for lost.
@@ -50,33 +47,10 @@ def workers(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         yield broker
 
 
-Tune = Callable[..., mqtune.Tuner]
-
-
 @pytest.fixture
 def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
-    """What builds tuners for trials that count, and a hand that stops what is left."""
-    name = f"loss-{os.getpid()}-{next(_names)}"
-
-    def build(trainable: Any, *configs: dict[str, Any], **options: Any) -> mqtune.Tuner:
-        settings = {
-            "metric": "loss",
-            "mode": "min",
-            "resources": SLOT,
-            "backend": workers,
-            "checkpoints": mqtune.Checkpoints(tmp_path / "store"),
-            "searcher": mqtune.PointsFirst(configs),
-            "run": mqtune.RunOptions(progress=False),
-            "max_trials": len(configs),
-            "name": name,
-        }
-        return mqtune.Tuner(trainable, SPACE, **{**settings, **options})
-
-    yield build
-    with contextlib.suppress(ConfigurationError), contextlib.closing(attach(workers, name)) as last:
-        if not last.is_finished:
-            last.stop_all("the test is over")
-            finished(last)
+    with tuners(workers, tmp_path / "store") as build:
+        yield build
 
 
 def attach(broker: str, name: str, **given: Any) -> mqtune.Tuner:
@@ -251,6 +225,8 @@ def test_a_second_driver_is_refused_and_told_who_has_the_experiment_and_since_wh
             attach(workers, first.name).run()
 
         drive(first, lambda: first.trial("0001").record.reports > 10)
+        first.stop_all()
+        finished(first)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,20 +23,17 @@ TITLES = {
 
 
 @pytest.mark.parametrize("library", TITLES)
-def test_a_trial_that_is_killed_goes_on_behind_its_checkpoint(fleet: str, tmp_path: Path, library: str) -> None:
+def test_a_trial_that_is_killed_goes_on_behind_its_checkpoint(
+    tune: Callable[..., mqtune.Tuner], tmp_path: Path, library: str
+) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not here")
-    tuner = mqtune.Tuner(
+    tuner = tune(
         trainables_adapters.train,
         {"lr": mqtune.uniform(0.05, 0.1), "library": library, "title": TITLES[library]},
-        metric="loss",
-        mode="min",
         max_trials=1,
-        backend=fleet,
-        name=f"adapters-{library}-{os.getpid()}",
         checkpoints=mqtune.Checkpoints(tmp_path / "store"),
         failures=mqtune.Failures(max_failures=1),
-        run=mqtune.RunOptions(progress=False),
     )
     tuner.run()
 

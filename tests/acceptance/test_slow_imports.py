@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from mqtune.core.trial import TrialStatus
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.connection import connect
 from mqtune.testing.backends.world import Nothing, drive
+
+Tune = Callable[..., mqtune.Tuner]
 
 #: No other test's workers have it.
 TAG = "imports"
@@ -51,19 +53,15 @@ def client(broker: str) -> Iterator[redis.Redis]:
 
 
 def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
-    broker: str, gate: Path, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tune: Tune,
+    broker: str,
+    gate: Path,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
-    tuner = mqtune.Tuner(
-        importlib.import_module("imports_long").train,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        max_trials=2,
-        backend=broker,
-        run=mqtune.RunOptions(progress=False),
-        name="imports-long",
-        resources=Resources(tags=[TAG]),
-    )
+    train = importlib.import_module("imports_long").train
+    tuner = tune(train, max_trials=2, name="imports-long", resources=Resources(tags=[TAG]))
     # Whatever nobody has is overdue at once.
     publish = DriverTimers.publish_lost
     monkeypatch.setattr(DriverTimers, "publish_lost", lambda self, older_than_s=0: publish(self, 0))
@@ -94,7 +92,7 @@ def all_completed(trials: list[mqtune.TrialHandle]) -> bool:
 
 
 def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
-    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tune: Tune, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "imports_by_turns.py").write_text(
         "import sys, mqtune\n"
@@ -113,17 +111,7 @@ def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
         contextlib.ExitStack() as stack,
     ):
         tuners = [
-            mqtune.Tuner(
-                trainable,
-                {"x": mqtune.uniform(0, 1)},
-                metric="loss",
-                mode="min",
-                searcher=Nothing(),
-                backend=broker,
-                run=mqtune.RunOptions(progress=False),
-                name=f"turns-{trainable.__name__}",
-                resources=Resources(tags=[TAG]),
-            )
+            tune(trainable, searcher=Nothing(), resources=Resources(tags=[TAG]))
             for trainable in (code.first, code.second)
         ]
         for tuner in tuners:

@@ -7,36 +7,27 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import trainables
 from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
 
+Tune = Callable[..., mqtune.Tuner]
 
-def taught(name: str, broker: str, old: str) -> mqtune.Tuner:
+
+def taught(tune: Tune, old: str) -> mqtune.Tuner:
     """A tuner whose trials never report, so that what is suggested depends on what was learnt alone."""
-    return mqtune.Tuner(
-        trainables.silent,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        max_trials=9,
-        seed=3,
-        name=name,
-        backend=broker,
-        searcher=mqtune.WarmStart([old], "tpe"),
-        run=mqtune.RunOptions(progress=False, max_concurrent=2),
-    )
+    run = mqtune.RunOptions(max_concurrent=2)
+    return tune("silent", max_trials=9, seed=3, searcher=mqtune.WarmStart([old], "tpe"), run=run)
 
 
 def test_an_experiment_is_learnt_from_on_a_machine_that_has_no_folder_of_it(
-    tune: Callable[..., mqtune.Tuner], fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = tune("steady", max_trials=12, seed=1).run()
     monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "elsewhere"))
 
-    with closing(taught(f"{old.name}-taught", fleet, old.name)) as tuner:
+    with closing(taught(tune, old.name)) as tuner:
         eventually(lambda: tuner.step(0.1) or len(tuner.get_trials()) > 1, 30)
         tuner.finish()
         configs = [trial.config for trial in tuner.get_trials()]
@@ -44,6 +35,6 @@ def test_an_experiment_is_learnt_from_on_a_machine_that_has_no_folder_of_it(
     assert all(config["x"] < 0.5 for config in configs), "the least loss is at 0"
 
 
-def test_a_name_that_nobody_knows_is_an_error_with_those_that_there_are(fleet: str) -> None:
+def test_a_name_that_nobody_knows_is_an_error_with_those_that_there_are(tune: Tune) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no experiment 'elder' in .*; nor is there one on unix://"):
-        taught("learns-from-nobody", fleet, "elder").run()
+        taught(tune, "elder").run()

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,28 +41,18 @@ def scraped(port: int) -> dict[str, float]:
     }
 
 
-def test_slots_ends_and_heartbeats_are_those_of_the_moment(broker: str, tmp_path: Path, port: int) -> None:
+def test_slots_ends_and_heartbeats_are_those_of_the_moment(
+    tune: Callable[..., mqtune.Tuner], broker: str, tmp_path: Path, port: int
+) -> None:
     options = ("--gpus", "0", "--slots", "2", "--cpus", str(2 * CPUS), "--metrics-port", str(port))
     with running_worker(broker, tmp_path / "worker.log", *options, name="figures"):
-        resources, run = mqtune.Resources(cpus=CPUS), mqtune.RunOptions(progress=False)
-        grid = {"x": mqtune.grid_search([0.5, 2.0])}
-        first = mqtune.Tuner(
-            sometimes_fails, grid, metric="loss", mode="min", backend=broker, resources=resources, run=run
-        )
+        resources = mqtune.Resources(cpus=CPUS)
+        first = tune(sometimes_fails, {"x": mqtune.grid_search([0.5, 2.0])}, resources=resources)
         first.run()
         # An attempt is counted when nothing of it is left here, a moment after its end is journaled.
         eventually(lambda: scraped(port).items() >= {f"{ENDED} completed": 1, f"{ENDED} failed": 1}.items())
         before = scraped(port)
-        second = mqtune.Tuner(
-            waits_for_its_end,
-            {"x": 0.5},
-            metric="loss",
-            mode="min",
-            max_trials=1,
-            backend=broker,
-            resources=resources,
-            run=run,
-        )
+        second = tune(waits_for_its_end, {"x": 0.5}, max_trials=1, resources=resources)
         drive(second, lambda: any(trial.reports for trial in second.get_trials()))
         busy = scraped(port)
         second.stop_all("the test is over")

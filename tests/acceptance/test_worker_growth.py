@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,27 +54,12 @@ def with_numpy(worker: psutil.Process) -> list[psutil.Process]:
     return [each for each in everyone if any("numpy" in region.path for region in each.memory_maps())]
 
 
-def run_by_turns(broker: str, label: str, trials: int) -> None:
+def run_by_turns(tune: Callable[..., mqtune.Tuner], trials: int) -> None:
     """Run trials of several experiments at once to their ends."""
     with contextlib.ExitStack() as stack:
-        tuners = [
-            stack.enter_context(
-                contextlib.closing(
-                    mqtune.Tuner(
-                        trainable,
-                        {"x": mqtune.uniform(0, 1)},
-                        metric="loss",
-                        mode="min",
-                        backend=broker,
-                        run=mqtune.RunOptions(progress=False),
-                        resources=SLOT,
-                        name=f"growth-{os.getpid()}-{label}-{trainable.__name__}",
-                        max_trials=trials // len(EXPERIMENTS),
-                    )
-                )
-            )
-            for trainable in EXPERIMENTS
-        ]
+        tuners = [tune(trainable, resources=SLOT, max_trials=trials // len(EXPERIMENTS)) for trainable in EXPERIMENTS]
+        for tuner in tuners:
+            stack.callback(tuner.close)
 
         def all_done() -> bool:
             for tuner in tuners:
@@ -89,16 +74,16 @@ def run_by_turns(broker: str, label: str, trials: int) -> None:
 
 @pytest.mark.timeout(240)
 def test_many_short_trials_of_three_experiments_leave_no_zombie_and_a_worker_that_has_not_grown(
-    broker: str, tmp_path: Path
+    tune: Callable[..., mqtune.Tuner], broker: str, tmp_path: Path
 ):
     with running_worker(broker, tmp_path / "worker.log", *OPTIONS, name="growing") as process:
         worker = psutil.Process(process.pid)
-        run_by_turns(broker, "first", FIRST)
+        run_by_turns(tune, FIRST)
         # Nothing that they import on the way does it, and these trainables don't.
         assert with_numpy(worker) == []
         before = size_of(worker)
 
-        run_by_turns(broker, "more", MORE)
+        run_by_turns(tune, MORE)
 
         # What has just ended may be on its way.
         eventually(lambda: not zombies_below(worker), 5)
