@@ -74,7 +74,6 @@ class Faults:
     abandon: float = 0.0
     pause: float = 0.0
     resume: float = 0.0
-    repeat: float = 0.0
     late: float = 0.0
 
 
@@ -169,8 +168,6 @@ class Play:
     def turn(self, name: TrialId) -> None:
         """Let something happen to a trial that is under way."""
         trial, run, faults = self.known[name], self.runs[name], self.faults
-        if self.happens(faults.repeat) and self.shown:
-            self.repeat(self.rng.choice(self.shown))
         if self.by_hand and self.happens(faults.resume):
             self.stage(self.known[self.rng.choice(sorted(self.by_hand))])
         if self.happens(faults.resume):
@@ -259,13 +256,6 @@ class Play:
         report = Report(trial.id, number, run.sequence, 0.0, metrics, saved)
         self.events.append(report)
         return report
-
-    def repeat(self, report: Report) -> None:
-        """Show a report again."""
-        trial = self.known[report.trial]
-        wanted = self.choices()
-        self.tell("on_report", trial, report)
-        assert self.choices() == wanted
 
     def obey(self, trial: Trial, run: Run, decision: Decision) -> None:
         """Let a trial run on for a while, and then do what was decided."""
