@@ -79,11 +79,6 @@ def raises(config):
     raise ValueError("the learning rate exploded")
 
 
-def exits(config):
-    mqtune.report({"loss": 1.0})
-    sys.exit(3)
-
-
 def exits_hard(config):
     mqtune.report({"loss": 1.0})
     os._exit(7)
@@ -123,10 +118,6 @@ def reports_nan(config):
     mqtune.report({"loss": float("inf")})
     if config["x"] > 0.5:
         mqtune.report({"loss": 1.0})
-
-
-def reports_a_set(config):
-    mqtune.report({"loss": 1.0, "seen": {1, 2}})
 
 
 def fails_above_a_half(config):

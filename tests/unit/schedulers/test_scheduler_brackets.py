@@ -69,14 +69,6 @@ def test_trials_compare_with_those_of_their_bracket_alone() -> None:
     assert scheduler.rung_sizes == (2, 2, 0, 0)
 
 
-def test_the_last_bracket_may_be_of_trials_that_just_run_to_max_t() -> None:
-    scheduler = bound(ASHA(3, brackets=2))
-
-    # Of a part of 3 and one of 2.
-    assert [tell(scheduler, number, 1, number) is CONTINUE for number in range(3)] == [True, True, False]
-    assert tell(scheduler, 1, 3, 9).action is Action.COMPLETE
-
-
 # The rule
 
 

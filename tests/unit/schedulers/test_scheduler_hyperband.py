@@ -96,18 +96,6 @@ def test_a_round_is_over_when_all_have_come_and_then_the_best_go_on() -> None:
     assert table.choose() == START
 
 
-def test_the_last_survivor_runs_to_max_t() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, a=1, b=2, c=3, d=4)
-    assert table.everything_chosen() == ["Release c", "Release d", "Resume a", "Resume b"]
-    table.arrive(2, b=1, a=2)
-    assert table.everything_chosen() == ["Release a", "Resume b"]
-
-    assert table.report("b", 3, 0) is CONTINUE
-    assert table.report("b", 4, 0) == Decision(Action.COMPLETE, "reached max_t=4")
-
-
 def test_trials_go_to_the_brackets_in_the_order_of_their_staging() -> None:
     table = Table(hyperband())
     table.stage(*"abcdefghijk")
@@ -117,15 +105,6 @@ def test_trials_go_to_the_brackets_in_the_order_of_their_staging() -> None:
     assert table.report("e", 2, 0) == Decision(Action.PAUSE, "bracket 1: waits for the others at 2")
     assert table.report("h", 2, 0) is CONTINUE
     assert table.report("h", 4, 0).action is Action.COMPLETE
-
-
-def test_a_bracket_goes_on_while_another_one_still_fills() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d", "e")
-    table.arrive(1, a=1, b=2, c=3, d=4)
-
-    assert table.everything_chosen() == ["Release c", "Release d", "Resume a", "Resume b"]
-    assert table.choose() == START
 
 
 def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:

@@ -80,17 +80,6 @@ def test_trials_that_cross_and_cross_back_differ_by_noise() -> None:
     assert at.scheduler.current_max_t == 12
 
 
-def test_the_top_rung_does_not_rise_beyond_max_t() -> None:
-    at = table(max_t=2)
-    for number in range(4):
-        climb(at, number, number)
-    for number, loss in ((0, 5), (1, 4)):
-        at.stage(number)
-        assert at.report(number, 2, loss).reason == "reached max_t=2"
-
-    assert at.scheduler.current_max_t == 2
-
-
 def test_who_is_abandoned_is_in_no_ranking() -> None:
     at = table()
     for number in range(6):

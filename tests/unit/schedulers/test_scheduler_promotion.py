@@ -59,41 +59,6 @@ def test_one_rung_after_the_other_is_reached_until_max_t_completes() -> None:
     assert table.report("a", 9, 1) == Decision(Action.COMPLETE, "reached max_t=9")
 
 
-def test_the_highest_rung_is_looked_at_first() -> None:
-    table = Table(promotion(reduction_factor=2, max_t=8))
-    table.arrive(1, a=1, b=2, c=3, d=4)
-    for name in "ab":
-        table.stage(name)
-        assert table.report(name, 2, 1).action is Action.PAUSE
-        table.pause(name)
-    table.arrive(1, e=0, f=0.5)
-
-    choice = table.choose()
-
-    assert choice == Resume(TrialId("a"), "rung 2: among the best 1 of 2")
-    table.stage("a")
-    # Of the six at the lowest rung three are best: e, f and a, who was promoted already.
-    assert table.choose() == Resume(TrialId("e"), "rung 1: among the best 3 of 6")
-    table.stage("e")
-    assert table.choose() == Resume(TrialId("f"), "rung 1: among the best 3 of 6")
-    table.stage("f")
-    assert table.choose() == START
-
-
-def test_a_trial_falls_out_of_the_best_and_comes_back_as_the_rung_grows() -> None:
-    table = Table(promotion(reduction_factor=2))
-    table.arrive(1, a=3, b=5)
-    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 2")
-    table.arrive(1, c=1)
-    assert table.choose() == Resume(TrialId("c"), "rung 1: among the best 1 of 3")
-    table.stage("c")
-    assert table.choose() == START
-
-    table.arrive(1, d=9)
-
-    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 2 of 4")
-
-
 def test_nan_is_worse_than_every_number() -> None:
     table = Table(promotion())
     table.arrive(1, a=NAN, b=INF, c=NAN)
@@ -106,17 +71,6 @@ def test_nan_is_worse_than_every_number() -> None:
     table = Table(promotion())
     table.arrive(1, a=NAN, b=NAN, c=NAN)
     assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 3")
-
-
-def test_a_trial_that_is_not_paused_yet_is_not_promoted() -> None:
-    table = Table(promotion())
-    table.arrive(1, a=2, b=3)
-    table.stage("c")
-    table.report("c", 1, 1)
-
-    assert table.choose() == START
-    table.pause("c")
-    assert table.choose() == Resume(TrialId("c"), "rung 1: among the best 1 of 3")
 
 
 def test_the_score_of_a_trial_that_ended_keeps_its_place() -> None:
