@@ -6,7 +6,6 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -762,31 +761,3 @@ def test_users_are_not_told_of_the_study(capfd: pytest.CaptureFixture[str]) -> N
     Study(bound()).begin()
 
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_name_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
-
-    def run(searcher: Any, name: str) -> tuple[Any, ...]:
-        results = mqtune.Tuner(
-            train,
-            {"x": mqtune.uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            searcher=searcher,
-            max_trials=25,
-            seed=1,
-            name=name,
-            backend=mqtune.Simulated(lambda config: [(1.0, {"loss": (config["x"] - 0.3) ** 2})], slots=2),
-            run=mqtune.RunOptions(progress=False),
-        ).run()
-        return results.definition["searcher"], [trial.config for trial in results]
-
-    named, made = run("tpe", "named"), run(OptunaSearcher(), "made")
-    assert named == made
-    assert named[0] == {"searcher": "optuna", "sampler": "", "seed": ""}
-    assert run("random", "random") == run(None, "none")
-
-
-def train(config: Config) -> None:
-    """Stand for a trainable: the simulated backend doesn't call it."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search.base import Searcher
 from mqtune.search.domains import (
     choice,
@@ -361,3 +364,41 @@ def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Spac
         make(grid, 1.5)
     with pytest.raises(ConfigurationError, match="seed=None is not a whole number"):
         make(grid, None)
+
+
+# Names
+
+
+def train(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
+
+
+def new_ax_searcher() -> Searcher:
+    pytest.importorskip("ax")
+    from mqtune.integrations.ax import AxSearcher
+
+    return AxSearcher()
+
+
+# Of what Ax does by itself.
+@pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
+@pytest.mark.parametrize(("name", "make"), [("random", lambda: None), ("tpe", OptunaSearcher), ("ax", new_ax_searcher)])
+def test_a_name_is_enough(name: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    def run(experiment: str, searcher: Any) -> tuple[Any, ...]:
+        results = mqtune.Tuner(
+            train,
+            {"x": uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            searcher=searcher,
+            max_trials=6,
+            seed=1,
+            name=experiment,
+            backend=mqtune.Simulated(lambda config: [(1.0, {"loss": (config["x"] - 0.3) ** 2})], slots=2),
+            run=mqtune.RunOptions(progress=False),
+        ).run()
+        return results.definition["searcher"], [trial.config for trial in results]
+
+    assert run("named", name) == run("made", make())
