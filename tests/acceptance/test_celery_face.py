@@ -169,7 +169,6 @@ REFUSED = {
     "-c 7": ("--concurrency 7: this worker has 2 slots", "MQTUNE_SLOTS"),
     "--pool prefork": ("--pool can't be used", "leave the option out"),
     "--autoscale 3,1": ("--autoscale can't be used", "as many slots as it has devices"),
-    "-- worker.prefetch_multiplier=4": ("worker_prefetch_multiplier is 4", "trials need 1"),
     "CELERY_RESULT_BACKEND=redis://:hush@other": ("result_backend is 'redis://:***@other'", "trials need None"),
     "CELERY_BROKER_URL=redis://:hush@other:6379/0": (
         "Celery's broker is redis://:***@other:6379/0",
@@ -178,7 +177,6 @@ REFUSED = {
     "MQTUNE_BROKER=": ("MQTUNE_BROKER is not set", "redis://:password@head:6379/0"),
     "MQTUNE_BROKER=redis://:hush@127.0.0.1:1": ("no Redis answers at redis://:***@127.0.0.1:1", "start it"),
     "MQTUNE_BROKER=wrong password": ("refuses the login", "put the right password into the URL"),
-    "MQTUNE_GPUS=fish": ("--gpus 'fish' is invalid", "give auto, a number, or a list"),
     "MQTUNE_LOG_ROOT=/dev/null/logs": ("nothing can be written to the log root /dev/null/logs", "MQTUNE_LOG_ROOT"),
 }
 
