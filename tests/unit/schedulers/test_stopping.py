@@ -165,11 +165,6 @@ def test_a_value_that_is_no_number_is_passed_over(value: Any) -> None:
     assert MaximumIteration(1).stops_trial(Trial(TrialId("0001"), {}), Report(TrialId("0001"), 1, 1, 0.0, {}))
 
 
-def test_bounds_ask_to_be_bound_first() -> None:
-    with pytest.raises(ConfigurationError, match="call bind"):
-        Run(MetricBounds({"loss": 0.1})).report(0.05)
-
-
 def test_a_maximum_is_reached_from_below_even_by_a_metric_that_is_minimised() -> None:
     run = Run(bound(MetricMaximum("loss", 100)))
 
@@ -608,7 +603,7 @@ def test_what_makes_no_sense_is_refused_at_once(make: Any, says: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("rule", [TrialPlateau(), ExperimentPlateau()])
-def test_a_plateau_asks_to_be_bound_first(rule: StopRule) -> None:
+@pytest.mark.parametrize("rule", [TrialPlateau(), ExperimentPlateau(), MetricBounds({"loss": 0.1})])
+def test_a_rule_that_goes_by_the_metric_asks_to_be_bound_first(rule: StopRule) -> None:
     with pytest.raises(ConfigurationError, match="call bind"):
         Run(rule).report(0.5)
