@@ -421,20 +421,6 @@ def test_a_plateau_of_an_experiment_waits_for_trials_that_end_and_a_better_value
     assert stops()
 
 
-def test_what_is_kept_for_a_plateau_of_an_experiment_does_not_grow() -> None:
-    def size_after(trials: int) -> int:
-        rule = ExperimentPlateau(top=3)
-        run = Run(bound(rule))
-        for number in range(trials):
-            run.report(float(number % 17), name=str(number))
-            run.report(float(number % 13), name=str(number))
-            run.end(str(number))
-        return len(repr(vars(rule)))
-
-    # As text, with some digits more.
-    assert size_after(400) < size_after(40) + 50
-
-
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(-2, 2).map(float) | st.just(NAN)), max_size=60),
