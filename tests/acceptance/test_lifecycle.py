@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import trainables_saving as saving
-from pair import OPTIONS, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
-from running import QUICK, running_worker
+from pair import OPTIONS, SPACE, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
+from running import running_worker
 
 import mqtune
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, TrialStatus
@@ -30,9 +31,13 @@ def tune(pair: str, tmp_path: Path) -> Iterator[Tune]:
         yield build
 
 
+def iterations(tuner: mqtune.Tuner, trial: mqtune.core.trial.Trial) -> list[list[int]]:
+    return [[row["step"] for row in rows(tuner, trial, attempt.number)] for attempt in trial.attempts]
+
+
 @pytest.mark.parametrize(
     "trainable",
-    [saving.Counts, saving.in_files, saving.in_dicts],
+    [saving.Counts, saving.CountsInDict, saving.in_files, saving.in_dicts, saving.in_folders],
     ids=lambda trainable: trainable.__name__,
 )
 def test_a_trial_that_is_paused_on_one_worker_goes_on_on_the_other(tune: Tune, trainable):
@@ -71,7 +76,8 @@ def written(tmp_path: Path) -> list[int]:
     return [int(line) for line in (tmp_path / "written").read_text().split()]
 
 
-@pytest.mark.parametrize(("action", "saves"), [(Action.STOP, False), (Action.PAUSE, False), (Action.PAUSE, True)])
+@pytest.mark.parametrize("saves", [False, True], ids=["reports alone", "with checkpoints"])
+@pytest.mark.parametrize("action", [Action.STOP, Action.PAUSE, Action.COMPLETE])
 def test_in_lockstep_no_line_runs_behind_the_report_that_ends_the_attempt(tune: Tune, tmp_path: Path, action, saves):
     config = {"written": str(tmp_path / "written"), "saves": saves}
     tuner = tune(
@@ -87,6 +93,111 @@ def test_in_lockstep_no_line_runs_behind_the_report_that_ends_the_attempt(tune: 
         drive(tuner, lambda: trial.attempt.reports >= 2)
         behind = 4 if saves else 1
         assert [row["step"] for row in rows(tuner, trial, 2)[:2]] == [behind, behind + 1]
+
+
+def test_in_a_stream_a_trial_runs_on_until_it_hears_of_the_decision(tune: Tune, tmp_path: Path):
+    config = {"written": str(tmp_path / "written"), "saves": False, "deaf": 30}
+    tuner = tune(saving.writes_on, {}, space=config, scheduler=stop_or_pause(Action.STOP))
+
+    (trial,) = finished(tuner)
+
+    assert trial.status is TrialStatus.EARLY_STOPPED
+    assert trial.reports == 3
+    assert trial.late_reports >= 27
+    assert len(written(tmp_path)) >= 30
+
+
+def test_lockstep_goes_on_while_the_scheduler_lets_it(tune: Tune):
+    tuner = tune(
+        saving.in_dicts, counting(200, step_s=0), counting(200, step_s=0), process=mqtune.Process(sync="lockstep")
+    )
+
+    trials = finished(tuner)
+
+    assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 2
+    assert [trial.reports for trial in trials] == [200, 200]
+
+
+def test_population_based_training_copies_real_checkpoints(tune: Tune):
+    """Two trials at once: the worse goes on from the better's files, with a config near its."""
+    pbt = mqtune.PBT(perturbation_interval=3, hyperparam_mutations={"lr": mqtune.uniform(0, 10)}, quantile_fraction=0.5)
+    tuner = tune(
+        saving.CountsOften,
+        *[counting(lr=lr) for lr in (1.0, 5.0)],
+        scheduler=pbt,
+        process=mqtune.Process(sync="lockstep"),
+    )
+
+    def copying() -> list[tuple[mqtune.core.trial.Trial, mqtune.core.trial.Attempt]]:
+        return [(t, a) for t in tuner.get_trials() for a in t.attempts if a.source and a.reports]
+
+    drive(tuner, lambda: len(copying()) >= 2)
+    copies = copying()
+    reported = {report.checkpoint: report.metrics for report in tuner.results().reports() if report.checkpoint}
+    for trial, attempt in copies:
+        assert attempt.source != trial.id
+        begin, first = reported[attempt.checkpoint], rows(tuner, trial, attempt.number)[0]
+        assert first["loss"] == pytest.approx(begin["loss"] - attempt.config["lr"])
+        assert first["training_iteration"] == begin["training_iteration"] + 1
+        assert first["time_total_s"] > begin["time_total_s"]
+
+
+def test_promotion_asha_resumes_the_best_from_their_rungs(tune: Tune):
+    asha = mqtune.PromotionASHA(max_t=9, reduction_factor=3)
+    configs = [counting(9, lr=lr, step_s=0) for lr in range(1, 10)]
+    tuner = tune(saving.CountsInDict, *configs, scheduler=asha, process=mqtune.Process(sync="lockstep"))
+
+    trials = finished(tuner)
+
+    assert {trial.status for trial in trials} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    completed = [trial for trial in trials if trial.status is TrialStatus.COMPLETED]
+    assert completed
+    for trial in trials:
+        seen = [step for attempt in iterations(tuner, trial) for step in attempt]
+        assert seen == list(range(1, len(seen) + 1))
+    assert [trial.last_metrics["training_iteration"] for trial in completed] == [9] * len(completed)
+    assert {attempt.end for trial in completed for attempt in trial.attempts[:-1]} == {AttemptEnd.PAUSED}
+
+
+def test_hyperband_runs_its_brackets_and_leaves_nothing_paused(tune: Tune):
+    tuner = tune(
+        saving.CountsInDict,
+        *[counting(9, lr=lr, step_s=0) for lr in range(1, 10)],
+        max_trials=17,
+        space={**SPACE, "steps": 9, "step_s": 0.0},
+        scheduler=mqtune.HyperBand(max_t=9, reduction_factor=3),
+        process=mqtune.Process(sync="lockstep"),
+    )
+    trials = finished(tuner)
+
+    assert len(trials) == 17
+    assert {trial.status for trial in trials} == {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert trials[8].status is TrialStatus.COMPLETED, "the best of the first bracket"
+    reached = [trial.last_metrics["training_iteration"] for trial in trials]
+    assert sorted(reached[:9]) == [1] * 6 + [3] * 2 + [9]
+    for trial in trials:
+        seen = [step for attempt in iterations(tuner, trial) for step in attempt]
+        assert seen == list(range(1, len(seen) + 1))
+
+
+@pytest.mark.parametrize("trainable", [saving.CountsOften, saving.in_dicts], ids=["files", "dicts"])
+def test_a_trial_that_is_killed_goes_on_elsewhere_from_its_checkpoint(tune: Tune, trainable):
+    tuner = tune(trainable, counting(), counting(), failures=mqtune.Failures(max_failures=1))
+    trial, other = both_run(tuner)
+    follower = tuner.add(counting())
+
+    os.kill(trial.last_metrics["pid"], signal.SIGKILL)
+    drive(tuner, lambda: follower.status is TrialStatus.RUNNING)
+    tuner.trial(other).stop()
+    drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
+
+    first, second = trial.attempts
+    assert (first.end, first.signal, trial.failures) == (AttemptEnd.FAILED, signal.SIGKILL, 1)
+    assert "SIGKILL" in first.error
+    assert second.worker != first.worker
+    before, after = rows(tuner, trial, 1), rows(tuner, trial, 2)
+    assert after[0]["step"] == before[-1]["step"] + 1
+    assert after[0]["loss"] == -1.0 * after[0]["step"]
 
 
 def test_a_worker_that_goes_hands_its_trial_on_with_the_state_that_it_had(tune: Tune, pair: str, tmp_path: Path):
@@ -115,7 +226,7 @@ def test_a_worker_that_is_killed_loses_its_trial_which_goes_on_from_its_checkpoi
     tuner = tune(saving.CountsOften, counting(), counting())
     both_run(tuner)
     guest = tuner.add(counting())
-    with running_worker(pair, tmp_path / "w.log", *OPTIONS, name="dying", program=QUICK) as dying:
+    with running_worker(pair, tmp_path / "w.log", *OPTIONS, name="dying") as dying:
         drive(tuner, lambda: guest.attempt.reports >= 3)
         tuner.trial("0001").stop()
         dying.kill()

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner
-from pair import finished, rows
+from pair import finished, paused, rows
 from running import running_worker
 from trainables_reusing import Reuses
 from trainables_reusing_function import reuses
@@ -136,12 +136,35 @@ def bench(worker: subprocess.Popen[bytes], new_bench: Callable[..., Bench]) -> B
     return new_bench()
 
 
+def test_one_setup_serves_all_trials_and_each_has_its_own_config_reports_and_output(bench: Bench):
+    trials = [bench.run(lr=float(lr)) for lr in range(1, 11)]
+
+    assert {trial.status for trial in trials} == {TrialStatus.COMPLETED}
+    assert len(bench.notes("setup")) == 1
+    assert bench.notes("reset") == bench.notes("setup") * 9
+    assert bench.notes("cleanup") == []
+    assert {trial.attempt.pid for trial in trials} == set(bench.notes("setup"))
+    assert [trial.attempt.exit_code for trial in trials] == [0] * 10
+    for lr, trial in enumerate(trials, 1):
+        assert bench.values(trial) == [-lr, -2 * lr, -3 * lr]
+        assert bench.values(trial, "training_iteration") == [1, 2, 3]
+
+
 def test_trials_that_wait_for_the_slot_are_served_by_one_process_too(bench: Bench):
     trials = [bench.start(lr=float(lr), steps=5) for lr in range(1, 21)]
     drive(bench.tuner, lambda: all(trial.status.is_terminal for trial in trials))
 
     assert len(bench.notes("setup")) == 1
     assert [bench.values(trial) for trial in trials] == [[-lr * step for step in range(1, 6)] for lr in range(1, 21)]
+
+
+def test_an_error_in_between_gets_the_next_trial_a_fresh_process(bench: Bench):
+    before, failed, after = bench.run(), bench.run(do="fail"), bench.run()
+
+    assert (failed.status, failed.attempt.error_type) == (TrialStatus.FAILED, "ValueError")
+    assert before.attempt.pid == failed.attempt.pid != after.attempt.pid
+    assert bench.notes("cleanup") == [before.attempt.pid]
+    assert after.status is TrialStatus.COMPLETED
 
 
 def test_trials_whose_config_is_not_taken_get_fresh_processes_and_are_journaled_once(bench: Bench):
@@ -156,15 +179,33 @@ def test_trials_whose_config_is_not_taken_get_fresh_processes_and_are_journaled_
     assert any("reset_config returned False" in line for line in bench.tuner.trial(trials[1]).stderr())
 
 
+def test_trials_are_paused_and_resumed_with_their_checkpoints_in_one_process(bench: Bench):
+    one = bench.start(lr=2.0, steps=ENDLESS, step_s=0.005)
+    drive(bench.tuner, lambda: one.attempt.reports >= 3)
+    paused(bench.tuner, one)
+    other = bench.run(lr=7.0)
+    done = len(bench.values(one))
+
+    bench.tuner.trial(one).resume()
+    drive(bench.tuner, lambda: one.attempt.number == 2 and one.attempt.reports >= 3)
+    paused(bench.tuner, one)
+
+    assert bench.values(one, attempt=2)[:2] == [-2.0 * (done + 1), -2.0 * (done + 2)]
+    assert bench.values(one, "training_iteration", attempt=2)[0] == done + 1
+    assert bench.values(other) == [-7.0, -14.0, -21.0]
+    assert {attempt.pid for attempt in one.attempts} == {other.attempt.pid} == set(bench.notes("setup"))
+
+
 def test_a_process_that_is_killed_while_it_waits_is_not_noticed_by_the_next_trial(bench: Bench):
-    first = bench.run()
-    os.kill(first.attempt.pid, signal.SIGKILL)
+    for _ in range(5):
+        first = bench.run()
+        os.kill(first.attempt.pid, signal.SIGKILL)
 
-    second = bench.run()
+        second = bench.run()
 
-    assert (second.status, len(second.attempts)) == (TrialStatus.COMPLETED, 1)
-    assert second.attempt.pid != first.attempt.pid
-    assert len(bench.values(second)) == 3
+        assert (second.status, len(second.attempts)) == (TrialStatus.COMPLETED, 1)
+        assert second.attempt.pid != first.attempt.pid
+        assert len(bench.values(second)) == 3
 
 
 @pytest.mark.usefixtures("worker")
@@ -182,6 +223,30 @@ def test_a_process_whose_trial_has_outlived_its_time_is_not_used_again(new_bench
     assert bench.notes("cleanup") == [first.attempt.pid]
     assert bench.run().status is TrialStatus.COMPLETED
     assert len(bench.notes("setup")) == 2
+
+
+def test_a_process_that_is_killed_in_a_trial_fails_it_and_no_other(bench: Bench):
+    first = bench.run()
+    killed = bench.start(steps=ENDLESS, step_s=0.002)
+    drive(bench.tuner, lambda: killed.attempt.reports)
+    os.kill(first.attempt.pid, signal.SIGTERM)
+    drive(bench.tuner, lambda: killed.status.is_terminal)
+
+    after = bench.run()
+
+    assert (killed.status, killed.attempt.signal) == (TrialStatus.FAILED, signal.SIGTERM)
+    assert after.attempt.pid != first.attempt.pid
+    assert after.status is TrialStatus.COMPLETED
+
+
+def test_another_experiment_has_another_process_and_the_first_one_cleans_up(bench: Bench, new_bench):
+    first = bench.run()
+    other = new_bench()
+    second = other.run()
+
+    assert first.attempt.pid != second.attempt.pid
+    assert bench.notes("cleanup") == [first.attempt.pid]
+    assert not psutil.pid_exists(first.attempt.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -239,8 +304,12 @@ def test_a_process_that_a_trial_has_changed_is_replaced_and_the_record_says_why(
     assert "the process of attempt 1 took no other trial: it has left processes" in " ".join(shown.split())
 
 
-def test_a_process_goes_on_after_trials_that_were_stopped_paused_or_abandoned(functions: Bench):
-    bench = functions
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("sync", ["stream", "lockstep"])
+def test_a_process_goes_on_after_trials_that_were_stopped_paused_or_abandoned(
+    new_bench: Callable[..., Bench], sync: str
+):
+    bench = new_bench(tuned=reuses, sync=sync)
     trials = [bench.start(steps=ENDLESS, step_s=0.002) for _ in range(6)]
     for trial, end in zip(trials, ("stop", "pause", "abandon") * 2, strict=True):
         drive(bench.tuner, lambda trial=trial: trial.attempt.reports >= 2)

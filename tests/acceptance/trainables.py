@@ -20,6 +20,13 @@ def steady(config):
         mqtune.report({"loss": config["x"] / (epoch + 1), "epoch": epoch + 1})
 
 
+def trades(config):
+    """What has a low loss is slow; some configs are neither."""
+    for epoch in range(1, 10):
+        time.sleep(0.05)
+        mqtune.report({"loss": config["x"] + config["y"] + 1 / epoch, "speed": config["x"] - config["y"]})
+
+
 def saves_folder(config):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "state").write_text(str(config["x"]))
@@ -79,6 +86,11 @@ def raises(config):
     raise ValueError("the learning rate exploded")
 
 
+def exits(config):
+    mqtune.report({"loss": 1.0})
+    sys.exit(3)
+
+
 def exits_hard(config):
     mqtune.report({"loss": 1.0})
     os._exit(7)
@@ -108,6 +120,10 @@ def stubborn(config):
             continue
 
 
+def never_reports(config):
+    pass
+
+
 def reports_something_else(config):
     for epoch in range(3):
         mqtune.report({"accuracy": 0.5, "epoch": epoch})
@@ -120,10 +136,22 @@ def reports_nan(config):
         mqtune.report({"loss": 1.0})
 
 
+def reports_a_set(config):
+    mqtune.report({"loss": 1.0, "seen": {1, 2}})
+
+
 def fails_above_a_half(config):
     mqtune.report({"loss": config["x"]})
     if config["x"] > 0.5:
         raise ValueError(f"{config['x']} is too much")
+
+
+def fails_once(config):
+    marker = os.path.join(config["folder"], "was-here")
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        raise RuntimeError("the first time")
+    mqtune.report({"loss": 1.0})
 
 
 def leaves_children(config):
