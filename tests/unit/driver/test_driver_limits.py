@@ -32,6 +32,8 @@ def statuses(bench: Bench) -> list[str]:
         (mqtune.Process, "ttl_s", 0, "must be above 0"),
         (mqtune.Process, "working_dir", "elsewhere", "is neither"),
         (mqtune.Process, "keep_working_dir", "elsewhere", "is none of"),
+        (mqtune.Checkpoints, "store", " ", ": give a folder"),
+        (mqtune.Checkpoints, "store", 5, ": give a folder"),
         (mqtune.Failures, "fail_fast", "RAISE", ""),
         (mqtune.Failures, "fail_fast", 2, ""),
         (mqtune.Failures, "on_driver_loss", "panic", "is none of 'continue', 'finish', 'stop'"),
