@@ -28,8 +28,8 @@ Tune = Callable[..., mqtune.Tuner]
 @pytest.fixture
 def bound(tune: Tune) -> Tune:
     """Build a tuner for one trial of a trainable of trainables_bounds.py."""
-    return lambda name, space=None, **options: tune(
-        getattr(trainables_bounds, name), space, **{"max_trials": 1, **options}
+    return lambda trainable, space=None, **options: tune(
+        getattr(trainables_bounds, trainable), space, **{"max_trials": 1, **options}
     )
 
 
