@@ -206,8 +206,8 @@ def test_why_names_the_quota_that_holds_an_experiment_or_says_that_the_account_c
 
         held = "quota", f"a slot is free, and a quota is used up: 1 of 1 for {TEAM}"
         for url in (crew.monitor, crew.operator, crew.driver):
-            # A worker imports the code first, as a driver's account may see.
-            eventually(lambda url=url: why(tuner, url) == held, 60)
+            # A worker imports the code first, as a driver's account may see; without a driver that would be the reason.
+            drive(tuner, lambda url=url: why(tuner, url) == held)
         assert not [each for each in crew.accounts.refused() if "quota" in each]
         assert why(tuner, crew.accounts.url_of("old", "old")) == (
             "starting",

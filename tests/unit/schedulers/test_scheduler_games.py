@@ -70,8 +70,8 @@ def curve(config: Config, now: int) -> Metrics | Exception | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=40)
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 12), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=25)
 def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
     kind: str, rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
 ) -> None:

@@ -401,4 +401,6 @@ def test_a_name_is_enough(name: str, make: Any, tmp_path: Path, monkeypatch: pyt
         ).run()
         return results.definition["searcher"], [trial.config for trial in results]
 
-    assert run("named", name) == run("made", make())
+    made = run("made", make())
+
+    assert run("named", name) == made
