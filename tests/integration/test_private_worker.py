@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import fleets
 import psutil
 import pytest
 from waiting import eventually, lives
@@ -14,7 +15,7 @@ from waiting import eventually, lives
 import mqtune
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.backends.local.worker import PrivateWorker
+from mqtune.backends.local.worker import PrivateWorker, private_name
 from mqtune.core.codec import encode_value
 from mqtune.core.resources import queue_name
 from mqtune.core.trial import TrialId
@@ -99,22 +100,45 @@ def test_what_is_put_on_the_queue_is_taken_in_its_order_and_seen_by_who_looks(re
     assert [queue.take("here"), queue.take("here")] == tasks
 
 
+def backend_on(
+    server: EmbeddedServer, client: RedisClient, journal: RedisJournal, resources: mqtune.Resources
+) -> LocalBackend:
+    return LocalBackend(
+        client,
+        server.url,
+        journal=journal,
+        clock=ServerClock(client),
+        title="x/train",
+        digest="digest",
+        resources=resources,
+        patience_s=5,
+    )
+
+
+def test_a_run_uses_its_own_worker_alone_on_a_server_that_others_use_too(
+    redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    fleet, resources = Fleet(redis_client, patience_s=5), mqtune.Resources(cpus=1)
+    backend = backend_on(redis_server, redis_client, RedisJournal(redis_client, "x", patience_s=5), resources)
+    fleet.join(fleets.worker("others@h", queue=queue_name(resources)), 60)
+    backend.refresh()
+    assert (backend.slots, backend.why_no_slot()) == (0, "starting the local worker")
+
+    fleet.join(fleets.worker(private_name(), queue=queue_name(resources, "x"), experiments="x", slots=2), 60)
+    backend.refresh()
+    backend.publish(TrialId("0001"), 1, {})
+
+    assert backend.slots == 2
+    assert [fleet.waiting(queue_name(resources, *only)) for only in ((), ("x",))] == [0, 1]
+
+
 def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
     redis_server: EmbeddedServer, redis_client: RedisClient
 ) -> None:
     journal, one = RedisJournal(redis_client, "x", patience_s=5), TrialId("0001")
     journal.lock("driver", "a test", 60)
     resources = mqtune.Resources(cpus=1)
-    backend = LocalBackend(
-        redis_client,
-        redis_server.url,
-        journal=journal,
-        clock=ServerClock(redis_client),
-        title="x/train",
-        digest="digest",
-        resources=resources,
-        patience_s=5,
-    )
+    backend = backend_on(redis_server, redis_client, journal, resources)
     queue, tasks = queue_name(resources, "x"), LocalQueue(redis_client, patience_s=5)
 
     assert journal.stage(one, 1, Assignment({}), b"event")

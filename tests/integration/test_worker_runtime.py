@@ -170,6 +170,25 @@ def test_attempts_that_are_not_run_leave_no_open_files(runtime: WorkerRuntime, r
     assert len(os.listdir("/proc/self/fd")) < before + 50
 
 
+def test_an_attempt_that_waits_for_a_slot_waits_no_longer_once_the_worker_is_leaving(
+    runtime: WorkerRuntime, redis_client: RedisClient
+) -> None:
+    created(redis_client, "e")
+    assert runtime._slots.acquire(0) is not None
+    notes: list[str] = []
+    attempt = runtime.attempt("e", TRIAL, 1, "token", "digest")
+    waiting = threading.Thread(target=lambda: notes.append(runtime.run(attempt).note), daemon=True)
+    waiting.start()
+    eventually(lambda: attempt in runtime._here)
+    waiting.join(0.2)
+    assert waiting.is_alive()
+
+    runtime.requeue_all("a test")
+
+    waiting.join(DEADLINE_S)
+    assert notes == ["not run: the worker is shutting down"]
+
+
 @pytest.mark.parametrize("beat_s", [60.0])
 def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     runtime: WorkerRuntime, redis_client: RedisClient
