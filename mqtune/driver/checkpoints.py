@@ -143,13 +143,16 @@ class CheckpointGC:
         """Whether there may be trials that are the best no more, or checkpoints that are lost."""
         return bool(self._may_be_lost or self._spared)
 
-    def settled(self, journal: Journal, now_s: float) -> Iterable[Drop]:
-        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``."""
-        is_due = self._gathered and now_s >= self._next_look_s
-        return self._settle(journal, now_s) if is_due or self.is_unsettled else ()
+    def settled(self, journal: Journal, now_s: float, *, is_at_end: bool) -> Iterable[Drop]:
+        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``.
 
-    def _settle(self, journal: Journal, now_s: float) -> Iterator[Drop]:
-        if self._may_be_lost:
+        Checkpoints that are lost are looked for once the driver *is at the end* of the journal: until then it may come to others.
+        """
+        is_due = self._gathered and now_s >= self._next_look_s
+        return self._settle(journal, now_s, is_at_end=is_at_end) if is_due or self.is_unsettled else ()
+
+    def _settle(self, journal: Journal, now_s: float, *, is_at_end: bool) -> Iterator[Drop]:
+        if self._may_be_lost and is_at_end:
             yield from self.lost(journal)
             self._may_be_lost = False
         over = [id_ for id_ in self._spared if id_ not in self._experiment.ahead]
@@ -161,7 +164,7 @@ class CheckpointGC:
             yield from self.gathered()
 
     def lost(self, journal: Journal) -> list[Drop]:
-        """Return the checkpoints in memory that Redis has lost: now, and again once the batch under way is taken in.
+        """Return the checkpoints in memory that Redis has lost: now, and again once all that is in the journal is taken in.
 
         Those that an earlier driver has kept are put back.
         """

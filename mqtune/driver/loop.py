@@ -92,6 +92,8 @@ class Driver:
         #: The part of the journal that was read, to be read again.
         self.reader = JournalReader(journal, copy, clock)
         self._draining = False
+        #: Whether the last read has come to the journal's end.
+        self._is_at_end = True
         #: To be journaled before this driver does anything else.
         self._beginning: Begin | None = None
         #: The report that was handed out, at which the driver stands, and the verdict on it.
@@ -326,7 +328,8 @@ class Driver:
             # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
             self.requests.carry_out()
             self._path.carry_out_all(self._deciders.late())
-            self._path.carry_out_all(self._checkpoints.settled(self._journal, self._clock.monotonic()))
+            settled = self._checkpoints.settled(self._journal, self._clock.monotonic(), is_at_end=self._is_at_end)
+            self._path.carry_out_all(settled)
             self._orders.give()
             self._timers.look_at_fleet_if_changed()
             self._path.carry_out_all(self._timers.run_due())
@@ -359,6 +362,7 @@ class Driver:
         entries: list[Entry] = self._interrupts.wait(
             lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
         )
+        self._is_at_end = len(entries) < reader.count
         if self._restorer.was_away:
             is_put_back = self._restorer.look()
             if is_put_back:
@@ -367,6 +371,7 @@ class Driver:
             self._timers.look_anew()
             if is_put_back:
                 # The entries that were read are no longer those that follow.
+                self._is_at_end = False
                 return []
         if entries:
             reader.keep(entries)

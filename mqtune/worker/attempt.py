@@ -239,7 +239,10 @@ class AttemptRun:
         return self.stream is not None and self.stream.sequence > 0
 
     def write_again_if_in_doubt(self) -> None:
-        """Have what it has sent last written again, if there was an outage since; and it read on, if its journal takes more by now."""
+        """Have what it has sent last written again, if there was an outage since; and it read on, if its journal takes more by now.
+
+        Once nothing more comes from it this is done before the call returns.
+        """
         if self.stream is not None and self.stream.is_in_doubt:
             self._worker.uplink.write_again(self.stream)
 
@@ -425,6 +428,8 @@ class AttemptRun:
         """Journal the end behind all reports, and return it as it is journaled; None when the attempt no longer counts."""
         stream = self.stream
         reports = 0 if stream is None or self._has_gap else stream.sequence
+        # Otherwise a server that was set back between a dict and the report that names it would lack the dict for good.
+        self.write_again_if_in_doubt()
         if self.journal.end(self.claim, ended.encode(), reports=reports):
             return ended
         if stream is None or not reports:

@@ -120,6 +120,10 @@ def waits_for(config):
     while not os.path.exists(config["file"]):
         time.sleep(0.01)
 
+def saves_a_dict(config):
+    mqtune.report({"loss": 1.0}, checkpoint={"state": 1})
+
+
 def reports_twice(config):
     waits_for(config)
     mqtune.report({"loss": 2})
@@ -623,6 +627,28 @@ def test_no_attempt_has_ended_without_reports_that_a_server_has_lost_before_its_
     assert ended.end is how
     assert len(one.reports) == (2 if how is AttemptEnd.COMPLETED else 0)
     assert ended.error_type == ("" if how is AttemptEnd.COMPLETED else "Gap")
+
+
+def test_no_attempt_has_ended_without_a_dict_that_a_server_has_lost_before_the_report_that_names_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = MemoryJournal.report
+    lost: list[str] = []
+
+    def reports_(journal: MemoryJournal, segments: Sequence[Segment]) -> list[Answer]:
+        if not lost:
+            held = machine.server.experiments[journal.experiment].checkpoints
+            lost.extend(held)
+            held.clear()
+            journal.outages += 1
+        return report(journal, segments)
+
+    monkeypatch.setattr(MemoryJournal, "report", reports_)
+    one = machine.start("saves_a_dict")
+
+    assert one.ended().end is AttemptEnd.COMPLETED
+    assert [report.checkpoint for report in one.reports] == lost
+    assert list(machine.server.experiments[one.run.journal.experiment].checkpoints) == lost
 
 
 def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(

@@ -15,6 +15,7 @@ from losing import set_back, snapshot
 
 from mqtune.checkpoints import open_store
 from mqtune.core.callback import Callback
+from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import DriverFenced, JournalGone
 from mqtune.core.events import (
     AttemptEnded,
@@ -30,8 +31,8 @@ from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import AnswerQuestion, AnswerRequest
-from mqtune.journal.base import FENCED
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.base import FENCED, Segment
+from mqtune.journal.copy import FIRST_COUNT, JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.restore import bring_back, kept_definition
@@ -358,6 +359,27 @@ def test_a_checkpoint_that_redis_still_has_is_gone_on_from(bench: Bench) -> None
 
     assert bench.trial(ONE).attempt.checkpoint == kept
     assert bench.of(CheckpointsDropped) == []
+
+
+@pytest.mark.parametrize("others", [0, FIRST_COUNT])
+def test_a_dict_that_was_lost_before_a_report_named_it_is_gone_on_from_by_nobody(bench: Bench, others: int) -> None:
+    """The report follows what was put back, behind as many others as one read takes."""
+    early = snapshot(bench.server)
+    claim, name = bench.claims[ONE], bench.new_checkpoint(ONE)
+    bench.worker.put_checkpoint(claim, name, b"state")
+    bench.hand.trial(TWO).stop()
+    set_back(bench.server, early)
+    for number in range(3, others + 4):
+        packed = [pack_metrics(2.0, {"loss": 1.0}, name if number == others + 3 else "")]
+        data = segment_bytes(claim.trial, claim.attempt, number, packed)
+        assert bench.worker.report([Segment(claim, number, 1, 2.0, data)]) == [""]
+
+    bench.driver._journal.outages += 1
+    bench.step(5)
+
+    assert bench.trial(ONE).reports == others + 3
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[name]]
+    assert bench.trial(ONE).attempt.checkpoint == ""
 
 
 def test_a_fork_whose_checkpoint_is_lost_when_it_is_staged_begins_from_scratch(tmp_path: Path) -> None:
