@@ -31,13 +31,13 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.keys import ExperimentKeys, is_name
-from mqtune.core.machine import describe_process
+from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
@@ -234,6 +234,8 @@ class ExperimentState:
     entries: int = 0
     #: Why its driver starts nothing, in its own words of some seconds ago; empty without a driver.
     waits: str = ""
+    #: Who has created it.
+    owner: Owner = NOBODY
 
 
 class _Broker:
@@ -305,6 +307,7 @@ class ExperimentHandle:
             age_s=self._age_s(last[0].id),
             entries=ask(lambda: redis.xlen(self._keys.journal)),
             waits=(waits or b"").decode(errors="replace"),
+            owner=created.owner,
         )
 
     def results(self, folder: Path) -> Results:
@@ -450,7 +453,7 @@ class ExperimentHandle:
             action=action,
             trial=trial,
             arguments=arguments,
-            by=describe_process(),
+            by=str(this_owner(account_of(self._broker.redis))),
             at=self._broker.clock.time(),
         )
         try:

@@ -148,10 +148,10 @@ class CeleryBackend(QueueBackend):
         placed: list[tuple[Offer, str]] = []
         try:
             for offer in offers:
-                if queue := self._place(offer.trial, offer.attempt):
+                if (shape := self._place(offer.trial, offer.attempt)) is not None:
                     # The next one goes to a slot that this one leaves free.
-                    self._load.put((offer.trial, offer.attempt), queue)
-                    placed.append((offer, queue))
+                    self._load.put((offer.trial, offer.attempt), shape.queue)
+                    placed.append((offer, shape.target))
             for begin in range(0, len(placed), MOST_AT_ONCE):
                 self._send_all(placed[begin : begin + MOST_AT_ONCE])
         except BaseException:

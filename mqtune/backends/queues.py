@@ -18,7 +18,7 @@ from typing import Final
 from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied, ConfigurationError
 from mqtune.core.events import WorkerInfo, busy_as
-from mqtune.core.resources import Resources, queue_name
+from mqtune.core.resources import Resources, patterns_of, queue_name, queues_of, serves
 from mqtune.core.shares import Pool
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import __version__, meets
@@ -35,9 +35,13 @@ _Key = tuple[TrialId, int]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All slots that offer the same, and their queue."""
+    """All slots that offer the same and serve the same experiments, by the name of their queue.
+
+    ``target`` is the queue to which this experiment publishes for them: slots that several teams share have one for each team.
+    """
 
     queue: str
+    target: str
     offer: Resources
     slots: int
 
@@ -154,12 +158,12 @@ class QueueBackend(ABC):
     def refresh(self) -> None:
         self._workers, self._barred = [], ""
         self._taken, self._all, self._busy = Counter(), Counter(), {}
-        slots: Counter[tuple[str, Resources]] = Counter()
+        slots: Counter[tuple[str, str, Resources]] = Counter()
         for info in self._fleet.workers():
             self._count(info)
             if not self._serves(info):
                 continue
-            if not self._may_use(info.queue):
+            if not (target := self._target_of(info)):
                 self._barred = info.name
                 continue
             try:
@@ -169,17 +173,23 @@ class QueueBackend(ABC):
                 continue
             self._workers.append((info, offer))
             if _is_usable(info):
-                slots[info.queue, offer] += info.slots
+                slots[info.queue, target, offer] += info.slots
         self._taken.update(
             {queue: sum(each[queue] for name, each in self._busy.items() if name != self.token) for queue in self._all}
         )
-        self._shapes = [Shape(queue, offer, count) for (queue, offer), count in slots.items()]
+        self._shapes = [Shape(*kind, count) for kind, count in slots.items()]
         self._fitting = [shape for shape in self._shapes if shape.slots > 0 and self._resources.fits(shape.offer)]
         self._log_notes()
 
     def _serves(self, info: WorkerInfo) -> bool:
         """Return whether a worker takes attempts of this experiment."""
-        return fnmatchcase(self._experiment, info.experiments)
+        return serves(info.experiments, self._experiment)
+
+    def _target_of(self, info: WorkerInfo) -> str:
+        """Return the queue of a worker to which this experiment publishes; empty where this account may use none."""
+        queues = zip(patterns_of(info.experiments), queues_of(info.queue), strict=False)
+        fitting = [queue for pattern, queue in queues if fnmatchcase(self._experiment, pattern)]
+        return next(filter(self._may_use, fitting), "")
 
     def _count(self, info: WorkerInfo) -> None:
         """Count a worker's slots, and who has them."""
@@ -242,8 +252,8 @@ class QueueBackend(ABC):
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
         if not self._workers and self._barred:
             return (
-                f"{asked}: worker {self._barred} serves all experiments, and this account is for one team; start workers with "
-                "the account's `mqtune worker --experiments …`"
+                f"{asked}: worker {self._barred} serves all experiments, and this account is for one team; start workers that "
+                "serve the account's too: `mqtune worker --experiments '*,team-a-*'`"
             )
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker{brings} --broker …`"
@@ -266,27 +276,30 @@ class QueueBackend(ABC):
 
         One that was seen waiting in a queue is published to another one with a free slot, or not at all.
         """
-        queue = self._place(trial, attempt)
-        if queue:
-            self._send(trial, attempt, config, queue)
-            self._load.put((trial, attempt), queue)
+        shape = self._place(trial, attempt)
+        if shape is not None:
+            self._send(trial, attempt, config, shape.target)
+            self._load.put((trial, attempt), shape.queue)
 
-    def _place(self, trial: TrialId, attempt: int) -> str:
-        """Return the queue that an attempt is to be published to; an empty text where it is not to be."""
+    def _place(self, trial: TrialId, attempt: int) -> Shape | None:
+        """Return the slots that an attempt is to be published for; None where it is not to be."""
         key = (trial, attempt)
         waits_in = self._waits_in.get(key, set())
         elsewhere = [shape for shape in self._fitting if shape.queue not in waits_in]
         if waits_in and not self._has_room(elsewhere):
-            return ""
+            return None
         # It no longer counts on the queue that lost it.
         self._load.drop(key)
-        queue = self._queue_of(elsewhere)
+        shape = self._shape_of(elsewhere)
         # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
-        return queue if elsewhere or self._may_use(queue) else ""
+        return shape if elsewhere or self._may_use(shape.target) else None
 
-    def _queue_of(self, shapes: Collection[Shape]) -> str:
-        """Return the queue of the best of these shapes for another attempt; without one, that of slots that offer just what it asks for."""
-        return self._load.choose(shapes).queue if shapes else queue_name(self._resources)
+    def _shape_of(self, shapes: Collection[Shape]) -> Shape:
+        """Return the best of these for another attempt; without one, slots that offer just what it asks for, of which there are none."""
+        return self._load.choose(shapes) if shapes else self._no_slots(queue_name(self._resources))
+
+    def _no_slots(self, queue: str) -> Shape:
+        return Shape(queue, queue, self._resources, 0)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
         """Note the queue that an attempt was taken from: perhaps not the last one, or one that an earlier driver chose."""
@@ -316,7 +329,7 @@ class QueueBackend(ABC):
         """
         found: dict[_Key, set[str]] = {}
         for shape in self._fitting:
-            messages = self._fleet.queued(shape.queue)
+            messages = self._fleet.queued(shape.target)
             if messages is None:
                 return None
             for headers in messages:

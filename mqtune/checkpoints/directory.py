@@ -37,7 +37,7 @@ from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
     CheckpointStore,
-    Owner,
+    Tenant,
     check_id,
     checked_name,
     gone,
@@ -53,8 +53,8 @@ from mqtune.core.trial import CheckpointId
 _STAGING: Final = ".staging"
 #: The folder with the store's mark; a folder, since only the rename of a folder never replaces an existing one.
 _MARK_FOLDER: Final = ".store"
-#: The folder with a file for each owner.
-_OWNERS: Final = ".owners"
+#: The folder with a file for each tenant.
+_TENANTS: Final = ".tenants"
 #: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
 #: The errors of a rename whose target exists already.
@@ -270,28 +270,28 @@ class DirectoryStore(CheckpointStore):
                 os.rmdir(probe)
         return swept
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, tenant: Tenant) -> None:
         with self._storing("write to the checkpoint store"):
-            os.makedirs(os.path.join(self._root, _OWNERS), exist_ok=True)
+            os.makedirs(os.path.join(self._root, _TENANTS), exist_ok=True)
             work = self._new_workspace()
             try:
-                write_file(os.path.join(work, MARK), owner.encode())
-                os.replace(os.path.join(work, MARK), self._owner_at(owner))
+                write_file(os.path.join(work, MARK), tenant.encode())
+                os.replace(os.path.join(work, MARK), self._tenant_at(tenant))
             finally:
                 remove_tree(work)
 
-    def release(self, owner: Owner) -> None:
+    def release(self, tenant: Tenant) -> None:
         with self._storing("write to the checkpoint store"), suppress(FileNotFoundError):
-            os.unlink(self._owner_at(owner))
+            os.unlink(self._tenant_at(tenant))
 
-    def owners(self) -> list[Owner]:
+    def tenants(self) -> list[Tenant]:
         with self._storing("read the checkpoint store"):
-            folder = Path(self._root, _OWNERS)
+            folder = Path(self._root, _TENANTS)
             found = sorted(os.listdir(folder)) if folder.is_dir() else []
-            return [Owner.decode((folder / name).read_bytes()) for name in found]
+            return [Tenant.decode((folder / name).read_bytes()) for name in found]
 
-    def _owner_at(self, owner: Owner) -> str:
-        return os.path.join(self._root, _OWNERS, f"{owner.broker}.json")
+    def _tenant_at(self, tenant: Tenant) -> str:
+        return os.path.join(self._root, _TENANTS, f"{tenant.broker}.json")
 
     def folders(self) -> list[str]:
         with self._storing("look into the checkpoint store"):
@@ -311,7 +311,7 @@ class DirectoryStore(CheckpointStore):
 
     def remove(self) -> None:
         super().remove()
-        for name in (_OWNERS, _STAGING, _MARK_FOLDER):
+        for name in (_TENANTS, _STAGING, _MARK_FOLDER):
             remove_tree(os.path.join(self._root, name))
         # Somebody may have files of his own there.
         with suppress(OSError):

@@ -19,7 +19,7 @@ from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
     CheckpointStore,
-    Owner,
+    Tenant,
     check_id,
     checked_name,
     gone,
@@ -36,8 +36,8 @@ from mqtune.core.trial import CheckpointId
 _MANIFESTS: Final = "manifests"
 #: The folder of the files, by id and by the save that wrote them, so that the files of two saves never mix.
 _CONTENT: Final = "content"
-#: The folder with an object for each owner.
-_OWNERS: Final = "owners"
+#: The folder with an object for each tenant.
+_TENANTS: Final = "tenants"
 #: The folder where objects are written before they are moved to their place.
 _STAGING: Final = "staging"
 #: Characters that fsspec takes for a pattern in some places.
@@ -268,22 +268,22 @@ class FsspecStore(CheckpointStore):
                     swept += 1
         return swept
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, tenant: Tenant) -> None:
         with self._storing("write to"):
-            self._files.makedirs(self._at(_OWNERS), exist_ok=True)
-            self._put(self._owner_at(owner), owner.encode())
+            self._files.makedirs(self._at(_TENANTS), exist_ok=True)
+            self._put(self._tenant_at(tenant), tenant.encode())
 
-    def release(self, owner: Owner) -> None:
+    def release(self, tenant: Tenant) -> None:
         with self._storing("delete from"), suppress(FileNotFoundError):
-            self._files.rm_file(self._owner_at(owner))
+            self._files.rm_file(self._tenant_at(tenant))
 
-    def owners(self) -> list[Owner]:
+    def tenants(self) -> list[Tenant]:
         with self._storing("read"):
-            marks = map(self._get, sorted(self._list(self._at(_OWNERS))))
-            return [Owner.decode(mark) for mark in marks if mark is not None]
+            marks = map(self._get, sorted(self._list(self._at(_TENANTS))))
+            return [Tenant.decode(mark) for mark in marks if mark is not None]
 
-    def _owner_at(self, owner: Owner) -> str:
-        return self._at(_OWNERS, f"{owner.broker}.json")
+    def _tenant_at(self, tenant: Tenant) -> str:
+        return self._at(_TENANTS, f"{tenant.broker}.json")
 
     def folders(self) -> list[str]:
         with self._storing("look into"):
@@ -296,7 +296,7 @@ class FsspecStore(CheckpointStore):
 
     def remove(self) -> None:
         super().remove()
-        for name in (_OWNERS, _MANIFESTS, _CONTENT, _STAGING, MARK):
+        for name in (_TENANTS, _MANIFESTS, _CONTENT, _STAGING, MARK):
             self._remove(self._at(name))
         # Where there are folders; somebody may have files of his own there.
         with suppress(Exception):

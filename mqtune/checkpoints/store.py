@@ -32,8 +32,8 @@ ARCHIVE: Final = "archive"
 UNKNOWN: Final = "unknown"
 
 
-class Owner(NamedTuple):
-    """Whose checkpoints a store has: an experiment, and the id of the broker that has or had it."""
+class Tenant(NamedTuple):
+    """An experiment that keeps its checkpoints in a store, and the id of the broker that has or had it."""
 
     broker: str
     experiment: str
@@ -43,7 +43,7 @@ class Owner(NamedTuple):
         return json.dumps(self._asdict()).encode()
 
     @classmethod
-    def decode(cls, mark: bytes) -> Owner:
+    def decode(cls, mark: bytes) -> Tenant:
         """Return whose mark it is; UNKNOWN if it can't be read."""
         try:
             read = json.loads(mark)
@@ -145,13 +145,13 @@ class CheckpointStore(ABC):
 
     # What ``mqtune delete --unused`` asks. A store that leaves these out is never collected.
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, tenant: Tenant) -> None:
         """Note that an experiment has its checkpoints here; once for each broker, a no-op when that is noted."""
 
-    def release(self, owner: Owner) -> None:
+    def release(self, tenant: Tenant) -> None:
         """Note that it has them no more; a no-op when it had none."""
 
-    def owners(self) -> list[Owner]:
+    def tenants(self) -> list[Tenant]:
         """Return who has checkpoints here, as far as that was noted."""
         return []
 
@@ -160,7 +160,7 @@ class CheckpointStore(ABC):
         return []
 
     def idle_s(self) -> float:
-        """Return how long ago a checkpoint was saved or an owner noted, by the store's clock; 0 if that is not known."""
+        """Return how long ago a checkpoint was saved or a tenant noted, by the store's clock; 0 if that is not known."""
         return 0.0
 
     def remove(self) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqtune.cli.output import say
+from mqtune.cli.owners import check_owner
 from mqtune.cli.place import Place, server_of
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.results.labelling import is_in_folder_alone
 
 
-def archive_there(place: Place, *, yes: bool) -> None:
+def archive_there(place: Place, *, yes: bool, force: bool) -> None:
     """Move an experiment from its broker into its folder on this machine.
 
     Raises:
-        ConfigurationError: it is in its folder already; or it has not finished, and *yes* is false.
+        ConfigurationError: it is in its folder already; or it has not finished, and *yes* is false; or it is another's, and *force* is.
         NameTaken: a living driver has it.
         MqtuneError: the folder can't be written; nothing was deleted.
     """
@@ -25,7 +26,7 @@ def archive_there(place: Place, *, yes: bool) -> None:
         )
     if not place.broker:
         raise ConfigurationError("give the broker that has it: --broker URL or $MQTUNE_BROKER")
-    _check_that_it_may_end(place, place.broker, yes=yes)
+    _check_that_it_may_end(place, place.broker, yes=yes, force=force)
     from mqtune.driver.archiving import archive  # noqa: PLC0415 - only this needs redis
 
     folder = place.folder if place.folder is not None else mqtune_home() / place.name
@@ -59,11 +60,13 @@ def copy_there(place: Place, folder: Path) -> None:
     say(f"{folder}: {len(results)} trials of {place.name}; to read them: mqtune show {folder}")
 
 
-def _check_that_it_may_end(place: Place, broker: str, *, yes: bool) -> None:
+def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with Client(broker) as there:
         state = there.experiment(place.name).state()
+    if state is not None:
+        check_owner(f"experiment {place.name!r}", state.owner, broker, force=force)
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
         raise ConfigurationError(
             f"experiment {place.name!r} has not finished, and trials that run end when it is archived: mqtune drive {place.name}, "

@@ -6,12 +6,13 @@ import contextlib
 import shutil
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from mqtune.cli.archive import archive_there
 from mqtune.cli.output import broker_option, is_wanted
+from mqtune.cli.owners import check_owner, force_option
 from mqtune.cli.place import Place, complete_experiment, find_place, is_asked_for, server_of
 from mqtune.cli.unused import UNUSED_DAYS, delete_unused
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
@@ -20,6 +21,9 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import LOCK_S
 from mqtune.results.experiments import created_event, first_events
 from mqtune.results.results import Results
+
+if TYPE_CHECKING:
+    pass
 
 #: A journal's copy that is younger than this, and has no end, is still written.
 _QUIET_S: Final = 3 * LOCK_S
@@ -60,6 +64,7 @@ _QUIET_S: Final = 3 * LOCK_S
 @click.option(
     "-y", "--yes", is_flag=True, help="Don't ask. With --archive: also if it has not finished; trials that run end."
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="With --unused: print JSON.")
 def command(
     name: str | None,
@@ -72,19 +77,21 @@ def command(
     unused: bool,
     dry_run: bool,
     yes: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Delete an experiment: everything that Redis has of it, its checkpoints, and its folder on this machine.
 
-    An experiment that a living driver has is refused: end it first. With --archive the experiment stays in its folder,
+    An experiment that a living driver has is refused: end it first. So is another's on a broker, without --force or an
+    operator's account. With --archive the experiment stays in its folder,
     with its journal, checkpoints that are dicts, and code that its driver has brought, and everything that reads finds
     it there; checkpoints that are folders stay in their store. `mqtune drive NAME --broker URL` puts it back on a
     broker. With --unused, things that may still be somebody's are kept; an account that `mqtune acl driver --all-keys`
     makes sees everything.
     """
     if unused:
-        if name is not None or here or archives:
-            raise click.UsageError("--unused is for all experiments; leave out NAME, --here and --archive")
+        if name is not None or here or archives or force:
+            raise click.UsageError("--unused is for all experiments; leave out NAME, --here, --archive and --force")
         delete_unused(broker, places, unused_days, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     if places or is_asked_for("unused_days") or as_json:
@@ -96,14 +103,14 @@ def command(
     place = find_place(name, broker)
     try:
         if archives:
-            archive_there(place, yes=yes)
+            archive_there(place, yes=yes, force=force)
         else:
-            _delete(place, name, here=here, dry_run=dry_run, yes=yes)
+            _delete(place, name, here=here, dry_run=dry_run, yes=yes, force=force)
     except NameTaken as error:
         raise NameTaken(f"{error}; end it first: mqtune stop {place.name} --experiment --now") from None
 
 
-def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool) -> None:
+def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, force: bool) -> None:
     _check_folder(place)
     if yes and not dry_run and place.name != name and place.folder != Path(name):
         # A script that runs twice would otherwise delete another experiment, whose name begins alike.
@@ -112,8 +119,10 @@ def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool) ->
         _delete_folder(place, dry_run=dry_run, yes=yes)
         return
     is_archived = place.folder is not None and (place.folder / ARCHIVED).is_file()
-    delete = _delete_archived if is_archived else _delete_everywhere
-    done = delete(place, dry_run=dry_run, yes=yes)
+    if is_archived:
+        done = _delete_archived(place, dry_run=dry_run, yes=yes)
+    else:
+        done = _delete_everywhere(place, dry_run=dry_run, yes=yes, force=force)
     if done and place.folder is not None:
         shutil.rmtree(place.folder)
     if done:
@@ -126,10 +135,10 @@ def _check_folder(place: Place) -> None:
         raise ConfigurationError(f"{place.folder} is not in {mqtune_home()}: delete it by hand")
 
 
-def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool) -> bool:
+def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -> bool:
     """Delete what a server and a store have, and return whether that was wanted."""
     from mqtune.driver import deletion  # noqa: PLC0415 - only this needs redis
-    from mqtune.driver.owning import owner_on  # noqa: PLC0415 - as above
+    from mqtune.driver.tenancy import tenant_on  # noqa: PLC0415 - as above
     from mqtune.journal.connection import redact  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
@@ -137,11 +146,15 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool) -> bool:
         if place.folder is not None and not deletion.is_on(place.name, url):
             # Who takes its lock would make it known there.
             return is_wanted([str(place.folder)], dry_run=dry_run, yes=yes)
-        owner = owner_on(url, place.name)
+        tenant = tenant_on(url, place.name)
         # Another process may drive it while the question waits for an answer.
         with deletion.undriven(place.name, url) as journal:
-            found = deletion.remains_of(journal, owner)
-        parts = [f"{place.name}: {len(found.trials)} trials on its server"]
+            found = deletion.remains_of(journal, tenant)
+        run = f"; {found.running} of them run, without a driver, and end" if found.running else ""
+        trials = f"{place.name}: {len(found.trials)} trials on its server{run}"
+        if place.own_folder is None:
+            check_owner(trials, found.owner, url, force=force)
+        parts = [trials]
         # Without the mark by which the store is known again.
         where = redact(found.store.partition("#")[0])
         if found.is_shared:
@@ -157,14 +170,14 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool) -> bool:
         with deletion.undriven(place.name, url) as journal:
             # Before what they are about, so that a failure leaves nothing that nobody knows of.
             deletion.remove_messages(deletion.messages_of(place.name, url), url)
-            deletion.delete_remains(journal, deletion.remains_of(journal, owner), owner)
+            deletion.delete_remains(journal, deletion.remains_of(journal, tenant), tenant)
     return True
 
 
 def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     """Delete the checkpoints of an experiment that is in a folder alone, and return whether that was wanted."""
     from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
-    from mqtune.driver.owning import is_archives  # noqa: PLC0415 - only this needs redis
+    from mqtune.driver.tenancy import is_archives  # noqa: PLC0415 - only this needs redis
 
     assert place.folder is not None  # noqa: S101 - that is where it is
     created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.owners import check_owner, force_option
 from mqtune.core.errors import ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ _REGISTER_S: Final = 20.0
 @click.argument("workers", nargs=-1, metavar="WORKER…")
 @broker_option("The Redis server that the workers use.", required=True)
 @click.option("--all", "everyone", is_flag=True, help="Drain all connected workers.")
+@force_option
 @json_option
-def command(workers: tuple[str, ...], broker: str, everyone: bool, *, as_json: bool) -> None:
+def command(workers: tuple[str, ...], broker: str, everyone: bool, *, force: bool, as_json: bool) -> None:
     """Drain workers: they requeue their trials and shut down. Returns when they have shut down.
 
     WORKER is a name such as gpu@node7, or gpu if only one worker has that name. Trials have the worker's --grace to save a
-    checkpoint, and continue on other workers. This does not count as a failure.
+    checkpoint, and continue on other workers. This does not count as a failure. Workers that somebody else has started
+    are drained with --force, or with an operator's account.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
@@ -45,6 +48,8 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, as_json: b
         tell = _tell_nothing if as_json else say
         if not chosen:
             click.echo("no worker is connected", err=as_json)
+        for info in chosen:
+            check_owner(f"worker {info.name}", info.owner, broker, force=force)
         for info in chosen:
             fleet.drain(info)
             tell(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
+from mqtune.cli.owners import account_at, has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
 from mqtune.cli.usage import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
+from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.shares import PRIORITIES, Pool, Priority, Table, entitlements, to_share
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt, Trial
@@ -59,18 +61,24 @@ _SECTIONS: Final = ("workers", "queues", "runs")
 @click.option(
     "--only", "sections", multiple=True, type=click.Choice(_SECTIONS), help="Show only this section; may be repeated."
 )
+@owner_option
 @json_option
-def command(broker: str, sections: tuple[str, ...], *, as_json: bool) -> None:
+def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool) -> None:
     """Show the connected workers, their queues, the trials that run there, and the experiments that have no slot.
 
     A trial is shown with how much of its machine it uses. To count the messages that wait in a queue takes a driver's
-    account.
+    account. With --owner the trials of that owner's experiments are shown, and the workers that it has started. Owners
+    of trials are shown where one of them is somebody else.
     """
     asked, sections = sections, sections or _SECTIONS
     with open_fleet(broker) as fleet:
-        workers = fleet.workers()
-        queues = queues_of(fleet, workers) if "queues" in sections else []
+        connected = fleet.workers()
+        queues = queues_of(fleet, connected) if "queues" in sections else []
+    account = account_at(broker)
+    workers = [info for info in connected if is_of(info.owner, owner, account)]
     runs = _runs(broker, is_needed=bool(asked)) if "runs" in sections else []
+    if runs is not None:
+        runs = [run for run in runs if is_of(run.owner, owner, account)]
     if as_json:
         found = {
             "workers": [{**dataclasses.asdict(info), "busy": busy_slots(info)} for info in workers],
@@ -79,8 +87,8 @@ def command(broker: str, sections: tuple[str, ...], *, as_json: bool) -> None:
         }
         print_json({section: found[section] for section in _SECTIONS if section in sections})
         return
-    _print_count(workers)
-    if not workers:
+    _print_count(connected)
+    if not connected:
         click.echo("no worker is connected; start one: mqtune worker", err=True)
     if "workers" in sections:
         _print_section(("name", "busy", "slots", "gpus", "up", "queue"), map(_worker_row, workers))
@@ -88,9 +96,10 @@ def command(broker: str, sections: tuple[str, ...], *, as_json: bool) -> None:
             if info.note:
                 click.echo(printable(f"{info.name}: {info.note}"))
     _print_section(Queue._fields, map(_queue_row, queues))
-    _print_section(_RUN_HEADS, map(_run_row, runs or ()))
-    if "runs" in sections and runs is not None:
-        waiting = [each for each in shares_on(broker, workers).shares or () if each.waiting_s]
+    shown = _RUN_HEADS if has_others((run.owner for run in runs or ()), account) else _RUN_HEADS[:-1]
+    _print_section(shown, (_run_row(run)[: len(shown)] for run in runs or ()))
+    if "runs" in sections and runs is not None and not owner:
+        waiting = [each for each in shares_on(broker, connected).shares or () if each.waiting_s]
         names = {busy_as(name): name for name in experiments_of(broker)} if waiting else {}
         _print_section(_WAITING_HEADS, (_waiting_row(each, names) for each in waiting))
 
@@ -227,7 +236,8 @@ def experiments_of(broker: str) -> list[str]:
 def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
     """Return who has how much of the slots of these workers, and what each may have by what all want."""
     pool = _pool_of(workers)
-    limits = entitlements(table.demands, to_share(pool, {each.experiment for each in table.demands}), table.quotas)
+    shared = to_share(pool, {each.experiment for each in table.demands})
+    limits = entitlements(table.demands, shared, table.quotas, aging_s=table.aging_s)
     shares = [
         Share(
             each.experiment,
@@ -263,7 +273,8 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
     pool = to_share(_pool_of(workers), {each.experiment for each in table.demands})
 
     def slots_with(priority: Priority) -> int:
-        return entitlements([*others, replace(mine, priority=priority)], pool, table.quotas)[token]
+        wanted = [*others, replace(mine, priority=priority)]
+        return entitlements(wanted, pool, table.quotas, aging_s=table.aging_s)[token]
 
     # The least that helps; before those of the highest priority nothing may.
     helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
@@ -295,7 +306,7 @@ def _pool_of(workers: Iterable[WorkerInfo]) -> Pool:
 # What runs where.
 
 _WAITING_HEADS: Final = ("experiment", "no slot for", "priority", "share", "wants")
-_RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use")
+_RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use", "owner")
 
 
 class Run(NamedTuple):
@@ -309,11 +320,12 @@ class Run(NamedTuple):
     reports: int
     best: float | None
     attempt: int
+    owner: Owner = NOBODY
     use: LiveUse | None = None
 
     def described(self) -> dict[str, object]:
         """Return it as plain values."""
-        return {**self._asdict(), "use": described_use(self.use)}
+        return {**self._asdict(), "owner": self.owner._asdict(), "use": described_use(self.use)}
 
 
 def _waiting_row(share: Share, names: Mapping[str, str]) -> list[str]:
@@ -364,11 +376,13 @@ def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> Run:
     best = trial.best_value if trial.has_metric else None
     devices = ",".join(attempt.devices)
     since, number = attempt.started_at or 0.0, attempt.number
-    return Run(attempt.worker, devices, experiment.name, trial.id, since, attempt.reports, best, number)
+    reports, owner = attempt.reports, experiment.owner
+    return Run(attempt.worker, devices, experiment.name, trial.id, since, reports, best, number, owner)
 
 
 def _run_row(run: Run) -> list[str]:
     took = duration(max(0.0, time.time() - run.since))
     best = "" if run.best is None else short_value(run.best)
-    cells = (run.worker, run.devices, run.experiment, run.trial, took, str(run.reports), best, short_use_text(run.use))
+    use, owner = short_use_text(run.use), str(run.owner)
+    cells = (run.worker, run.devices, run.experiment, run.trial, took, str(run.reports), best, use, owner)
     return [*map(printable, cells)]

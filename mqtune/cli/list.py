@@ -14,6 +14,7 @@ import click
 
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
+from mqtune.cli.owners import account_at, has_others, is_of, owner_of, owner_option
 from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, opened
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]
-_HEADS: Final = ("name", "started", "status", "trials", "failed", "best", "tags")
+_HEADS: Final = ("name", "owner", "started", "status", "trials", "failed", "best", "tags")
 _COMPARED: Final = ("name", "status", "trials", "ran", "best", "trial", "config")
 #: The columns that are shown where an experiment has something for them.
-_SELDOM: Final = frozenset({"failed", "tags"})
+_SELDOM: Final = frozenset({"owner", "failed", "tags"})
 #: The most entries of a journal on a broker that are read to know its best value: some tenths of a second.
 ENTRIES: Final = 10_000
-_NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
+_NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best"}
 
 
 @click.command("list")
@@ -50,19 +51,27 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
     help="List only experiments with this tag; may be repeated.",
 )
 @click.option("--notes", default="", metavar="TEXT", help="List only experiments with this text in their notes.")
+@owner_option
 @json_option
 def command(
-    names: tuple[str, ...], broker: str | None, tags: tuple[str, ...], notes: str, *, compare: bool, as_json: bool
+    names: tuple[str, ...],
+    broker: str | None,
+    tags: tuple[str, ...],
+    notes: str,
+    owner: str,
+    *,
+    compare: bool,
+    as_json: bool,
 ) -> None:
     """List the experiments on this machine, those with the newest event first, and then those on a broker, each once.
 
     On a broker the best value is shown where the journal is short enough to be read for that. With NAMEs, only these
-    are listed.
+    are listed. Owners are shown where one of them is somebody else.
     """
     if compare and not names:
         raise click.UsageError("--compare needs experiments: mqtune list NAME NAME --compare")
     if names:
-        _list_named(names, broker, Labels(tags, notes), compare=compare, as_json=as_json)
+        _list_named(names, broker, Labels(tags, notes), owner, compare=compare, as_json=as_json)
         return
     is_alone, is_filtered = broker is not None and is_asked_for(), bool(tags or notes)
     here = [] if is_alone else [described_here(folder) for folder in saved_experiments()]
@@ -76,37 +85,49 @@ def command(
             # What is on this machine is there all the same.
             problem = error
     here, there = listed_once(here, there)
+    account = account_at(broker)
     if is_filtered:
         here, there = ([each for each in some if _labels(each).match(tags, notes)] for some in (here, there))
+    if owner:
+        here, there = ([each for each in some if is_of(owner_of(each), owner, account)] for some in (here, there))
+        is_filtered = True
     if as_json:
         if problem is not None:
             raise problem
         print_json([*here, *there])
         return
     if here:
-        _print(here)
+        _print(here, account)
     elif is_filtered and not broker:
-        click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
+        click.echo(f"no experiment in {mqtune_home()} has {_wanted(owner)}")
     elif not is_filtered and not is_alone and not there:
         more = "" if broker else "; try: mqtune demo"
         click.echo(f"no experiments in {mqtune_home()}{more}")
     if problem is not None:
         raise problem
     if broker:
-        _print_broker(broker, there, is_filtered=is_filtered)
+        _print_broker(broker, there, account, wanted=_wanted(owner) if is_filtered else "")
 
 
-def _list_named(names: tuple[str, ...], broker: str | None, labels: Labels, *, compare: bool, as_json: bool) -> None:
+def _wanted(owner: str) -> str:
+    return "this owner, these tags and notes" if owner else "these tags and notes"
+
+
+def _list_named(
+    names: tuple[str, ...], broker: str | None, labels: Labels, owner: str, *, compare: bool, as_json: bool
+) -> None:
+    account = account_at(broker)
     with contextlib.ExitStack() as stack:
         views = [stack.enter_context(opened(find_place(name, broker))) for name in names]
         views = [view for view in views if view.results.experiment.labels.match(labels.tags, labels.notes)]
+        views = [view for view in views if is_of(view.results.experiment.owner, owner, account)]
         described = [described_experiment(view) for view in views]
         if as_json:
             print_json(described)
         elif compare:
             print_table(_COMPARED, map(_comparison, views))
         else:
-            _print(described)
+            _print(described, account)
 
 
 def _comparison(view: View) -> list[str]:
@@ -145,9 +166,10 @@ def _labels(described: _Summary) -> Labels:
     return Labels(tuple(described.get("tags", ())), str(described.get("notes", "")))
 
 
-def _print(described: list[_Summary]) -> None:
+def _print(described: list[_Summary], account: str) -> None:
     rows = list(map(_cells, described))
     shown = [head not in _SELDOM or any(row[place] for row in rows) for place, head in enumerate(_HEADS)]
+    shown[_HEADS.index("owner")] = has_others(map(owner_of, described), account)
     print_table(list(compress(_HEADS, shown)), (compress(row, shown) for row in rows))
 
 
@@ -187,16 +209,17 @@ def described_there(state: ExperimentState, url: str, place: str, most: float = 
             return described_experiment(view)
     words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
     plain = {"name": state.name, "outcome": state.outcome, "created_at": state.created_at}
+    plain["owner"] = state.owner._asdict()
     return {**plain, "metric": state.metric, "state": words, "place": place}
 
 
-def _print_broker(url: str, there: list[_Summary], *, is_filtered: bool) -> None:
+def _print_broker(url: str, there: list[_Summary], account: str, *, wanted: str) -> None:
     from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
 
-    of_these = " with these tags and notes" if is_filtered else ""
+    of_these = f" with {wanted}" if wanted else ""
     click.echo(f"\non {printable(redact(url))}{':' if there else f': no experiments{of_these}'}")
     if there:
-        _print(there)
+        _print(there, account)
         click.echo("details: mqtune show --broker … NAME")
 
 
@@ -206,7 +229,7 @@ def _time(at: float) -> str:
 
 def _cells(summary: _Summary) -> list[str]:
     if "error" in summary:
-        return [printable(summary["name"]), "", f"can't be read: {printable(summary['error'])}", "", "", "", ""]
+        return [printable(summary["name"]), "", "", f"can't be read: {printable(summary['error'])}", "", "", "", ""]
     best, metric = summary.get("best"), printable(str(summary["metric"]))
     value = f"{metric}={short_value(best['value'])}" if best else "" if "best" in summary else metric
     if front := summary.get("pareto_front"):
@@ -214,7 +237,8 @@ def _cells(summary: _Summary) -> list[str]:
     tags = printable(", ".join(map(str, summary.get("tags", ()))))
     started, trials = _time(summary["created_at"]), str(summary.get("trials", ""))
     failed = str(summary.get("statuses", {}).get(TrialStatus.FAILED.value, ""))
-    return [printable(summary["name"]), started, summary["state"], trials, failed, value, tags]
+    owner = printable(str(owner_of(summary)))
+    return [printable(summary["name"]), owner, started, summary["state"], trials, failed, value, tags]
 
 
 def _summary(folder: Path) -> _Summary:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from typing import Final
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
+from mqtune.results.experiments import duration
+
+_HOUR_S: Final = 3_600.0
 
 
 @click.command("quota")
@@ -15,27 +20,44 @@ from mqtune.core.errors import ConfigurationError
 @click.argument("slots", required=False, type=click.IntRange(min=0))
 @broker_option("The Redis server that the experiments use.", required=True)
 @click.option("--drop", is_flag=True, help="Drop the quota of this pattern.")
+@click.option(
+    "--aging",
+    "aging_h",
+    type=click.FloatRange(min=0),
+    metavar="HOURS",
+    help="Set after how many hours without a slot an experiment gets one, for one trial, whatever its priority; 0 for never.",
+)
 @json_option
-def command(pattern: str | None, slots: int | None, broker: str, *, drop: bool, as_json: bool) -> None:
+def command(
+    pattern: str | None, slots: int | None, broker: str, aging_h: float | None, *, drop: bool, as_json: bool
+) -> None:
     """List quotas, or set how many trials may run at once of all experiments whose names fit a pattern: 'team-a-*' 16.
 
-    No further trial of theirs starts while so many run; those that run go on. It takes an operator's account for all experiments.
+    No further trial of theirs starts while so many run; those that run go on. To set something takes an operator's account for all
+    experiments.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
     if (slots is None and pattern is not None and not drop) or (drop and (pattern is None or slots is not None)):
         raise click.UsageError("give a pattern and a number, a pattern and --drop, or nothing to list all quotas")
+    if aging_h is not None and pattern is not None:
+        raise click.UsageError("--aging is for all experiments; leave out the pattern")
     with contextlib.closing(connect(broker, role="operator")) as client:
         quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
         if pattern is not None and slots is not None:
             quotas.set(pattern, slots)
         elif pattern is not None and not quotas.drop(pattern):
             raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
-        found = quotas.all()
+        if aging_h is not None:
+            quotas.set_aging(aging_h * _HOUR_S or math.inf)
+        found, aging_s = quotas.all(), quotas.aging_s()
     if as_json:
         print_json([quota._asdict() for quota in found])
-    elif not found:
+        return
+    if not found:
         say("there are no quotas")
     else:
         print_table(["experiments", "slots", "running"], [[name, str(most), str(now)] for name, most, now in found])
+    when = f"after {duration(aging_s)}" if aging_s < math.inf else "never"
+    say(f"an experiment without a slot gets one {when}, whatever its priority")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mqtune.cli.describe import described_experiment, described_trial
 from mqtune.cli.output import broker_option, json_option, output, print_json
+from mqtune.cli.owners import has_others
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
 from mqtune.cli.terms import STATUSES, Condition, conditions_of, in_order, selected
 from mqtune.cli.usage import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
@@ -182,7 +183,8 @@ def show_experiment(
     # Its errors come before anything is printed.
     shown, more = asked.trials(experiment)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
-    console.print(Text(printable(results.name), "bold"), f"· {state} · started {started}")
+    by = f" by {printable(str(experiment.owner))}" if has_others([experiment.owner]) else ""
+    console.print(Text(printable(results.name), "bold"), f"· {state} · started {started}{by}")
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {counted(experiment.reports, 'report')} · {printable(place)}")

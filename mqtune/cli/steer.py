@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.owners import check_owner
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, is_asked_for, name_argument, steered
 from mqtune.cli.terms import STATUSES, conditions_of, config_of, selected
 from mqtune.core.errors import ConfigurationError, RequestRefused
@@ -293,6 +294,7 @@ def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as
     help="End the experiment: no other trial is started, and those that run end by themselves.",
 )
 @click.option("--now", is_flag=True, help="With --experiment: stop the trials that run.")
+@click.option("--force", is_flag=True, help="With --experiment: end it although it is another's.")
 @_reason
 @timeout_option
 @_broker
@@ -307,21 +309,25 @@ def _stop(
     *,
     whole: bool,
     now: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     if not whole:
-        if now:
-            raise click.UsageError("--now is for --experiment")
+        if now or force:
+            raise click.UsageError("--now and --force are for --experiment")
         if not choice.trials and not choice.by_rule:
             raise click.UsageError(f"{_NAME_TRIALS}; to end the experiment, give --experiment")
         steer_trials(_ENDS[end], name, broker, choice, {"reason": reason, "timeout_s": timeout_s}, as_json=as_json)
         return
     if choice.trials or choice.by_rule or is_asked_for("end") or reason:
         raise click.UsageError("--experiment ends the experiment; leave out the trials and the options for trials")
-    with steered(find_place(name, broker)) as handle:
+    place = find_place(name, broker)
+    with steered(place) as handle:
         state = handle.state()
         if state is not None and state.outcome == "finished":
             raise ConfigurationError(f"experiment {handle.name!r} has finished already")
+        if state is not None and place.broker and place.own_folder is None:
+            check_owner(f"experiment {handle.name!r}", state.owner, place.broker, force=force)
         tell(handle.name, [ask("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
 
 

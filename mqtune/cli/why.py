@@ -26,7 +26,7 @@ from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
-from mqtune.core.resources import Resources
+from mqtune.core.resources import Resources, serves
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import meets
@@ -371,7 +371,7 @@ class Inquiry:
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
         """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""
-        return meets(info.version) and fnmatchcase(self._place.name, info.experiments) and asked.fits(_offer_of(info))
+        return meets(info.version) and serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
 
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
         """Return which attempts have their slots, as far as this account may know."""

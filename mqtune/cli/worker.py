@@ -53,7 +53,12 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     default=10.0,
     help="Seconds that trials have to save and exit when the worker shuts down.",
 )
-@_setting("--experiments", default="*", help="Experiments to run trials of, by name; * is a wildcard: 'team-a-*'.")
+@_setting(
+    "--experiments",
+    default="*",
+    help="Experiments to run trials of, by name; * is a wildcard: 'team-a-*'. Teams whose accounts see their own alone share "
+    "a worker with 'team-a-*,team-b-*'.",
+)
 @_setting(
     "--remote-control/--no-remote-control",
     default=True,

@@ -31,6 +31,7 @@ from mqtune.core.codec import (
 )
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.fields import FIELDS, ActionName, Field, StatusName, known_fields, made_fields, plain_fields
+from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
     AttemptEnd,
@@ -121,6 +122,15 @@ class ExperimentCreated(_Body):
     name: str
     definition: Body
     at: float
+    #: The parts of its owner.
+    account: str = ""
+    user: str = ""
+    host: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """Who has created it."""
+        return Owner(self.account, self.user, self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -505,6 +515,14 @@ class WorkerInfo:
     experiments: str = "*"
     #: How many of its slots have an attempt, by experiment, as ``busy_as`` names it.
     busy: Body = field(default_factory=dict)
+    #: With its host, the parts of who has started it.
+    account: str = ""
+    user: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """Who has started it; NOBODY where an earlier version did."""
+        return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
         """Encode the description."""

@@ -31,6 +31,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
+from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
@@ -84,7 +85,7 @@ _VALUES: Final = (
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open")
 #: What a state has, in which version of its form: another one can't be read.
-STATE_FORM: Final = (2, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
+STATE_FORM: Final = (3, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
 #: each once, and this is for a server that has lost the ids of its requests.
 ANSWERED_COUNT: Final = 1_000
@@ -148,6 +149,8 @@ class Experiment:
         #: Those of them whose effect is in the journal, so that only the answer is missing; each with its trial, or empty.
         self.carried_out: dict[str, str] = {}
         self.created_at: float | None = None
+        #: Who has created it.
+        self.owner = NOBODY
         #: Where it went on with other code.
         self.code_changes: list[CodeChange] = []
         #: The tags and notes that people have given it.
@@ -218,6 +221,7 @@ class Experiment:
             "requests": [request.encode() for request in self.requests.values()],
             "code_changes": [[*change] for change in self.code_changes],
             "labels": [*self.labels],
+            "owner": [*self.owner],
             "best": None if self.best is None else self.best.id,
         }
 
@@ -238,6 +242,7 @@ class Experiment:
         self.code_changes = [CodeChange(at, trials, tuple(files)) for at, trials, files in state["code_changes"]]
         tags, notes = state["labels"]
         self.labels = Labels(tuple(tags), notes)
+        self.owner = Owner(*state["owner"])
         self.best = None if state["best"] is None else self.trials[state["best"]]
 
     def apply(self, event: Event) -> None:
@@ -289,6 +294,7 @@ class Experiment:
                     self.apply_report(report)
             case ExperimentCreated():
                 self.created_at = event.at
+                self.owner = event.owner
             case DriverStarted():
                 if self._driven_since is not None:
                     self._driven_before_s += max(0.0, self._driven_at - self._driven_since)

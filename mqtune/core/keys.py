@@ -32,7 +32,7 @@ One experiment ``E``::
                                             fared:<how> server time (ms) at which an attempt has last done well, or failed at once, and
                                                         its worker; or an error said that a device is broken, and that (see compare)
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
-                                            owner       token of that driver
+                                            holder      token of that driver
                                             driver      who that is, for people
                                             since       server time (ms) at which it took the lock
                                             recorded    mark of the newest event that the record script wrote

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Final
 
 from mqtune.core.checks import number, whole_number
@@ -22,6 +23,8 @@ QUEUES: Final = "mqtune-*"
 EVERY: Final = "*"
 #: What kombu puts between the name of a queue and a priority.
 _PRIORITY_MARK: Final = "\x06\x16"
+#: What stands between the patterns of a worker that serves several.
+_BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: Tags become part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
@@ -106,7 +109,8 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     """Return the Celery queue that slots of this shape consume: ``mqtune-0-1.gpu1.cpu4``, or ``….cpu4.mem24+a100+nvlink``.
 
     Equal shapes have one name, on every machine, and different shapes have different ones. Workers that are for some
-    experiments alone have queues of their own: ``….cpu4@team-a-*``.
+    experiments alone have queues of their own: ``….cpu4@team-a-*``. Slots for several patterns have a name too,
+    ``….cpu4@team-a-*,team-b-*``, and consume a queue for each: see ``queues_of``.
     """
     memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
     tags = "".join(f"+{tag}" for tag in sorted(offer.tags))
@@ -115,9 +119,47 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     )
 
 
-def lists_of(queue: str) -> list[str]:
-    """Return the Redis lists in which the messages of a queue wait, one for each priority, from the first to be taken to the last."""
-    return [f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER]
+def queues_of(name: str) -> list[str]:
+    """Return the Celery queues that the slots of this name consume, one for each of their worker's patterns, in their order.
+
+    So teams share slots, and each has a queue of its own, which the accounts of the others can't see.
+    """
+    shape, at, patterns = name.partition("@")
+    if not at:
+        return [name]
+    return [shape if pattern == EVERY else f"{shape}@{pattern}" for pattern in patterns_of(patterns)]
+
+
+def lists_of(name: str) -> list[str]:
+    """Return the Redis lists in which messages wait for slots of this name, from the first to be taken to the last.
+
+    Each of their queues has one for each priority.
+    """
+    return [
+        f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER for queue in queues_of(name)
+    ]
+
+
+def patterns_of(experiments: str) -> list[str]:
+    """Return the patterns that a worker serves, which stand with commas between them."""
+    return experiments.split(_BETWEEN)
+
+
+def serves(experiments: str, experiment: str) -> bool:
+    """Whether a worker for experiments of these patterns takes trials of one."""
+    return any(fnmatchcase(experiment, pattern) for pattern in patterns_of(experiments))
+
+
+def checked_patterns(experiments: str) -> str:
+    """Return the patterns of a worker, each once and in one order, so that equal workers share a queue.
+
+    Raises:
+        ConfigurationError: one can't stand for names of experiments.
+    """
+    patterns = sorted({pattern.strip() for pattern in patterns_of(experiments)})
+    for pattern in patterns:
+        check_experiments(pattern)
+    return _BETWEEN.join(patterns)
 
 
 def is_pattern(text: str) -> bool:

@@ -76,11 +76,21 @@ def quota_used(pattern: str, slots: int) -> str:
 _PULL: Final = 100.0
 
 
+#: After how many seconds without a slot an experiment gets one, whatever its priority, unless the fleet's operator has said otherwise: so
+#: long that who comes first is served first all day, and nobody waits for ever.
+AGING_S: Final = 86_400.0
+
+
 class Table(NamedTuple):
-    """What all experiments want of a fleet, and the quotas: how many slots all those may have together whose names fit a pattern."""
+    """What all experiments want of a fleet, and what its operator has set.
+
+    ``quotas`` says how many slots all those may have together whose names fit a pattern, ``aging_s`` after how many seconds without a slot
+    an experiment gets one; infinite for never.
+    """
 
     demands: Sequence[Demand]
     quotas: Mapping[str, int]
+    aging_s: float = AGING_S
 
 
 class Pool(NamedTuple):
@@ -111,18 +121,29 @@ def to_share(pool: Pool, known: Container[str]) -> dict[str, int]:
 
 
 def entitlements(
-    demands: Iterable[Demand], slots: Mapping[str, int], quotas: Mapping[str, int] | None = None
+    demands: Iterable[Demand],
+    slots: Mapping[str, int],
+    quotas: Mapping[str, int] | None = None,
+    *,
+    aging_s: float = AGING_S,
 ) -> dict[str, int]:
-    """Return how many slots each experiment may have; the same for the same arguments, in any order.
+    """Return how many slots each experiment may have; the same for the same arguments, with the demands in any order.
+
+    An experiment that has waited for ``aging_s`` has one before all priorities, the one that has waited longest first. Once it
+    has that it counts as any other; so it gets a slot for one trial, or for a turn, in each such time.
 
     Args:
         demands: one for each experiment.
         slots: the slots of each queue.
         quotas: how many slots all experiments under a quota may have together.
+        aging_s: after how many seconds without a slot an experiment gets one; infinite for never.
     """
     filling = _Filling(dict(slots), dict(quotas or {}))
     ordered = sorted(demands, key=lambda each: (PRIORITIES.index(each.priority), each.experiment))
     found = {each.experiment: 0 for each in ordered}
+    waiting = [each for each in ordered if each.waiting_s >= aging_s and each.wanted > 0 and not each.running]
+    for each in sorted(waiting, key=lambda each: -each.waiting_s):
+        found[each.experiment] = int(filling.give(each))
     for _, some in groupby(ordered, key=lambda each: each.priority):
         _share(list(some), filling, found)
     return found
@@ -132,7 +153,9 @@ def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> N
     """Give slots to the experiments of one class, each time to whom has least for its weight."""
     wanting = [each for each in demands if each.wanted > 0]
     behind = _roundings(wanting)
-    found.update(filling.give_at_once(wanting))
+    # That reckons from nothing.
+    if not any(found[each.experiment] for each in wanting):
+        found.update(filling.give_at_once(wanting))
     turns = [
         ((found[each.experiment] + behind[each.experiment]) / each.weight, each.experiment, each)
         for each in wanting

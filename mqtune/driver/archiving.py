@@ -11,7 +11,7 @@ from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import ARCHIVED, DICTS, replace_file
 from mqtune.driver.bundling import BundleFolder
 from mqtune.driver.deletion import messages_of, remains_of, remove_messages, undriven
-from mqtune.driver.owning import give_to_archive, owner_on
+from mqtune.driver.tenancy import give_to_archive, tenant_on
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalReader
@@ -49,10 +49,10 @@ def archive(name: str, url: str, folder: Path) -> Results:
     with undriven(name, url) as journal:
         results = _write(journal, url, folder)
         remove_messages(messages_of(name, url), url)
-        owner = owner_on(url, name)
-        found = remains_of(journal, owner)
+        tenant = tenant_on(url, name)
+        found = remains_of(journal, tenant)
         if found.store:
-            give_to_archive(open_store(found.store), owner)
+            give_to_archive(open_store(found.store), tenant)
         journal.forget(found.trials)
     replace_file(folder / ARCHIVED, [])
     return results

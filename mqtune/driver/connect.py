@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,19 +27,20 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, DICTS, SERVER_FOLDER, SIMULATION, make_folder
+from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import slot_settings
-from mqtune.driver.owning import claim
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Checkpoints, Definition, Local
+from mqtune.driver.tenancy import claim
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
-from mqtune.journal.connection import RedisClient, connect, redact
+from mqtune.journal.connection import RedisClient, account_of, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
@@ -62,8 +62,10 @@ class DriverSession:
     journal: Journal
     backend: BackendSession
     clock: Clock
-    owner: str
+    holder: str
     driver: str
+    #: Who runs this driver.
+    owner: Owner
     store: CheckpointStore | None
     definition: Definition
     #: The files of the trainable that have changed since the experiment began.
@@ -175,10 +177,10 @@ class BrokerDeployment:
         writer = DefinitionWriter(plan, "" if is_local else broker)
         journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
         journal.on_loss = plan.on_loss
-        owner = secrets.token_hex(8)
+        holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
-        take_lock(journal, owner, sleep=interrupts.sleep)
-        stack.callback(unless_away, journal.unlock, owner)
+        take_lock(journal, holder, sleep=interrupts.sleep)
+        stack.callback(unless_away, journal.unlock, holder)
         make_folder(folder)
         store = _store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
@@ -223,13 +225,14 @@ class BrokerDeployment:
         stack.callback(backend.close)
         if not is_local:
             _check_offer(plan, backend)
-
+        owner = this_owner(account_of(client))
         return DriverSession(
             journal=journal,
             backend=backend,
             clock=clock,
+            holder=holder,
+            driver=_this_process(owner),
             owner=owner,
-            driver=_this_process(),
             store=store,
             definition=definition,
             changed=writer.changed,
@@ -332,10 +335,10 @@ class BackendDeployment:
         _check_offer(plan, backend)
         journal, writer = backend.journal, DefinitionWriter(plan)
         journal.on_loss = plan.on_loss
-        owner = secrets.token_hex(8)
+        holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
-        take_lock(journal, owner)
-        stack.callback(journal.unlock, owner)
+        take_lock(journal, holder)
+        stack.callback(journal.unlock, holder)
         make_folder(folder)
         store = None
         if not self.is_simulated:
@@ -346,12 +349,14 @@ class BackendDeployment:
         kept = journal.definition()
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
+        owner = NOBODY if self.is_simulated else this_owner()
         return DriverSession(
             journal=journal,
             backend=backend,
             clock=backend.clock,
+            holder=holder,
+            driver=SIMULATION if self.is_simulated else _this_process(owner),
             owner=owner,
-            driver=SIMULATION if self.is_simulated else _this_process(),
             store=store,
             definition=definition,
             changed=writer.changed,
@@ -448,8 +453,8 @@ def unless_away(action: Callable[..., None], *arguments: object) -> None:
         action(*arguments)
 
 
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
+def _this_process(owner: Owner) -> str:
+    return f"process {os.getpid()} of {owner}"
 
 
 def is_simulated(backend: object) -> bool:

@@ -8,14 +8,24 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
-from mqtune.checkpoints.store import Owner
+from mqtune.checkpoints.store import Tenant
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.events import START, Event, TrialStaged, decode_definition, decode_event
+from mqtune.core.events import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    ExperimentCreated,
+    TrialStaged,
+    decode_definition,
+    decode_event,
+)
+from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.driver.connect import unless_away
-from mqtune.driver.owning import is_shared
+from mqtune.driver.tenancy import is_shared
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
@@ -63,6 +73,9 @@ class Remains(NamedTuple):
     store: str
     checkpoints: int
     is_shared: bool
+    #: How many attempts run.
+    running: int
+    owner: Owner
 
 
 @contextlib.contextmanager
@@ -77,26 +90,40 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
         journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
         # What workers do without a driver stays as the last one has said.
         journal.on_loss = journal.kept_on_loss()
-        owner = secrets.token_hex(8)
-        take_lock(journal, owner)
+        holder = secrets.token_hex(8)
+        take_lock(journal, holder)
         try:
             yield journal
         finally:
-            unless_away(journal.unlock, owner)
+            unless_away(journal.unlock, holder)
 
 
-def remains_of(journal: RedisJournal, owner: Owner) -> Remains:
-    """Return what there is of an experiment, which is *owner* to its store.
+def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
+    """Return what there is of an experiment, which is *tenant* to its store.
 
     Raises:
         StoreUnavailable: its store can't be reached from here.
     """
     kept = journal.definition()
     url = "" if kept is None else str(decode_definition(journal.experiment, kept).get("store", ""))
-    trials = [event.trial for event in _events_of(journal) if isinstance(event, TrialStaged)]
+    trials: dict[TrialId, None] = {}
+    running: set[tuple[TrialId, int]] = set()
+    created = NOBODY
+    for event in _events_of(journal):
+        match event:
+            case ExperimentCreated():
+                created = event.owner
+            case TrialStaged():
+                trials[event.trial] = None
+            case AttemptStarted():
+                running.add((event.trial, event.attempt))
+            case AttemptEnded():
+                running.discard((event.trial, event.attempt))
+            case _:
+                pass
     store = open_store(url) if url else None
-    count, shared = (0, False) if store is None else (len(store.ids()), is_shared(store, owner))
-    return Remains(list(dict.fromkeys(trials)), url, count, shared)
+    count, shared = (0, False) if store is None else (len(store.ids()), is_shared(store, tenant))
+    return Remains(list(trials), url, count, shared, len(running), created)
 
 
 def _events_of(journal: RedisJournal) -> Iterator[Event]:
@@ -109,7 +136,7 @@ def _events_of(journal: RedisJournal) -> Iterator[Event]:
                     yield event
 
 
-def delete_remains(journal: RedisJournal, found: Remains, owner: Owner) -> None:
+def delete_remains(journal: RedisJournal, found: Remains, tenant: Tenant) -> None:
     """Delete an experiment's checkpoints and then its keys; after a failure it may be called again.
 
     A worker that still runs a trial of it ends that.
@@ -121,5 +148,5 @@ def delete_remains(journal: RedisJournal, found: Remains, owner: Owner) -> None:
     # From here on nothing says where its store is; its name and the lock stay until that is gone, too.
     journal.erase(found.trials)
     if store is not None:
-        store.release(owner) if found.is_shared else store.remove()
+        store.release(tenant) if found.is_shared else store.remove()
     journal.forget([])

@@ -15,7 +15,7 @@ from mqtune.core.errors import AccessDenied, NameTaken, StoreUnavailable
 from mqtune.core.events import START
 from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.driver.deletion import undriven
-from mqtune.driver.owning import owner_on
+from mqtune.driver.tenancy import tenant_on
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.strays import Strays
@@ -134,15 +134,15 @@ def _keys(strays: Strays) -> list[Garbage]:
 
 def _checkpoints(place: str, strays: Strays, url: str, unused_s: float) -> list[Garbage]:
     """Return the stores of experiments that this server had and has no more, and that nobody else has."""
-    broker = owner_on(url, "").broker
+    broker = tenant_on(url, "").broker
     # What this machine has a journal of can go on.
     here = {folder.name for folder in saved_experiments()}
 
     def left_by(store: CheckpointStore) -> str:
         """Return the experiment whose checkpoints nobody needs any more, or nothing."""
-        owners = store.owners()
-        names = {owner.experiment for owner in owners}
-        is_ours = broker != UNKNOWN and {owner.broker for owner in owners} == {broker} and here.isdisjoint(names)
+        tenants = store.tenants()
+        names = {tenant.experiment for tenant in tenants}
+        is_ours = broker != UNKNOWN and {tenant.broker for tenant in tenants} == {broker} and here.isdisjoint(names)
         return names.pop() if is_ours and strays.unknown(names) and store.idle_s() >= unused_s else ""
 
     def remove(name: str, store: CheckpointStore) -> bool:

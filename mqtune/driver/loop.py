@@ -13,6 +13,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.events import Cursor, ExperimentCreated
 from mqtune.core.experiment import Experiment
+from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
     AnswerRequest,
@@ -73,7 +74,7 @@ class Driver:
         is_lockstep: bool,
         copy: JournalFile,
         callbacks: CallbackDispatcher,
-        owner: str,
+        holder: str,
         clock: Clock,
         interrupts: Interrupts | None = None,
         reading: Reading | None = None,
@@ -86,7 +87,7 @@ class Driver:
         self._limits = limits
         self._checkpoints = checkpoints
         self._callbacks = callbacks
-        self._owner = owner
+        self._holder = holder
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         #: The part of the journal that was read, to be read again.
@@ -105,7 +106,7 @@ class Driver:
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
         self._restorer = Restorer(journal, self.reader, copy, clock)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
-        self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self.reader)
+        self._timers = DriverTimers(self._restorer, backend, experiment, holder=holder, clock=clock, reader=self.reader)
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
         self._pace = Pace(
             journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
@@ -174,11 +175,13 @@ class Driver:
         *,
         is_new: bool,
         driver: str,
+        owner: Owner = NOBODY,
         code_changed: Sequence[str] = (),
     ) -> None:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
         if is_new:
-            self._restorer.create(ExperimentCreated(name=name, definition=definition, at=self._clock.time()))
+            at = self._clock.time()
+            self._restorer.create(ExperimentCreated(name=name, definition=definition, at=at, **owner._asdict()))
         kept = self._journal.definition()
         before: dict[str, Any] = definition if kept is None else decode_value(kept)
         changes = {key: value for key, value in definition.items() if before.get(key) != value}
@@ -516,4 +519,4 @@ class Driver:
         self.reader.close()
         self._slots.sharing.close()
         self._checkpoints.close()
-        self._journal.unlock(self._owner)
+        self._journal.unlock(self._holder)

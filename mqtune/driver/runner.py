@@ -277,7 +277,7 @@ class Runner:
             is_lockstep=plan.settings.process.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),
             callbacks=callbacks,
-            owner=place.owner,
+            holder=place.holder,
             clock=place.clock,
             interrupts=self._interrupts if place.waits else None,
             reading=plan.reading,
@@ -288,7 +288,12 @@ class Runner:
         for callback in self._callbacks:
             callback.setup(self.folder)
         driver.begin(
-            self.plan.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=place.changed
+            self.plan.name,
+            place.definition,
+            is_new=place.is_new,
+            driver=place.driver,
+            owner=place.owner,
+            code_changed=place.changed,
         )
         if place.changed:
             self._say_that_code_changed(driver, ", ".join(place.changed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
@@ -147,7 +147,8 @@ class ShareKeeper:
             quotas=self._quotas,
             waiting_s=round(self._waiting_s, 1),
         )
-        found, quotas = self._fleet.exchange(mine) or Table((), {})
+        table = self._fleet.exchange(mine) or Table((), {})
+        found, quotas, _ = table
         self._quotas = tuple(sorted(pattern for pattern in quotas if fnmatchcase(self._fleet.name, pattern)))
         others = [each for each in found if each.experiment != mine.experiment]
         if not self._quotas and not any(each.wanted and set(each.queues) & set(pool.queues) for each in others):
@@ -158,16 +159,17 @@ class ShareKeeper:
         self._note_wait(is_waiting=not held.running and mine.wanted > 0)
         # Whether it could use more it finds out only where it may have more.
         mine = replace(mine, wanted=max(mine.wanted, could_use), quotas=self._quotas)
-        self._reckon([*others, mine], pool, quotas)
+        table = table._replace(demands=[*others, mine])
+        self._reckon(table, pool)
         self.limit = self._shares[mine.experiment]
-        full = self._full([*others, mine], quotas)
+        full = self._full(table.demands, quotas)
         self.wanted_by_others = frozenset(
             queue for each in others if each.running < self._shares[each.experiment] for queue in each.queues
         )
         self.must_give = bool(full or self.wanted_by_others)
-        self.why = "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full)
+        self.why = "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full, table.aging_s)
         self._warn_if_starved()
-        self._look_at_surplus(held.running, self._at_most(mine, others, quotas))
+        self._look_at_surplus(held.running, self._at_most(mine, table))
 
     def _count(self, running: int) -> None:
         """Count how many slots it had of late, on average."""
@@ -202,12 +204,15 @@ class ShareKeeper:
         elif self.must_give and now - self._above_since >= GRACE_S:
             self.to_pause = running - int(at_most)
 
-    def _at_most(self, mine: Demand, others: Iterable[Demand], quotas: Mapping[str, int]) -> int:
+    def _at_most(self, mine: Demand, table: Table) -> int:
         """Return its share as if it had had nothing of late: rounded up."""
         share = self._shares[mine.experiment]
         if mine.running <= share:
             return share
-        return max(share, entitlements([*others, replace(mine, used=-_HUGE)], self._slots, quotas)[mine.experiment])
+        others = [each for each in table.demands if each is not mine]
+        unused = [*others, replace(mine, used=-_HUGE)]
+        shares = entitlements(unused, self._slots, table.quotas, aging_s=table.aging_s)
+        return max(share, shares[mine.experiment])
 
     def _full(self, demands: Sequence[Demand], quotas: Mapping[str, int]) -> str:
         """Return a quota that leaves it no more, in words; empty for none."""
@@ -216,18 +221,20 @@ class ShareKeeper:
                 return quota_used(pattern, quotas[pattern])
         return ""
 
-    def _reckon(self, demands: Sequence[Demand], pool: Pool, quotas: Mapping[str, int]) -> None:
+    def _reckon(self, table: Table, pool: Pool) -> None:
         """Work out the shares of all, unless that was done a moment ago for the same demands."""
-        self._slots = slots = to_share(pool, {each.experiment for each in demands})
-        same = slots, quotas, [_lasting(each) for each in demands]
+        self._slots = slots = to_share(pool, {each.experiment for each in table.demands})
+        same = slots, table.quotas, [_lasting(each, table.aging_s) for each in table.demands]
         now = self._clock.monotonic()
         if same != self._reckoned or now >= self._reckon_at:
             self._reckoned, self._reckon_at = same, now + RECKON_S
-            self._shares = entitlements(demands, slots, quotas)
+            self._shares = entitlements(table.demands, slots, table.quotas, aging_s=table.aging_s)
 
-    def _in_words(self, mine: Demand, others: Sequence[Demand], slots: int, full: str) -> str:
-        """Return why it has no more slots, by a quota that is *full* or by its share, and for how long it has had none."""
+    def _in_words(self, mine: Demand, others: Sequence[Demand], slots: int, full: str, aging_s: float) -> str:
+        """Return why it has no more slots, by a quota that is *full* or by its share, for how long it has had none, and when it gets one."""
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
+        if waits and aging_s < math.inf and not full:
+            waits += f", and gets one after {duration(aging_s)}"
         if full:
             return full + waits
         before = PRIORITIES.index(mine.priority)
@@ -243,9 +250,17 @@ class ShareKeeper:
         self._fleet.leave()
 
 
-def _lasting(demand: Demand) -> tuple[object, ...]:
+def _lasting(demand: Demand, aging_s: float) -> tuple[object, ...]:
     """Return what of a demand does not change all the time."""
-    return demand.experiment, demand.queues, demand.wanted, demand.priority, demand.weight, demand.quotas
+    return (
+        demand.waiting_s >= aging_s,
+        demand.experiment,
+        demand.queues,
+        demand.wanted,
+        demand.priority,
+        demand.weight,
+        demand.quotas,
+    )
 
 
 class Sharing:

@@ -65,7 +65,7 @@ class DriverTimers:
         backend: BackendSession,
         experiment: Experiment,
         *,
-        owner: str,
+        holder: str,
         clock: Clock,
         reader: JournalReader,
     ) -> None:
@@ -77,7 +77,7 @@ class DriverTimers:
         self._check_from = clock.monotonic() + LOOK_AT_ATTEMPTS_S
         self._restorer = restorer
         self._journal = restorer.journal
-        self._owner = owner
+        self._holder = holder
         self._backend = backend
         self._experiment = experiment
         self._clock = clock
@@ -152,7 +152,7 @@ class DriverTimers:
         # Before the lock, which tells others why nothing starts.
         self._room.look(self._journal.room())
         self._was_full |= bool(self._room.why)
-        self._restorer.lock(self._owner, LOCK_S)
+        self._restorer.lock(self._holder, LOCK_S)
         self._most_bytes = self._journal.most_bytes
         self._journal_room.look(self._journal.budget)
 

@@ -16,7 +16,7 @@ from mqtune.core.trial import Attempt, Trial
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(
@@ -110,6 +110,9 @@ class _Figures(Collector):
         if experiment is None:
             return
         name = experiment.name
+        owner = InfoMetricFamily("mqtune_experiment", "Who has created the experiment.", labels=["experiment"])
+        owner.add_metric([name], experiment.owner._asdict())
+        yield owner
         trials = GaugeMetricFamily("mqtune_trials", "Trials by status.", labels=["experiment", "status"])
         for status, count in experiment.counts.items():
             trials.add_metric([name, status.value], count)

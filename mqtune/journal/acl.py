@@ -80,6 +80,10 @@ _HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del eva
 _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 
 
+#: By this alone an operator's account is told from any other.
+_OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
+
+
 def rules_of(
     role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, all_keys: bool = False
 ) -> list[Rule]:
@@ -114,7 +118,7 @@ def rules_of(
         case "operator":
             # A team's own operator sets no quotas.
             sets = [Rule("hset hdel", (QUOTAS,))] if experiments == EVERY else []
-            return [*_requests(kept), *_monitor(kept, db, remote_control=False), *sets]
+            return [*_requests(kept), *_monitor(kept, db, remote_control=False), _OPERATOR, *sets]
         case "monitor":
             return _monitor(kept, db, remote_control=remote_control)
 

@@ -234,11 +234,11 @@ class Journal(ABC):
         return None
 
     @abstractmethod
-    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
+    def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         """Take or keep the driver's lock for *hold_s* seconds; from then on this object writes with its epoch.
 
         Args:
-            owner: a token that no other driver has.
+            holder: a token that no other driver has.
             description: who that is, for people.
             hold_s: how long it is held.
             dead: the description of a driver that is known to be dead; its lock is taken without waiting.
@@ -248,7 +248,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def unlock(self, owner: str) -> None:
+    def unlock(self, holder: str) -> None:
         """Release the lock; a no-op when another driver holds it."""
 
     @abstractmethod

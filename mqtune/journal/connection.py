@@ -360,6 +360,11 @@ def open_client(
     return client
 
 
+def account_of(client: redis.Redis) -> str:
+    """Return the name of the account that a client uses; empty for the server's default one."""
+    return str(client.get_connection_kwargs().get("username") or "")
+
+
 def celery_url(url: str) -> str:
     """Return *url* in the form that kombu reads: one scheme for sockets, the database in its place, TLS verified.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Final
 
@@ -15,7 +15,7 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import DEMANDS, QUOTAS
 from mqtune.core.shares import PRIORITIES, Demand, Table
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.quotas import decoded_quotas
+from mqtune.journal.quotas import decoded_aging, decoded_quotas
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script
 
@@ -71,7 +71,7 @@ class Demands:
                 logger.warning("the fleet is not shared fairly with other experiments: %s", error)
                 self._problem = str(error)
             return None
-        return Table(_decoded(_pairs(found)), decoded_quotas(_pairs(quotas)))
+        return _table(_pairs(found), [*_pairs(quotas)])
 
     def table(self) -> Table | None:
         """Return what all experiments want, as ``exchange`` does, and write nothing; None where this account may not know."""
@@ -85,11 +85,15 @@ class Demands:
             now_ms = seconds * 1000 + microseconds // 1000
             parted = ((token, data.partition(b" ")) for token, data in kept.items())
             lasting = ((token, data) for token, (until, _, data) in parted if _is_later(until, now_ms))
-            return Table(_decoded(lasting), decoded_quotas(quotas.items()))
+            return _table(lasting, [*quotas.items()])
 
         with contextlib.suppress(AccessDenied, redis.ResponseError):
             return retrying(look, patience_s=self._patience_s)
         return None
+
+
+def _table(demands: Iterable[tuple[bytes, bytes]], quotas: Sequence[tuple[bytes, bytes]]) -> Table:
+    return Table(_decoded(demands), decoded_quotas(quotas), decoded_aging(quotas))
 
 
 def _is_later(until: bytes, now_ms: int) -> bool:

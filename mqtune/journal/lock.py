@@ -21,12 +21,12 @@ KEEP_LOCK_S: Final = 5.0
 _LOCK_MARGIN_S: Final = 0.5
 
 
-def take_lock(journal: Journal, owner: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Take the driver's lock; one that died on this machine is replaced at once, on another after its lock has expired.
 
     Args:
         journal: the experiment's.
-        owner: a token that no other driver has.
+        holder: a token that no other driver has.
         sleep: waits for some seconds.
 
     Raises:
@@ -36,7 +36,7 @@ def take_lock(journal: Journal, owner: str, *, sleep: Callable[[float], None] = 
     dead, due_s = "", math.inf
     while True:
         try:
-            journal.lock(owner, describe_process(), LOCK_S, dead=dead)
+            journal.lock(holder, describe_process(), LOCK_S, dead=dead)
         except NameTaken as taken:
             if is_here(taken.holder):
                 if dead or not is_gone(taken.holder):

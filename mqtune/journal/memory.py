@@ -86,7 +86,7 @@ class ExperimentState:
     requests: dict[str, str] = field(default_factory=dict)
     dropped: tuple[CheckpointId, ...] = ()
     definition: bytes | None = None
-    owner: str = ""
+    holder: str = ""
     driver: str = ""
     driver_since: float = 0.0
     driver_until: float | None = None
@@ -136,7 +136,7 @@ class MemoryJournal(Journal):
         self._server = server
         self._lock = server.changed
         self._epoch = 0
-        #: How the driver's lock was taken: the owner, who that is, and for how long.
+        #: How the driver's lock was taken: the holder, who that is, and for how long.
         self._held_by = ("", "", 0.0)
         with self._lock:
             self._state = server.experiments.setdefault(experiment, ExperimentState())
@@ -161,12 +161,12 @@ class MemoryJournal(Journal):
         found = self._state.trials.get(trial)
         return found if found is not None and (found.attempt, found.state) == (attempt, state) else None
 
-    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
+    def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         with self._lock:
             state, now = self._state, self._server.clock()
             if self._epoch:
                 self._check_epoch()
-            if state.owner != owner:
+            if state.holder != holder:
                 if self._epoch:
                     raise DriverFenced(f"experiment {self.experiment!r}: another driver has it")
                 if state.driver_until is not None and state.driver_until > now and not (dead and state.driver == dead):
@@ -177,17 +177,17 @@ class MemoryJournal(Journal):
                         left_s=state.driver_until - now,
                     )
                 state.epoch = self._server.epochs = max(self._server.epochs, state.epoch) + 1
-                state.owner, state.driver, state.driver_since = owner, description, now
+                state.holder, state.driver, state.driver_since = holder, description, now
             if not self._epoch:
-                self._epoch, self._held_by = state.epoch, (owner, description, hold_s)
+                self._epoch, self._held_by = state.epoch, (holder, description, hold_s)
             state.driver_until, state.on_loss = now + hold_s, self.on_loss
             if self.most_bytes is not None:
                 state.most_bytes = self.most_bytes
             self.size = state.size
 
-    def unlock(self, owner: str) -> None:
+    def unlock(self, holder: str) -> None:
         with self._lock:
-            if self._state.owner == owner:
+            if self._state.holder == holder:
                 self._state.driver_until, self._state.on_loss = self._server.clock(), self.on_loss
 
     def _undriven(self) -> str:
@@ -392,7 +392,7 @@ class MemoryJournal(Journal):
             state.entries = list(entries())
             state.size = sum(len(entry.data) for entry in state.entries)
             state.definition, state.epoch = definition, self._epoch
-            state.owner, state.driver, hold_s = self._held_by
+            state.holder, state.driver, hold_s = self._held_by
             state.driver_until = self._server.clock() + hold_s
             state.requests = dict(requests)
             state.trials = {

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import redis
 
 from mqtune.core.checks import whole_number
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.resources import check_experiments, is_pattern
+from mqtune.core.shares import AGING_S
+from mqtune.journal.connection import account_of
 from mqtune.journal.redis import retrying
 
+#: Among the quotas, under a name that is no pattern: after how long without a slot an experiment gets one.
+_AGING: Final = b":aging_s"
 #: A number of slots has fewer digits.
 _DIGITS: Final = 20
+
+
+def is_operator(client: redis.Redis) -> bool:
+    """Whether a client's account is an operator's, or may do all that one may; the default account never counts as one."""
+    if not account_of(client):
+        return False
+    try:
+        client.hexists(QUOTAS, "")
+    except redis.exceptions.NoPermissionError:
+        return False
+    return True
 
 
 class Quota(NamedTuple):
@@ -51,6 +68,22 @@ class Quotas:
         """Drop a quota; return whether there was one."""
         return bool(retrying(lambda: self._client.hdel(QUOTAS, pattern), patience_s=self._patience_s))
 
+    def set_aging(self, aging_s: float) -> None:
+        """Let an experiment have a slot after so many seconds without one, whatever its priority; infinite for never.
+
+        Raises:
+            ConfigurationError: it is no time above 0.
+        """
+        if not aging_s > 0:
+            raise ConfigurationError(
+                f"quota: aging_s={aging_s!r} is no time above 0; give seconds, or infinity for never"
+            )
+        retrying(lambda: self._client.hset(QUOTAS, _AGING, repr(float(aging_s))), patience_s=self._patience_s)
+
+    def aging_s(self) -> float:
+        """Return after how many seconds without a slot an experiment gets one; infinite for never."""
+        return decoded_aging(retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s).items())
+
     def all(self) -> list[Quota]:
         """Return the quotas, by their patterns."""
 
@@ -63,6 +96,16 @@ class Quotas:
                 return [Quota(*each, count) for each, count in zip(quotas.items(), pipe.execute(), strict=True)]
 
         return sorted(retrying(look, patience_s=self._patience_s))
+
+
+def decoded_aging(pairs: Iterable[tuple[bytes, bytes]]) -> float:
+    """Return the time, in seconds, among what the server has; the usual one where there is none that can be read."""
+    for name, value in pairs:
+        if name == _AGING:
+            with contextlib.suppress(ValueError):
+                if (aging_s := float(value)) > 0:
+                    return aging_s
+    return AGING_S
 
 
 def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:

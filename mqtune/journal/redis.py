@@ -287,7 +287,7 @@ class RedisJournal(Journal):
         self._patience_s = patience_s
         self._closing = closing
         self._epoch = 0
-        #: How the lock was taken: the owner, who that is, and for how many milliseconds.
+        #: How the lock was taken: the holder, who that is, and for how many milliseconds.
         self._lock = ("", "", 0)
         self._fleet_seen = "$"
         #: By how much the server's clock was ahead of this machine's monotonic one.
@@ -344,28 +344,28 @@ class RedisJournal(Journal):
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
         return self._run(name, keys, [self._keys.metrics, self._epoch, *args])
 
-    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        lock = owner, description, round(hold_s * 1000)
-        epoch, holder, left_ms, since_ms, size = self._hold_lock(*lock, dead)
+    def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
+        lock = holder, description, round(hold_s * 1000)
+        epoch, driver, left_ms, since_ms, size = self._hold_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
-                f"experiment {self.experiment!r} is driven by {holder.decode()}, which took it {since_ms / 1000:.0f} s ago; "
+                f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s ago; "
                 "stop that, or choose another name",
-                holder=holder.decode(),
+                holder=driver.decode(),
                 left_s=left_ms / 1000,
             )
         self.size = size
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
 
-    def unlock(self, owner: str) -> None:
-        self._hold_lock(owner, "", 0, "")
+    def unlock(self, holder: str) -> None:
+        self._hold_lock(holder, "", 0, "")
 
-    def _hold_lock(self, owner: str, description: str, hold_ms: int, dead: str) -> Any:
+    def _hold_lock(self, holder: str, description: str, hold_ms: int, dead: str) -> Any:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
         loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
         waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
-        args = [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits]
+        args = [holder, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits]
         return self._run("lock", keys, [*args, "" if self.most_bytes is None else self.most_bytes])
 
     def room(self) -> Room | None:

@@ -304,9 +304,9 @@ class Restorer:
             except JournalGone:
                 self.put_back()
 
-    def lock(self, owner: str, hold_s: float) -> None:
+    def lock(self, holder: str, hold_s: float) -> None:
         """Keep the driver's lock, and restore what was lost: a server may be set back, by hand, without having been away."""
-        self.surely(lambda: self.journal.lock(owner, "", hold_s))
+        self.surely(lambda: self.journal.lock(holder, "", hold_s))
         if not self._has_last():
             self.put_back()
 

@@ -624,6 +624,7 @@ class Results:
             "outcome": experiment.outcome,
             "reason": experiment.reason,
             "created_at": experiment.created_at,
+            "owner": experiment.owner._asdict(),
             "metric": experiment.objective.metric,
             "mode": experiment.objective.mode,
             "trials": len(self),

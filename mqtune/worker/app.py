@@ -40,7 +40,7 @@ from kombu.utils.objects import cached_property
 
 from mqtune.core.errors import MqtuneError, TrialFailed
 from mqtune.core.keys import TASK_NAME
-from mqtune.core.resources import queue_name
+from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
@@ -319,7 +319,8 @@ class TrialApp(Celery):
         queue = queue_name(self.plan.offer, self.settings.experiments)
         # Messages are removed from the queue when they are received: an acknowledgement would cost two round trips for each
         # trial and save nothing, since a lost message is published again.
-        self.conf.update(task_queues=[Queue(queue, no_ack=True)], task_default_queue=queue)
+        queues = queues_of(queue)
+        self.conf.update(task_queues=[Queue(each, no_ack=True) for each in queues], task_default_queue=queues[0])
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
         self.client = connect(self.settings.broker, role="worker")
@@ -597,7 +598,8 @@ class ConsumerWatch:
         """Whether a slot is free, and nobody has cancelled the consumer (``celery control cancel_consumer``)."""
         # By the tasks in the pool, not by Celery's own count, which may be wrong.
         has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
-        return has_room and self._runtime.queue in self._worker.app.amqp.queues.consume_from
+        consumed = self._worker.app.amqp.queues.consume_from
+        return has_room and all(queue in consumed for queue in queues_of(self._runtime.queue))
 
     def _restart(self) -> None:
         self._runtime.requeue_all("its worker took nothing any more and was restarted")

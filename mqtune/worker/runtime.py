@@ -21,13 +21,14 @@ from typing import Final, NamedTuple
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.keys import is_name
+from mqtune.core.owner import this_owner
 from mqtune.core.resources import EVERY, queue_name
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
-from mqtune.journal.connection import RedisClient
+from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal, room_of
@@ -172,6 +173,7 @@ class WorkerRuntime:
         self._ended: Counter[tuple[str, str]] = Counter()
         self._heartbeat_at = 0.0
         self._joined_at = clock.time()
+        self._owner = this_owner(account_of(client))
         #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
         self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._revoker = guarded("mqtune-revoker", self._revokes)
@@ -294,6 +296,8 @@ class WorkerRuntime:
             experiments=self._experiments,
             leaves_within_s=shutdown_s(self.services.grace_s),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
+            account=self._owner.account,
+            user=self._owner.user,
         )
 
     def run(self, run: AttemptRun) -> RunResult:

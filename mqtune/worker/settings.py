@@ -13,7 +13,7 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
-from mqtune.core.resources import EVERY, check_experiments
+from mqtune.core.resources import EVERY, checked_patterns
 from mqtune.journal.connection import celery_options, celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
 from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, check_key
@@ -51,7 +51,7 @@ class WorkerSettings:
     log_root: Path = field(default_factory=mqtune_home)
     #: How long trials have to save and end when the worker shuts down.
     grace_s: float = GRACE_S
-    #: The names of the experiments whose trials it runs, with * for any characters.
+    #: The names of the experiments whose trials it runs, with * for any characters, and a comma between several patterns.
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
@@ -66,7 +66,7 @@ class WorkerSettings:
     owner_fd: int | None = None
 
     def __post_init__(self) -> None:
-        check_experiments(self.experiments)
+        object.__setattr__(self, "experiments", checked_patterns(self.experiments))
         if not math.isfinite(self.grace_s) or not 0 <= self.grace_s <= LONGEST_GRACE_S:
             raise ConfigurationError(
                 f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker is "

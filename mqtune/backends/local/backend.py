@@ -32,12 +32,12 @@ class LocalBackend(QueueBackend):
     def why_no_slot(self) -> str:
         return super().why_no_slot() if self._workers else "starting the local worker"
 
-    def _queue_of(self, shapes: Collection[Shape]) -> str:
-        return super()._queue_of(shapes) if shapes else queue_name(self._resources, self._experiment)
+    def _shape_of(self, shapes: Collection[Shape]) -> Shape:
+        return super()._shape_of(shapes) if shapes else self._no_slots(queue_name(self._resources, self._experiment))
 
     def _task_of(self, trial: TrialId, attempt: int) -> tuple[str, str]:
         self._staged = trial, attempt
-        return self._queue_of(self._fitting), encode_task((self._experiment, trial, attempt, self._digest))
+        return self._shape_of(self._fitting).target, encode_task((self._experiment, trial, attempt, self._digest))
 
     def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
         staged, self._staged = self._staged, None

@@ -219,8 +219,8 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.changed = False
         return super().read(after, count=count)
 
-    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        super().lock(owner, description, hold_s, dead=dead)
+    def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
+        super().lock(holder, description, hold_s, dead=dead)
         if not self.budget.is_full:
             self._fleet.release_held()
 

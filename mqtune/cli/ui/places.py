@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from mqtune.cli.list import described_here, described_there, listed_once
+from mqtune.cli.owners import owner_of
 from mqtune.cli.place import Place, live_broker
 from mqtune.cli.ui.paced import Paced
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError
@@ -121,6 +122,8 @@ class Places:
 def _listed(described: Row) -> Row:
     best = described.get("best")
     found: Row = {name: described[name] for name in _LISTED if name in described}
+    if owner := str(owner_of(described)):
+        found["owner"] = owner
     if isinstance(best, dict):
         found |= {"best": best["value"], "best_trial": best["trial"]}
     return found

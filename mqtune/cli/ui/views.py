@@ -66,6 +66,7 @@ def summary(feed: Feed) -> Row:
         "reason": experiment.reason,
         "metrics": experiment.objective.metrics,
         "created_at": experiment.created_at,
+        "owner": str(experiment.owner),
         "trials": len(experiment.trials),
         "counts": {status.value: count for status, count in experiment.counts.items() if count},
         "reports": experiment.reports,

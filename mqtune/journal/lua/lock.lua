@@ -1,22 +1,22 @@
 -- Take, keep or release the lock of an experiment's driver.
 --
 -- KEYS  1 driver  2 meta  3 experiments
--- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: release it)  4 name of the experiment
+-- ARGV  1 holder token  2 who that is, for people  3 milliseconds to hold it (0: release it)  4 name of the experiment
 --       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
 --       8 how long that is, in milliseconds  9 why nothing starts now, for people
 --       10 how many bytes the journal may have, 0 for any number, or '' to leave it as it is
 --
--- Returns {epoch, '', 0, 0, bytes in the journal} when the owner has the lock, else {0, who has it, milliseconds until it runs out, and
+-- Returns {epoch, '', 0, 0, bytes in the journal} when the holder has the lock, else {0, who has it, milliseconds until it runs out, and
 -- for how many it has driven, 0}. A released lock counts as expired from then on.
--- A new owner gets an epoch higher than any before; the same owner keeps its epoch, also after the lock ran out,
+-- A new holder gets an epoch higher than any before; the same holder keeps its epoch, also after the lock ran out,
 -- unless another took it in between. Releasing a lock that another holds is a no-op. Repeating a call does no harm.
 -- An error STALEDRIVER when the caller has an epoch that is over: it must not take the lock from a later driver; an error
 -- JOURNALGONE when it is the server that has lost the caller's epoch.
 
 also_when_full('HDEL', KEYS[1])
 local now = now_ms()
-local have = redis.call('HMGET', KEYS[1], 'owner', 'driver', 'epoch', 'since')
+local have = redis.call('HMGET', KEYS[1], 'holder', 'driver', 'epoch', 'since')
 local hold_ms = tonumber(ARGV[3])
 local until_ms = tonumber(redis.call('HGET', KEYS[2], 'driver_until') or '0')
 if hold_ms > 0 and ARGV[5] ~= '0' and (have[1] ~= ARGV[1] or have[3] ~= ARGV[5]) then
@@ -30,7 +30,7 @@ if have[1] ~= ARGV[1] then
   -- The time, in microseconds, makes it higher than any that the server has lost, too: no two drivers ever have the same.
   local time = redis.call('TIME')
   have[3] = string.format('%.0f', math.max(tonumber(have[3] or '0') + 1, time[1] * 1000000 + time[2]))
-  redis.call('HSET', KEYS[1], 'epoch', have[3], 'owner', ARGV[1], 'driver', ARGV[2], 'since', now)
+  redis.call('HSET', KEYS[1], 'epoch', have[3], 'holder', ARGV[1], 'driver', ARGV[2], 'since', now)
   redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4])
 end
 redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9])

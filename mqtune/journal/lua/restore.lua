@@ -2,7 +2,7 @@
 --
 -- KEYS  1 driver  2 meta  3 journal  4 the entries that the journal is to hold, written before  5 leases  6 staged
 --       7 experiments  8 requests  9… each trial
--- ARGV  1 channel  2 epoch  3 owner token  4 who that is, for people  5 milliseconds to hold the lock  6 experiment
+-- ARGV  1 channel  2 epoch  3 holder token  4 who that is, for people  5 milliseconds to hold the lock  6 experiment
 --       7 mark, unique to this call  8 definition  9 bytes of those entries
 --       10 number of events that follow them, then the events
 --       then the number of requests among those entries, and for each its id and that of its entry
@@ -18,7 +18,7 @@ if redis.call('EXISTS', KEYS[4]) == 0 then return 0 end
 local now = now_ms()
 redis.call('RENAME', KEYS[4], KEYS[3])
 redis.call('PERSIST', KEYS[3])
-redis.call('HSET', KEYS[1], 'owner', ARGV[3], 'driver', ARGV[4], 'epoch', ARGV[2], 'since', now, 'restored', ARGV[7])
+redis.call('HSET', KEYS[1], 'holder', ARGV[3], 'driver', ARGV[4], 'epoch', ARGV[2], 'since', now, 'restored', ARGV[7])
 local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1][1]
 redis.call('HSET', KEYS[2], 'definition', ARGV[8], 'last', last, 'bytes', ARGV[9], 'driver_until', now + ARGV[5])
 redis.call('ZADD', KEYS[7], 'NX', now, ARGV[6])

@@ -74,6 +74,8 @@ def test_figures_are_those_of_the_moment_and_the_server_ends_with_the_driver() -
         "mqtune_attempts_ended_total completed": 2.0,
         "mqtune_attempts_ended_total failed": 1.0,
         "mqtune_best_value loss": 0.25,
+        # Of a simulation nobody is the owner.
+        "mqtune_experiment_info   ": 1.0,
     }
     # The callbacks' thread is told a little later.
     eventually(lambda: wanted.items() <= scraped(callback.port).items())

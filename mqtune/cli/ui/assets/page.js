@@ -193,11 +193,13 @@ function experimentsPage() {
   return poll(2, async () => {
     let found;
     try { found = await api("experiments"); problem.textContent = found.problem; } catch (error) { problem.textContent = error.message; return; }
-    const rows = found.experiments.map((each) => [
-      el("a", { href: place("e", each.name) }, each.name), each.error ?? each.state, when(each.created_at), number(each.trials), number(each.statuses?.FAILED), number(each.reports),
+    const shared = new Set(found.experiments.map((each) => each.owner ?? "")).size > 1;
+    const owned = (first, owner, ...others) => (shared ? [first, owner, ...others] : [first, ...others]);
+    const rows = found.experiments.map((each) => owned(
+      el("a", { href: place("e", each.name) }, each.name), each.owner ?? "", each.error ?? each.state, when(each.created_at), number(each.trials), number(each.statuses?.FAILED), number(each.reports),
       each.best === undefined ? "" : `${each.metric} = ${number(each.best)}`, (each.tags ?? []).join(", "),
-    ]);
-    refill(list, [rows.length ? table(["name", "state", "started", "trials", "failed", "reports", "best", "tags"], rows) : el("p", {}, "There is no experiment yet; try: mqtune demo")]);
+    ));
+    refill(list, [rows.length ? table(owned("name", "owner", "state", "started", "trials", "failed", "reports", "best", "tags"), rows) : el("p", {}, "There is no experiment yet; try: mqtune demo")]);
   });
 }
 
@@ -260,7 +262,7 @@ function showSummary(found, tiles, about) {
   refill(tiles, [...ahead, tile(number(found.trials), "trials"), tile(number(found.reports), "reports"), ...counts]);
   const config = best ? `best config: ${best.config.map(([key, value]) => `${key}=${value}`).join("  ")}` : "";
   const unread = found.unreadable ? `${found.unreadable} reports can't be read` : "";
-  about.textContent = [`started ${when(found.created_at)}`, found.reason, config, found.tags.join(", "), found.notes, unread].filter(Boolean).join(" · ");
+  about.textContent = [`started ${when(found.created_at)}${found.owner ? ` by ${found.owner}` : ""}`, found.reason, config, found.tags.join(", "), found.notes, unread].filter(Boolean).join(" · ");
 }
 
 function trialTable(name, problem) {

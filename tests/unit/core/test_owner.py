@@ -1,0 +1,68 @@
+"""Whose something is: the same person on any machine, by any account that is no other's."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+
+import pytest
+
+from mqtune.core.events import ExperimentCreated, WorkerInfo, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.owner import NOBODY, Owner, this_owner
+
+ADA = Owner("team-a", "ada", "lap")
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (Owner("team-a", "ada", "head"), True),
+        (Owner("", "ada", "lap"), True),
+        (Owner("team-b", "ada", "lap"), False),
+        (Owner("team-a", "bob", "lap"), False),
+        (NOBODY, False),
+    ],
+)
+def test_an_owner_is_the_same_on_another_machine_and_without_an_account(other: Owner, *, is_same: bool) -> None:
+    assert ADA.is_same(other) is is_same
+
+
+def test_an_owner_is_asked_for_by_account_user_or_user_and_host() -> None:
+    assert all(ADA.matches(text) for text in ("team-a", "ada", "ada@lap"))
+    assert not any(ADA.matches(text) for text in ("", "lap", "ad", "ada@head"))
+    assert not NOBODY.matches("")
+
+
+def test_an_owner_is_shown_with_the_account_if_there_is_one() -> None:
+    assert [str(each) for each in (ADA, ADA._replace(account=""), NOBODY)] == ["ada@lap (team-a)", "ada@lap", ""]
+
+
+def test_this_process_is_its_users_also_where_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert this_owner("team-a") == Owner("team-a", "ada", socket.gethostname())
+
+    def fails() -> str:
+        raise OSError("no such user")
+
+    monkeypatch.setattr(getpass, "getuser", fails)
+    assert this_owner().user.isdecimal()
+
+
+def test_an_experiment_has_the_owner_of_its_first_event_also_from_a_kept_state() -> None:
+    created = ExperimentCreated(name="x", definition={}, at=1.0, **ADA._asdict())
+    experiment, again = (Experiment("x", metric="loss", mode="min") for _ in range(2))
+
+    event = decode_event(created.encode(), "1-0")
+    assert event is not None
+    experiment.apply(event)
+    again.restore(experiment.state())
+
+    assert experiment.owner == again.owner == ADA
+
+
+def test_a_worker_of_an_earlier_version_is_nobodys() -> None:
+    plain = {"name": "w", "host": "a", "pid": 1, "version": "1", "queue": "q", "gpus": 0.0, "cpus": 1, "slots": 1}
+    info = WorkerInfo(**plain, devices=[], code_root="/", joined_at=1.0)
+
+    assert info.owner == NOBODY
