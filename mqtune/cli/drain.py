@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
-from mqtune.cli.owners import check_owner, force_option
+from mqtune.cli.owners import account_at, check_owner, force_option
 from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.owner import this_owner
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
@@ -26,10 +27,14 @@ _REGISTER_S: Final = 20.0
 @click.argument("workers", nargs=-1, metavar="WORKER…")
 @broker_option("The Redis server that the workers use.", required=True)
 @click.option("--all", "everyone", is_flag=True, help="Drain all connected workers.")
+@click.option("--undo", is_flag=True, help="Start trials on these devices again.")
 @force_option
 @json_option
-def command(workers: tuple[str, ...], broker: str, everyone: bool, *, force: bool, as_json: bool) -> None:
+def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool, force: bool, as_json: bool) -> None:
     """Drain workers: they requeue their trials and shut down. Returns when they have shut down.
+
+    WORKER:DEVICE, such as gpu@node7:2, drains one device: no further trial starts there, also when the worker begins anew, until
+    --undo. Trials that run there go on to their end.
 
     WORKER is a name such as gpu@node7, or gpu if only one worker has that name. Trials have the worker's --grace to save a
     checkpoint, and continue on other workers. This does not count as a failure. Workers that somebody else has started
@@ -40,10 +45,23 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, force: boo
 
     if everyone == bool(workers):
         raise click.UsageError("name the workers to drain, or give --all")
+    devices = [name for name in workers if ":" in name]
+    if devices and len(devices) < len(workers):
+        raise click.UsageError("drain workers or devices, not both at once")
+    if undo and not devices:
+        raise click.UsageError("--undo is for devices, such as gpu@node7:2; start a worker that was drained again")
     client = connect(broker, role="operator")
     try:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         connected = fleet.workers()
+        if devices:
+            found = [
+                (_find(worker, connected), device) for worker, _, device in (each.rpartition(":") for each in devices)
+            ]
+            _drain_devices(fleet, found, broker, undo=undo, force=force)
+            if as_json:
+                print_json([{"worker": info.name, "device": device, "disabled": not undo} for info, device in found])
+            return
         chosen = connected if everyone else [_find(name, connected) for name in workers]
         tell = _tell_nothing if as_json else say
         if not chosen:
@@ -61,6 +79,31 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, force: boo
             print_json([{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()])
     finally:
         client.close()
+
+
+def _drain_devices(
+    fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], broker: str, *, undo: bool, force: bool
+) -> None:
+    """Have no further trial start on devices, or trials again.
+
+    Raises:
+        ConfigurationError: a worker has no such device, or is another's; nothing was done.
+    """
+    for info, device in found:
+        known = [each for devices in info.devices for each in devices.split(",") if each]
+        if device not in known:
+            there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has none: drain the worker"
+            raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")
+        check_owner(f"worker {info.name}", info.owner, broker, force=force)
+    who = str(this_owner(account_at(broker)))
+    for info, device in found:
+        if undo:
+            fleet.enable(info, device)
+            click.echo(f"device {device} of {info.name} takes trials again, within seconds", err=True)
+        else:
+            fleet.disable(info, device, who)
+            what = "takes no further trial; those that run there go on to their end"
+            click.echo(f"device {device} of {info.name} {what}", err=True)
 
 
 def _find(name: str, connected: list[WorkerInfo]) -> WorkerInfo:

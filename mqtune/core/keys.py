@@ -6,7 +6,7 @@ The fleet, shared by all experiments::
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
     mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
-    mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
+    mqtune:drain:<worker>           string  for which start of the worker it is to drain, and the devices that are disabled; expires without these
     mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
     mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it

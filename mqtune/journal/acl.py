@@ -84,6 +84,10 @@ _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 _OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
 
 
+#: To drain a worker, or disable a device of one.
+_DRAINS: Final = (Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*"),)))
+
+
 def rules_of(
     role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, all_keys: bool = False
 ) -> list[Rule]:
@@ -116,8 +120,8 @@ def rules_of(
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
-            # A team's own operator sets no quotas.
-            sets = [Rule("hset hdel", (QUOTAS,))] if experiments == EVERY else []
+            # A team's own operator sets no quotas, and drains no worker, which may be others' too.
+            sets = [Rule("hset hdel", (QUOTAS,)), *_DRAINS] if experiments == EVERY else []
             return [*_requests(kept), *_monitor(kept, db, remote_control=False), _OPERATOR, *sets]
         case "monitor":
             return _monitor(kept, db, remote_control=remote_control)

@@ -71,6 +71,8 @@ class Fleet:
         self._closing = closing
         #: What the worker has last said of itself, and when.
         self._described, self._described_at = b"", 0.0
+        #: The devices of the worker on which no trial is to start, each with who wants that, as of the last ``keep``.
+        self.disabled: dict[str, str] = {}
         #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks again.
         self._found: dict[bytes, WorkerInfo] = {}
 
@@ -119,11 +121,12 @@ class Fleet:
             is_said, (drained, _) = False, self._keep(info.name, description, hold_s)
         if not is_said:
             self._described, self._described_at = description, now
+        mark, self.disabled = _decoded_wish(drained)
         # One that was started since, under the same name, is not meant.
-        return bool(drained == _mark(info))
+        return bool(mark) and mark == _mark(info)
 
     def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
-        """Keep a worker in the register; return whose start the wish to drain is for, and whether there is a description."""
+        """Keep a worker in the register; return what is wished of it, and whether there is a description."""
         keys = [name_key(worker), worker_key(worker), WORKERS, drain_key(worker)]
         hold_ms = round(hold_s * 1000)
         args = [self.token, hold_ms, description, worker, DESCRIBED_HOLDS * hold_ms]
@@ -134,10 +137,24 @@ class Fleet:
 
     def drain(self, info: WorkerInfo) -> None:
         """Have a worker requeue its trials and end; it learns of it now, or with a heartbeat when it is back."""
+        self._wish(info, lambda _, disabled: (_mark(info), disabled))
+
+    def disable(self, info: WorkerInfo, device: str, by: str) -> None:
+        """Have a worker start no trial on a device, also after it has begun anew, until that is enabled; trials that run there go on."""
+        self._wish(info, lambda mark, disabled: (mark, {**disabled, device: by}))
+
+    def enable(self, info: WorkerInfo, device: str) -> None:
+        """Have a worker start trials on a device again; a no-op where nobody has disabled it."""
+        self._wish(info, lambda mark, disabled: (mark, {name: by for name, by in disabled.items() if name != device}))
+
+    def _wish(self, info: WorkerInfo, change: Callable[[bytes, dict[str, str]], tuple[bytes, dict[str, str]]]) -> None:
+        key = drain_key(info.name)
 
         def write() -> None:
+            mark, disabled = change(*_decoded_wish(self._client.get(key) or b""))
             with self._client.pipeline() as pipe:
-                pipe.set(drain_key(info.name), _mark(info), ex=DRAIN_WISH_S)
+                # A wish to drain is for one start of the worker, and is left when that is over.
+                pipe.set(key, encode_value([mark, disabled]), ex=None if disabled else DRAIN_WISH_S)
                 pipe.publish(control_channel(info.name), encode_value([LOOK]))
                 pipe.execute()
 
@@ -273,6 +290,17 @@ def _check_holder(worker: str, holder: bytes, left_ms: int) -> None:
         token = holder.decode(errors="replace")
         who = token.rpartition(" ")[0]
         raise NameTaken(f"the fleet has a worker {worker} ({who})", holder=token, left_s=left_ms / 1000)
+
+
+def _decoded_wish(data: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return for which start of a worker the wish to drain is, and the devices that are disabled; nothing where it can't be read."""
+    try:
+        mark, disabled = decode_value(data) if data else (b"", {})
+        if type(mark) is bytes and all(type(each) is str for pair in disabled.items() for each in pair):
+            return mark, disabled
+    except (ValueError, TypeError, AttributeError):
+        pass
+    return b"", {}
 
 
 def _mark(info: WorkerInfo) -> bytes:

@@ -67,12 +67,37 @@ class SlotPlan:
     @property
     def varies(self) -> frozenset[str]:
         """The names of those variables that are not the same in all slots."""
-        return frozenset({"CUDA_VISIBLE_DEVICES"} if len(set(self.devices)) > 1 else ())
+        return frozenset(_visible_by() if len(set(self.devices)) > 1 else ())
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the environment variables of a slot's processes, set before any user code is imported."""
         limits = {name: str(self.offer.cpus) for name in _CORE_LIMITS if name not in os.environ}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self.devices[slot]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **limits}
+        visible = dict.fromkeys(_visible_by(), ",".join(self.devices[slot]))
+        return {**visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **limits}
+
+
+def _visible_by() -> tuple[str, ...]:
+    """Return the variables that say which GPUs a process sees: NVIDIA's, which AMD's libraries know too, and there AMD's own."""
+    return ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if _is_amds() else ("CUDA_VISIBLE_DEVICES",)
+
+
+def _is_amds() -> bool:
+    """Whether this machine has AMD's tools, and none of NVIDIA's."""
+    return shutil.which("nvidia-smi") is None and shutil.which("rocm-smi") is not None
+
+
+def _visible() -> str | None:
+    """Return which GPUs this process sees, as its environment says; None where it says nothing.
+
+    Raises:
+        ConfigurationError: it says so by ROCR_VISIBLE_DEVICES, by which the other variables would count anew.
+    """
+    if _is_amds() and "ROCR_VISIBLE_DEVICES" in os.environ:
+        raise ConfigurationError(
+            f"ROCR_VISIBLE_DEVICES={os.environ['ROCR_VISIBLE_DEVICES']!r} renumbers GPUs; unset it, and name those that the worker may "
+            "use: --gpus 0,1, or HIP_VISIBLE_DEVICES"
+        )
+    return next((os.environ[name] for name in reversed(_visible_by()) if name in os.environ), None)
 
 
 def find_gpus(asked: str) -> tuple[str, ...]:
@@ -87,7 +112,7 @@ def find_gpus(asked: str) -> tuple[str, ...]:
         return _visible_gpus()
     if asked.isdecimal():
         names = tuple(str(index) for index in range(int(asked)))
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        visible = _visible()
         if visible is None:
             return names
         seen = _listed(visible)
@@ -111,7 +136,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _visible_gpus() -> tuple[str, ...]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = _visible()
     if visible is not None:
         return _listed(visible)
     try:
@@ -119,7 +144,7 @@ def _visible_gpus() -> tuple[str, ...]:
     except _NoAnswer as error:
         # As a worker without GPUs it would be lost to the fleet until somebody notices; a supervisor tries again.
         raise ConfigurationError(
-            f"which GPUs this machine has is not known, because its NVIDIA driver fails: {error}; repair it, or go on without "
+            f"which GPUs this machine has is not known, because its GPU driver fails: {error}; repair it, or go on without "
             "GPUs by --gpus 0 (MQTUNE_GPUS=0)"
         ) from None
 
@@ -180,7 +205,7 @@ def _installed() -> list[Gpu]:
     Raises:
         _NoAnswer: there is a driver, and it fails.
     """
-    if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None:
+    if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None and not _is_amds():
         return []
     with contextlib.closing(GpuProbe()) as probe:
         try:
@@ -209,7 +234,7 @@ def _check_known(gpus: Iterable[str], installed: Sequence[Gpu]) -> None:
     if installed and unknown:
         known = ",".join(gpu.number for gpu in installed)
         raise ConfigurationError(
-            f"NVIDIA's driver does not know the GPUs {','.join(unknown)} of --gpus, or of CUDA_VISIBLE_DEVICES: this machine has "
+            f"the GPU driver does not know the GPUs {','.join(unknown)} of --gpus, or of CUDA_VISIBLE_DEVICES: this machine has "
             f"{known}; name some of these: --gpus {installed[0].number},"
         )
 
@@ -299,7 +324,7 @@ class _NoAnswer(Exception):
 
 
 class GpuProbe:
-    """Asks NVIDIA's driver through a process of its own, started for the first question and again when it has died.
+    """Asks the GPU driver through a process of its own, started for the first question and again when it has died.
 
     Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask; close it at the end.
     """

@@ -1,7 +1,7 @@
-"""The process that asks NVIDIA's driver about GPUs, so that a worker never loads the driver's library itself.
+"""The process that asks the driver about GPUs, so that a worker never loads the driver's library itself.
 
-It asks with nvidia-ml-py (``pip install 'mqtune[gpu]'``), and with nvidia-smi where that package is missing. Each line on stdin
-is a question, and its answer is one line on stdout, both in JSON:
+It asks NVIDIA's with nvidia-ml-py (``pip install 'mqtune[gpu]'``), and with nvidia-smi where that package is missing; and AMD's with
+rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in JSON:
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
 - a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown": {device: reason}}``
@@ -29,6 +29,12 @@ _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
 _SMI_GPU: Final = ("index", "uuid", "memory.total")
 _SMI_USED: Final = ("memory.used",)
 _SMI_USE: Final = ("utilization.gpu", "memory.used", "power.draw")
+#: How rocm-smi calls a GPU, and what it says of one.
+_ROCM_CARD: Final = re.compile(r"card\d+")
+_ROCM_ID: Final = "Unique ID"
+_ROCM_TOTAL: Final = "VRAM Total Memory (B)"
+_ROCM_USED: Final = "VRAM Total Used Memory (B)"
+_ROCM_PERCENT: Final = "GPU use (%)"
 _BYTES_PER_MIB: Final = 1 << 20
 _MILLIWATTS_PER_W: Final = 1_000
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
@@ -43,6 +49,9 @@ class Gpu(NamedTuple):
     number: str
     uuid: str
     total: int
+
+
+_NO_GPU: Final = Gpu("", "", 0)
 
 
 class DriverError(Exception):
@@ -211,6 +220,81 @@ class NvidiaSmi:
         return {Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in sound}
 
 
+class RocmSmi:
+    """Asks with the command rocm-smi, for AMD's GPUs, as ROCm 5 and 6 have it; its numbers are those of ``HIP_VISIBLE_DEVICES``.
+
+    Raises:
+        DriverError: there is no such command.
+    """
+
+    def __init__(self) -> None:
+        command = shutil.which("rocm-smi")
+        if command is None:
+            raise DriverError("there is no rocm-smi", final=True)
+        self._command = command
+
+    def gpus(self) -> list[Gpu]:
+        return list(self._cards("gpus"))
+
+    def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
+        cards = self._cards("used")
+        used: dict[str, int] = {}
+        unknown: dict[str, str] = {}
+        for device in devices:
+            card = cards.get(matching(device, cards) or _NO_GPU, {})
+            if (size := _whole(card.get(_ROCM_USED))) is None:
+                unknown[device] = "rocm-smi does not say"
+            else:
+                used[device] = size
+        return used, unknown
+
+    def use(self, devices: Sequence[str]) -> dict[str, Use]:
+        cards = self._cards("used")
+        return {device: self._use(cards.get(matching(device, cards) or _NO_GPU, {})) for device in devices}
+
+    def _use(self, card: dict[str, str]) -> Use:
+        # What it is called differs by the generation of the GPU.
+        watts = next((_number(value) for name, value in card.items() if name.endswith("Power (W)")), None)
+        return _number(card.get(_ROCM_PERCENT, "")), _whole(card.get(_ROCM_USED)), watts
+
+    def _cards(self, question: str) -> dict[Gpu, dict[str, str]]:
+        try:
+            answer = subprocess.run(
+                [self._command, "--showuniqueid", "--showmeminfo", "vram", "--showuse", "--showpower", "--json"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_SMI_TIMEOUT_S[question],
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DriverError(f"rocm-smi did not answer: {error}") from None
+        # It may print a warning before its answer.
+        _, begins, body = answer.stdout.partition("{")
+        try:
+            said = json.loads(begins + body)
+        except ValueError:
+            text = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
+            raise DriverError(f"rocm-smi failed: {text}") from None
+        cards = {name: card for name, card in said.items() if _ROCM_CARD.fullmatch(name) and isinstance(card, dict)}
+        if not cards:
+            raise DriverError("rocm-smi: no devices were found")
+        return {
+            Gpu(name.removeprefix("card"), _uuid(card.get(_ROCM_ID, "")), _whole(card.get(_ROCM_TOTAL)) or 0): card
+            for name, card in cards.items()
+        }
+
+
+def _uuid(unique_id: str) -> str:
+    """Return the id of a GPU as ``ROCR_VISIBLE_DEVICES`` has it."""
+    return f"GPU-{unique_id.removeprefix('0x')}" if unique_id.startswith("0x") else ""
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
 def matching(device: str, gpus: Iterable[Gpu]) -> Gpu | None:
     """Return the GPU of this number or UUID; as CUDA does, it takes the beginning of a UUID for it."""
     return next(
@@ -240,6 +324,8 @@ def _open() -> GpuSource:
     try:
         return Nvml()
     except ImportError as error:
+        if shutil.which("nvidia-smi") is None and shutil.which("rocm-smi") is not None:
+            return RocmSmi()
         return NvidiaSmi(str(error))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 #: How often quarantined devices are looked at: somebody has to kill a process, or reset the device.
 LOOK_S: Final = 15.0
+#: The kind of hold that a person puts and lifts.
+_BY_HAND: Final = "by hand"
 #: The device of slots without one: quarantined, it closes all slots of the worker.
 WHOLE_WORKER: Final = ""
 
@@ -114,6 +116,16 @@ class Quarantine:
         for device in devices:
             logger.error("%s is quarantined: %s", _named(device), says or hold.text)
         self._on_change()
+
+    def disable(self, devices: Mapping[str, str]) -> None:
+        """Hold just these devices by a person's wish, each with who that is, until the person enables them."""
+        held = {device: hold for (device, kind), hold in self._holds.items() if kind == _BY_HAND}
+        for device, by in devices.items():
+            if device not in held:
+                self.put([device], _BY_HAND, Hold(f"disabled by {by}", "it is enabled"))
+        for device, hold in held.items():
+            if device not in devices:
+                self.lift(hold)
 
     def lift(self, hold: Hold) -> None:
         """End a hold on all its devices."""

@@ -504,6 +504,7 @@ class WorkerRuntime:
         try:
             if self._fleet.keep(info, LEASE_S):
                 self._shut_down("told to drain", "its worker was drained")
+            self._quarantine.disable(self._fleet.disabled)
             self._heartbeat_at = time.time()
         except NameTaken as error:
             # This worker was cut off or frozen for so long that another took it for dead.

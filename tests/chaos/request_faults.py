@@ -17,7 +17,7 @@ from lone import OPERATOR
 from observed import lines
 from world import Experiment
 
-from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME, drain_key
+from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME
 
 #: For how long an answer is waited for, in seconds.
 _TIMEOUT_S: Final = 5.0
@@ -172,7 +172,6 @@ def client_of(run: Run, user: str = "default") -> Any:
 def operator_oversteps(run: Run) -> str:
     """Try with the operator's account what only drivers, workers and the Redis's owner may do."""
     keys, queue = run.random.choice(run.world.experiments).keys, run.world.queue
-    workers = [worker for worker in run.world.living_workers() if not worker.is_frozen]
     commands: list[tuple[str | int, ...]] = [
         ("FLUSHALL",),
         ("KEYS", "*"),
@@ -181,7 +180,7 @@ def operator_oversteps(run: Run) -> str:
         ("GET", "shop:stock"),
         ("DEL", keys.journal),
         ("XTRIM", keys.journal, "MAXLEN", 0),
-        ("HGET", keys.driver, "owner"),
+        ("HGET", keys.driver, "holder"),
         ("HSET", keys.trial("0001"), "intent", "stop"),
         ("DEL", keys.trial("0001")),
         ("ZADD", keys.leases, 0, "0001"),
@@ -190,7 +189,6 @@ def operator_oversteps(run: Run) -> str:
         ("DEL", keys.requests),
         ("LPUSH", queue, "no message"),
         ("LRANGE", queue, 0, -1),
-        ("SET", drain_key(workers[0].name if workers else "w"), "0"),
         ("PUBLISH", f"/0.{CONTROL_EXCHANGE}.pidbox", "no command"),
         ("PUBLISH", f"/0.{TASK_NAME}", "no event"),
     ]
@@ -199,8 +197,6 @@ def operator_oversteps(run: Run) -> str:
     with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run, OPERATOR) as client:
         for command in commands:
             refused += is_refused(run, lambda command=command: client.execute_command(*command), str(command))
-    if workers:
-        run.world.drain(run.random.choice(workers), as_operator=True)
     return f"{refused} commands"
 
 

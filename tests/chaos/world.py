@@ -129,8 +129,6 @@ class World:
     drivers: list[Driver] = field(default_factory=list)
     #: Commands that operators have given.
     commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    #: Those of them that their account may not give.
-    forbidden: list[subprocess.Popen[bytes]] = field(default_factory=list)
     #: The patterns whose quotas somebody changes.
     quotas: set[str] = field(default_factory=set)
 
@@ -214,11 +212,9 @@ class World:
         self.workers.append(worker)
         return worker
 
-    def drain(self, worker: Worker, *, as_operator: bool = False) -> None:
-        """Tell a worker to end, by the command line; the operator's account may not."""
-        command = self.command("drain", worker.name, as_operator=as_operator)
-        if as_operator:
-            self.forbidden.append(command)
+    def drain(self, worker: Worker) -> None:
+        """Tell a worker to end, by the command line."""
+        self.command("drain", worker.name)
 
     def command(self, *words: str, as_operator: bool = False) -> subprocess.Popen[bytes]:
         """Give a command of ``mqtune``, and don't wait for it."""

@@ -81,7 +81,7 @@ def test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_
 ) -> None:
     write(nvidia_smi, body)
 
-    with pytest.raises(ConfigurationError, match=rf"NVIDIA driver fails: .*{reason}.*--gpus 0 \(MQTUNE_GPUS=0\)"):
+    with pytest.raises(ConfigurationError, match=rf"GPU driver fails: .*{reason}.*--gpus 0 \(MQTUNE_GPUS=0\)"):
         find_gpus("auto")
 
 
