@@ -1,0 +1,61 @@
+"""A device that a person disables takes no trial, also after its worker has begun anew, until it is enabled."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from running import running_worker
+from waiting import eventually
+
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.owner import this_owner
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+
+OPTIONS = ("--gpus", "0,1", "--cpus", "2")
+
+
+def test_a_disabled_device_takes_no_trial_until_it_is_enabled(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server,
+        contextlib.closing(connect(server.url)) as client,
+    ):
+        fleet = Fleet(client, patience_s=5)
+
+        def drain(*arguments: str) -> str:
+            done = CliRunner().invoke(group, ["drain", *arguments, "--broker", server.url])
+            if isinstance(done.exception, ConfigurationError):
+                return str(done.exception)
+            assert done.exit_code == 0, (done.output, done.exception)
+            return done.output
+
+        def slots() -> tuple[int, str]:
+            found = fleet.workers()
+            return (found[0].slots, found[0].note) if found else (0, "")
+
+        disabled = 1, f"device 1 is quarantined, disabled by {this_owner()}"
+        with running_worker(server.url, tmp_path / "first.log", *OPTIONS, name="gpu"):
+            eventually(lambda: slots() == (2, ""))
+            assert "has no device '7'; it has 0, 1" in drain("gpu:7")
+            assert "takes no further trial" in drain("gpu:1")
+            eventually(lambda: slots() == disabled)
+        with running_worker(server.url, tmp_path / "second.log", *OPTIONS, name="gpu"):
+            eventually(lambda: slots() == disabled)
+            assert "takes trials again" in drain("gpu:1", "--undo")
+            eventually(lambda: slots() == (2, ""))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(("gpu", "gpu:1"), "workers or devices, not both"), (("gpu", "--undo"), "--undo is for devices")],
+)
+def test_what_can_not_be_meant_is_refused(arguments: tuple[str, ...], problem: str) -> None:
+    done = CliRunner().invoke(group, ["drain", *arguments, "--broker", "redis://127.0.0.1:1"])
+
+    assert done.exit_code == 2
+    assert problem in done.output
