@@ -77,7 +77,8 @@ def by(person: Person, *arguments: str, home: Path) -> str:
     done = CliRunner().invoke(group, arguments, env=environment)
     if isinstance(done.exception, MqtuneError):
         raise done.exception
-    assert done.exit_code == 0, done.output
+    # 3: what was requested waits for a driver.
+    assert done.exit_code in (0, 3), done.output
     return done.output
 
 
@@ -96,7 +97,7 @@ def test_the_owner_is_shown_where_experiments_are_and_filters_them(
     assert listed()["of-ada"] == ada
     assert [*listed("--owner", "me")] == ["of-bob"]
     for owner in ("ada", "team-a", f"ada@{HOST}"):
-        assert listed("--owner", owner) == {"of-ada": ada}
+        assert {"of-ada", "of-bob"} & listed("--owner", owner).keys() == {"of-ada"}
     assert f"ada@{HOST} (team-a)" in by(team.bob, "list", home=tmp_path)
     assert "owner" not in by(team.bob, "list", "--owner", "me", home=tmp_path)
     assert f"by ada@{HOST} (team-a)" in by(team.bob, "show", "of-ada", home=tmp_path)
@@ -147,7 +148,7 @@ def test_who_owns_an_experiment_and_an_operator_end_it_without_force(
 def test_a_deletion_says_how_many_trials_it_ends(team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(team.ada, "runs", monkeypatch)
     started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w", host="h", devices=[], at=1.0)
-    with contextlib.closing(connect(team.ada.url)) as client:
+    with contextlib.closing(connect(team.server)) as client:
         claimed = RedisJournal(client, "runs").claim(Claim(TrialId("0001"), 1, "t"), "w", 60, started.encode())
     assert isinstance(claimed, Grant)
 
