@@ -328,7 +328,7 @@ class Bench:
             is_lockstep=self.lockstep,
             copy=Copy(folder / JOURNAL_FILE),
             callbacks=CallbackDispatcher(callbacks),
-            owner="driver",
+            holder="driver",
             clock=self.clock,
             reading=plan.reading,
         )

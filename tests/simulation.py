@@ -125,8 +125,8 @@ class Simulation:
         fleet = self.simulated._fleet
         assert fleet is not None
         self.journal = MortalJournal(fleet, kill_at)
-        owner = f"driver {self.drivers}"
-        self.journal.lock(owner, owner, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
+        holder = f"driver {self.drivers}"
+        self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()
         self.used_scheduler.bind(self.metric, self.mode)
         self.experiment = Experiment(NAME, metric=self.metric, mode=self.mode, max_failures=self.max_failures)
@@ -142,7 +142,7 @@ class Simulation:
             is_lockstep=self.lockstep,
             copy=self.copy,
             callbacks=CallbackDispatcher([]),
-            owner=owner,
+            holder=holder,
             clock=self.backend.clock,
             reading=self.reading,
         )

@@ -129,7 +129,7 @@ def _driver(journal: RedisJournal, folder: Path) -> Driver:
         is_lockstep=False,
         copy=JournalFile(folder / "journal.msgpack"),
         callbacks=CallbackDispatcher([]),
-        owner="benchmark",
+        holder="benchmark",
         clock=ServerClock(journal._client),
     )
 

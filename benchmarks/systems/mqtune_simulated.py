@@ -118,7 +118,7 @@ def simulated_driver(
         is_lockstep=False,
         copy=JournalFile(folder / "journal.msgpack"),
         callbacks=CallbackDispatcher([]),
-        owner="benchmark",
+        holder="benchmark",
         clock=backend.clock,
     )
     driver.begin("simulated", {}, is_new=True, driver="benchmark")

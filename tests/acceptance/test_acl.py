@@ -329,7 +329,7 @@ NOBODY = {
     "FLUSHALL by a script": ("EVAL", "return redis.call('FLUSHALL')", 0),
 }
 WORKER = {
-    "its driver": ("HGET", OURS.driver, "owner"),
+    "its driver": ("HGET", OURS.driver, "holder"),
     "its driver's epoch": ("HSET", OURS.driver, "epoch", "99"),
     "its driver's epoch by a script": ("EVAL", "return redis.call('HINCRBY', ARGV[1], 'epoch', 1)", 0, OURS.driver),
     "code": ("HSET", OURS.code, "digest", "x"),
@@ -351,7 +351,7 @@ WORKER = {
     "Celery's events": ("PSUBSCRIBE", "/0.mqtune-events/*"),
 }
 MONITOR = {
-    "its driver": ("HGET", OURS.driver, "owner"),
+    "its driver": ("HGET", OURS.driver, "holder"),
     "an entry in its journal": ("XADD", OURS.journal, "*", "e", "x"),
     "its trial's intent": ("HSET", OURS.trial("0001"), "intent", "stop"),
     "its trial's config": ("HGET", OURS.trial("0001"), "assignment"),

@@ -16,7 +16,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import open_store
-from mqtune.checkpoints.store import Owner
+from mqtune.checkpoints.store import Tenant
 from mqtune.cli import delete, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.driver import deletion
@@ -75,10 +75,10 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert (mqtune_home / "doomed-not").is_dir()
     assert open_store(str(store / "doomed-not")).ids()
     assert len(tune("steady", name="doomed", max_trials=3).run()) == 3
-    open_store(str(store / "doomed-not")).claim(Owner("another", "doomed-not"))
+    open_store(str(store / "doomed-not")).claim(Tenant("another", "doomed-not"))
     assert "the checkpoints in " in run("doomed-not", "--yes")
     assert open_store(str(store / "doomed-not")).ids()
-    assert open_store(str(store / "doomed-not")).owners() == [Owner("another", "doomed-not")]
+    assert open_store(str(store / "doomed-not")).tenants() == [Tenant("another", "doomed-not")]
 
 
 def test_an_experiment_goes_whose_journal_somebody_has_spoilt(tune: Tune, fleet: str):

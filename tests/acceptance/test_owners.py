@@ -99,7 +99,7 @@ def test_the_owner_is_shown_where_experiments_are_and_filters_them(
     for owner in ("ada", "team-a", f"ada@{HOST}"):
         assert {"of-ada", "of-bob"} & listed("--owner", owner).keys() == {"of-ada"}
     assert f"ada@{HOST} (team-a)" in by(team.bob, "list", home=tmp_path)
-    assert "owner" not in by(team.bob, "list", "--owner", "me", home=tmp_path)
+    assert f"bob@{HOST}" not in by(team.bob, "list", "--owner", "me", home=tmp_path)
     assert f"by ada@{HOST} (team-a)" in by(team.bob, "show", "of-ada", home=tmp_path)
     assert f"of ada@{HOST} (team-a)" in driver_of(team, "of-ada")
 

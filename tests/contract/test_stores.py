@@ -11,7 +11,7 @@ import pytest
 from mqtune.checkpoints import CheckpointStore, open_store, remote
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
-from mqtune.checkpoints.store import Owner, split_name
+from mqtune.checkpoints.store import Tenant, split_name
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
 from mqtune.testing.stores import Damage, StoreContract, files_in, saved_id, write_files
@@ -29,21 +29,21 @@ class OwnedContract(StoreContract):
     """What ``mqtune delete --unused`` asks of a store, which one of a package's may leave out."""
 
     def test_who_has_checkpoints_in_it_is_known_until_that_is_over(self, store: CheckpointStore) -> None:
-        one, other = Owner("1a", "digits"), Owner("2b", "digits")
-        assert store.owners() == []
+        one, other = Tenant("1a", "digits"), Tenant("2b", "digits")
+        assert store.tenants() == []
 
         for each in (one, other, one):
             store.claim(each)
 
-        assert store.owners() == [one, other]
+        assert store.tenants() == [one, other]
         assert store.ids() == []
         assert store.sweep(0.0) == 0
         store.release(one)
         store.release(one)
-        assert store.owners() == [other]
+        assert store.tenants() == [other]
 
     def test_it_is_known_how_long_it_was_left_alone(self, store: CheckpointStore, tmp_path: Path) -> None:
-        store.claim(Owner("1a", "digits"))
+        store.claim(Tenant("1a", "digits"))
         time.sleep(0.2)
         before, began = store.idle_s(), time.monotonic()
         store.save(saved_id(), write_files(tmp_path / "source", {"a": b"1"}), {})
@@ -56,7 +56,7 @@ class OwnedContract(StoreContract):
     def test_nothing_of_a_removed_store_is_left_and_it_can_be_made_again(
         self, store: CheckpointStore, tmp_path: Path
     ) -> None:
-        store.claim(Owner("1a", "digits"))
+        store.claim(Tenant("1a", "digits"))
         store.save(saved_id(), write_files(tmp_path / "source", {"a": b"1"}), {})
 
         store.remove()
@@ -65,7 +65,7 @@ class OwnedContract(StoreContract):
         above = open_store(again.url.rpartition("/")[0])
         assert [name for name in above.folders() if name == again.url.rpartition("/")[2]] == []
         again.create()
-        assert (again.ids(), again.owners()) == ([], [])
+        assert (again.ids(), again.tenants()) == ([], [])
 
 
 class TestDirectoryStore(OwnedContract):

@@ -17,14 +17,14 @@ from click.testing import CliRunner
 
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.checkpoints.store import Owner
+from mqtune.checkpoints.store import Tenant
 from mqtune.cli import group, unused
 from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.trial import checkpoint_id
 from mqtune.driver.garbage import garbage_on
-from mqtune.driver.owning import claim, give_to_archive
+from mqtune.driver.tenancy import claim, give_to_archive
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import RedisJournal
 
@@ -194,31 +194,31 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
 ) -> None:
     place = tmp_path / "shared"
 
-    def saved(name: str, *owners: Owner) -> CheckpointStore:
+    def saved(name: str, *tenants: Tenant) -> CheckpointStore:
         store = open_store(experiment_url(place, name))
         store.create()
-        if not owners:
+        if not tenants:
             claim(store, redis_client, name, patience_s=5)
-        for owner in owners:
-            store.claim(owner)
+        for tenant in tenants:
+            store.claim(tenant)
         (tmp_path / "model").mkdir(exist_ok=True)
         store.save(checkpoint_id("0001", 1, 1, in_memory=False), tmp_path / "model", {})
         return store
 
     (place / "somebodys").mkdir(parents=True)
     gone, known, archived = saved("gone"), saved("known"), saved("archived")
-    mine = gone.owners()[0].broker
-    saved("of-both", Owner("another", "of-both"), Owner(mine, "of-both"))
-    saved("of-another", Owner("another", "of-another"))
+    mine = gone.tenants()[0].broker
+    saved("of-both", Tenant("another", "of-both"), Tenant(mine, "of-both"))
+    saved("of-another", Tenant("another", "of-another"))
     begun = begin(redis_client, "known")
     begun.record(b"event", definition=b"definition")
     begun.unlock("known's")
-    give_to_archive(archived, Owner(mine, "archived"))
+    give_to_archive(archived, Tenant(mine, "archived"))
     Book(home / "is-here").save()
     saved("is-here")
     # From before anybody said whose they are.
     unsaid = saved("unsaid")
-    unsaid.release(Owner(mine, "unsaid"))
+    unsaid.release(Tenant(mine, "unsaid"))
     claim(unsaid, redis_client, "unsaid", patience_s=5)
     taken = ("--broker", redis_server.url, "--checkpoints", str(place))
 

@@ -99,7 +99,7 @@ def test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced(
         take_lock(MemoryJournal(server, "x"), "second", sleep=sleep)
 
     assert len(clock.slept) == 1
-    assert server.experiments["x"].owner == "first"
+    assert server.experiments["x"].holder == "first"
 
 
 @pytest.mark.parametrize("description", ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"])
@@ -134,7 +134,7 @@ def test_a_signal_ends_the_wait_for_a_lock_at_once(
 
     timer.join()
     assert time.monotonic() - began < KEEP_LOCK_S
-    assert server.experiments["x"].owner == "first"
+    assert server.experiments["x"].holder == "first"
 
 
 def test_a_signal_that_came_before_the_wait_ends_it_too(
