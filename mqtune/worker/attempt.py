@@ -239,10 +239,7 @@ class AttemptRun:
         return self.stream is not None and self.stream.sequence > 0
 
     def write_again_if_in_doubt(self) -> None:
-        """Have what it has sent last written again, if there was an outage since; and it read on, if its journal takes more by now.
-
-        Once nothing more comes from it this is done before the call returns.
-        """
+        """Have what it has sent last written again, if there was an outage since; and it read on, if its journal takes more by now."""
         if self.stream is not None and self.stream.is_in_doubt:
             self._worker.uplink.write_again(self.stream)
 

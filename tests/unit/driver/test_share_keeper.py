@@ -132,9 +132,9 @@ def test_for_how_long_an_experiment_has_had_no_slot_is_said_and_after_long_a_war
     assert said == [
         ("", 0.0, 0),
         ("", 59.0, 0),
-        ("it has had no slot for 1 min 01 s", 61.0, 0),
-        ("it has had no slot for 15 min 00 s", STARVED_S, 1),
-        ("it has had no slot for 16 min 00 s", STARVED_S + 60, 1),
+        ("it has had no slot for 1 min 01 s, and gets one after 1 d 0 h", 61.0, 0),
+        ("it has had no slot for 15 min 00 s, and gets one after 1 d 0 h", STARVED_S, 1),
+        ("it has had no slot for 16 min 00 s, and gets one after 1 d 0 h", STARVED_S + 60, 1),
     ]
     assert "its share is used up" in caplog.text
     assert "mqtune why z" in caplog.text

@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys, quota_key
+from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys, control_channel, drain_key, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 from mqtune.journal.script import script
 
@@ -110,12 +110,15 @@ def test_an_operator_reads_and_requests_and_does_nothing_else():
         kept.journal,
         kept.requests,
         QUOTAS,
+        f"%R~{QUOTAS}",
+        drain_key("*"),
     }
-    # A team does not set its own quota.
-    assert [str(rule) for rule in of_a_team if QUOTAS in str(rule)] == [
-        f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}"
+    # A team does not set its own quota, and drains no worker that others use too.
+    assert [str(rule) for rule in of_a_team if QUOTAS in str(rule) or drain_key("") in str(rule)] == [
+        f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}",
+        f"+hexists %R~{QUOTAS}",
     ]
-    assert {channel for rule in more for channel in rule.channels} == {kept.metrics}
+    assert {channel for rule in more for channel in rule.channels} == {kept.metrics, control_channel("*")}
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
 
 
