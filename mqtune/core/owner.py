@@ -31,8 +31,8 @@ class Owner(NamedTuple):
         return f"{where} ({self.account})" if self.account else where
 
     def is_same(self, other: Owner) -> bool:
-        """Whether both are one person: the user's name is the same on any machine, and so is the account where both have one."""
-        return self.user == other.user and (self.account == other.account or not (self.account and other.account))
+        """Whether both are one person: the user's name is the same, on any machine. One person has accounts of several roles."""
+        return self.user == other.user
 
     def matches(self, text: str) -> bool:
         """Whether *text* means this owner: its account, its user's name, or ``user@host``."""
