@@ -167,10 +167,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_redis_client.py::test_a_server_that_was_demoted_is_connected_to_anew",
         ],
         "It was emptied while nobody drove": [
-            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied"
+            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning"
         ],
         "The beginning of an experiment's journal was deleted, or evicted, while nobody drove": [
-            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_its_journals_beginning_is_gone",
+            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning",
             "tests/integration/test_outages.py::test_a_beginning_that_was_deleted_while_nobody_drove_is_brought_back",
         ],
         "It was set back while nobody drove, and reports that no driver had read are gone": [

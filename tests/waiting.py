@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psutil
 
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
-__all__ = ["DEADLINE_S", "eventually", "lives"]
+__all__ = ["DEADLINE_S", "all_gone", "eventually", "family_of", "lives"]
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A process and all below it; none if it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(pid)
+        return [found, *found.children(recursive=True)]
+    return []
+
+
+def all_gone(family: list[psutil.Process]) -> bool:
+    return not any(map(lives, family))
 
 
 def lives(process: psutil.Process) -> bool:

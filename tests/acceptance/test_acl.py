@@ -16,6 +16,7 @@ import trainables_saving as saving
 from accounts import Accounts
 from click.testing import CliRunner, Result
 from faces import run, running
+from fleets import worker
 from hostile import remote
 from pair import Tune, both_run, counting, tuners
 from running import running_worker
@@ -112,22 +113,30 @@ def tune(crew: Team, tmp_path: Path) -> Iterator[Tune]:
 # What must work.
 
 
-def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
+def test_a_whole_experiment_runs_counts_under_its_quotas_and_those_of_all_and_nothing_that_it_does_is_refused(
     crew: Team, tune: Tune, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
+    admin: Any = crew.accounts.admin
+    quotas = ["team-a-whole", "team-a-w*", TEAM, "team-*", "t*", "*"]
     crew.accounts.refused()
-    tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", store=None)
-    first, second = both_run(tuner)
+    admin.hset(QUOTAS, mapping=dict.fromkeys(quotas, 10))
+    try:
+        tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", store=None)
+        first, second = both_run(tuner)
+        assert [admin.zcard(quota_key(quota)) for quota in quotas] == [2] * len(quotas)
 
-    tuner.trial(first).pause()
-    drive(tuner, lambda: first.status is TrialStatus.PAUSED)
-    tuner.trial(first).resume()
-    drive(tuner, lambda: first.status is TrialStatus.RUNNING and first.attempt.reports > 1)
-    tuner.trial(first).save()
-    drive(tuner, lambda: len(first.checkpoints) > 0)
-    tuner.trial(second).stop()
-    tuner.trial(first).abandon("enough")
-    drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
+        tuner.trial(first).pause()
+        drive(tuner, lambda: first.status is TrialStatus.PAUSED)
+        tuner.trial(first).resume()
+        drive(tuner, lambda: first.status is TrialStatus.RUNNING and first.attempt.reports > 1)
+        tuner.trial(first).save()
+        drive(tuner, lambda: len(first.checkpoints) > 0)
+        tuner.trial(second).stop()
+        tuner.trial(first).abandon("enough")
+        drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
+        assert not any(admin.zcard(quota_key(quota)) for quota in quotas)
+    finally:
+        admin.delete(QUOTAS)
     # As on a machine that doesn't share the worker's folder.
     monkeypatch.setattr(AttemptOutput, "is_here", False)
     assert tuner.trial(first).stdout() == tuner.trial(second).stderr() == []
@@ -138,13 +147,15 @@ def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
     assert crew.accounts.refused() == []
 
 
-def test_an_experiment_in_lockstep_is_followed_by_a_monitor(crew: Team, tune: Tune):
+def test_an_experiment_in_lockstep_whose_driver_brings_its_code_is_followed_by_a_monitor(
+    crew: Team, tune: Tune, monkeypatch: pytest.MonkeyPatch
+):
     crew.accounts.refused()
-    space = {"x": mqtune.uniform(0, 1)}
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     options: dict[str, Any] = {
-        "space": space,
+        "space": {"x": mqtune.uniform(0, 1)},
         "searcher": None,
-        "process": mqtune.Process(sync="lockstep"),
+        "process": mqtune.Process(sync="lockstep", bundle=Path(trainables.__file__).parent),
         "max_trials": 3,
     }
     tuner = tune(trainables.steady, name="team-a-lockstep", **options)
@@ -159,37 +170,7 @@ def test_an_experiment_in_lockstep_is_followed_by_a_monitor(crew: Team, tune: Tu
         assert [info.name.partition("@")[0] for info in Fleet(client, patience_s=5).workers()] == ["crew"]
 
     assert [trial.reports for trial in tuner.get_trials()] == [9, 9, 9]
-    assert crew.accounts.refused() == []
-
-
-def test_a_driver_brings_code_and_a_worker_takes_it(crew: Team, tune: Tune, monkeypatch: pytest.MonkeyPatch):
-    crew.accounts.refused()
-    monkeypatch.setenv(KEY_VARIABLE, KEY)
-    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "max_trials": 1}
-    bundle = Path(trainables.__file__).parent
-    tuner = tune(trainables.steady, name="team-a-brought", process=mqtune.Process(bundle=bundle), **options)
-    (trial,) = tuner.run().trials
-
-    assert trial.attempts[0].environment["bundle"]
-    assert crew.accounts.refused() == []
-
-
-def test_attempts_of_a_team_count_under_its_quotas_and_under_those_of_all(crew: Team, tune: Tune):
-    admin: Any = crew.accounts.admin
-    quotas = ["team-a-counted", "team-a-c*", TEAM, "team-*", "t*", "*"]
-    crew.accounts.refused()
-    admin.hset(QUOTAS, mapping=dict.fromkeys(quotas, 10))
-    try:
-        tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-counted", store=None)
-        both_run(tuner)
-
-        assert [admin.zcard(quota_key(quota)) for quota in quotas] == [2] * len(quotas)
-        for trial in tuner.get_trials():
-            tuner.trial(trial).stop()
-        drive(tuner, lambda: all(trial.status.is_terminal for trial in tuner.get_trials()))
-        assert not any(admin.zcard(quota_key(quota)) for quota in quotas)
-    finally:
-        admin.delete(QUOTAS)
+    assert all(trial.attempts[0].environment["bundle"] for trial in tuner.get_trials())
     assert crew.accounts.refused() == []
 
 
@@ -238,19 +219,18 @@ def why(tuner: mqtune.Tuner, url: str) -> tuple[str, str]:
     return found["cause"], found["text"].partition(": ")[2]
 
 
-def test_flowers_account_reads_no_messages_of_other_programs(team: Team):
-    for what in ("one of them", "the list of them", "an end of one"):
-        assert not team.accounts.may(team.flower, *NOBODY[what])
-
-
-def test_a_driver_may_drain_a_worker(team: Team, tmp_path: Path):
+def test_a_driver_may_drain_a_worker(team: Team):
     team.accounts.refused()
-    options = ["--gpus", "0", "--slots", "1", "--experiments", TEAM]
-    with running_worker(team.worker, tmp_path / "w.log", *options, name="drained") as worker:
-        told = mqtune_command("drain", "drained", MQTUNE_BROKER=team.driver)
-        assert worker.wait(timeout=30) == 0
+    with (
+        contextlib.closing(connect(team.worker)) as of_worker,
+        contextlib.closing(connect(team.driver)) as of_driver,
+    ):
+        info, there = worker("drained"), Fleet(of_worker, patience_s=5)
+        there.join(info, 60)
+        Fleet(of_driver, patience_s=5).drain(info)
+        assert there.keep(info, 60), "it is told"
+        there.leave(info.name)
 
-    assert "drained@" in told.stdout
     assert team.accounts.refused() == []
 
 
@@ -328,6 +308,8 @@ NOBODY = {
     "an end of one": ("HDEL", "unacked", "id"),
     "FLUSHALL by a script": ("EVAL", "return redis.call('FLUSHALL')", 0),
 }
+#: Of these, what is other programs'.
+MESSAGES = ("one of them", "the list of them", "an end of one")
 WORKER = {
     "its driver": ("HGET", OURS.driver, "holder"),
     "its driver's epoch": ("HSET", OURS.driver, "epoch", "99"),
@@ -394,28 +376,19 @@ DRIVER = {
 
 
 @pytest.mark.parametrize(
-    ("role", "own"), [("worker", WORKER), ("operator", OPERATOR), ("monitor", MONITOR), ("driver", DRIVER)]
+    ("role", "own"),
+    [("worker", WORKER), ("operator", OPERATOR), ("monitor", MONITOR), ("driver", DRIVER), ("flower", {})],
 )
 def test_an_account_may_not(team: Team, role: str, own: dict[str, tuple[Any, ...]]):
     url = getattr(team, role)
+    # Flower's is for all experiments, and for remote commands.
+    refused = {what: command for what, command in NOBODY.items() if role != "flower" or what in MESSAGES}
 
-    assert [what for what, command in {**NOBODY, **own}.items() if team.accounts.may(url, *command)] == []
+    assert [what for what, command in {**refused, **own}.items() if team.accounts.may(url, *command)] == []
 
 
 def test_a_driver_may_show_what_a_worker_that_is_gone_can_not(team: Team):
     assert team.accounts.may(team.driver, "PUBLISH", "/0.mqtune-events/task.lost", "x")
-
-
-def test_what_is_tried_above_is_there_to_be_allowed_to_somebody(team: Team):
-    # A command that is misspelt would be refused to nobody, and one that a server hasn't got to everybody.
-    url = f"{team.accounts.url}"
-    harmless = [
-        name
-        for name in NOBODY
-        if name not in ("FLUSHALL", "FLUSHDB", "SHUTDOWN", "MONITOR", "CLIENT KILL", "CONFIG SET")
-    ]
-
-    assert [name for name in harmless if not name.endswith("live") and not team.accounts.may(url, *NOBODY[name])] == []
 
 
 def test_the_scripts_of_drivers_are_refused_to_a_worker_also_by_their_hash(team: Team):
@@ -492,35 +465,21 @@ def test_only_a_monitor_that_is_allowed_to_may_send_remote_commands(crew: Team):
     assert crew.monitor.partition("@")[0] not in refused.stderr
 
 
-def shut_down(url: str) -> int:
-    """Publish a shutdown as Celery does, to whoever listens; return how many do."""
-    with contextlib.closing(connect(url)) as client:
-        heard: int = client.publish(REMOTE, remote("shutdown"))
-    return heard
-
-
 def test_a_worker_without_remote_control_hears_no_command_and_still_obeys_its_driver(tmp_path: Path):
-    options = ["--gpus", "0", "--slots", "1"]
+    options = ["--gpus", "0", "--slots", "1", "--no-remote-control"]
     with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server:
         url = server.url
-        with running_worker(url, tmp_path / "hears.log", *options, name="hears") as hears:
-            # What is published is what a worker obeys, or the rest would show nothing.
-            eventually(lambda: shut_down(url) == 1, 30)
-            assert hears.wait(timeout=30) == 0
         with (
-            running_worker(url, tmp_path / "deaf.log", *options, "--no-remote-control", name="deaf") as deaf,
+            running_worker(url, tmp_path / "deaf.log", *options, name="deaf") as deaf,
             tuners(url, tmp_path / "store") as build,
         ):
             tuner = build(saving.Counts, counting(), name="deaf", resources=mqtune.Resources())
             drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports > 1)
             (trial,) = tuner.get_trials()
-            assert shut_down(url) == 0, "nobody listens"
+            with contextlib.closing(connect(url)) as client:
+                assert client.publish(REMOTE, remote("shutdown")) == 0, "nobody listens"
             assert "pong" not in run(url, "inspect", "ping").stdout
 
-            tuner.trial(trial).pause()
-            drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
-            tuner.trial(trial).resume()
-            drive(tuner, lambda: trial.status is TrialStatus.RUNNING)
             tuner.trial(trial).stop()
             drive(tuner, lambda: trial.status.is_terminal)
             assert deaf.poll() is None

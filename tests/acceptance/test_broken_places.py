@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from accounts import Accounts
 from running import running_worker
-from trainables_failing import BROKEN_DEVICE, BROKEN_WORKER, fails_where_it_is_broken
+from trainables_failing import BROKEN_WORKER, fails_where_it_is_broken
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
@@ -63,19 +63,6 @@ def test_a_trial_that_has_failed_on_a_worker_runs_again_on_another_one(run: Run,
         ("broken", "sound")
     }
     assert "publishing it again" not in (tmp_path / "1.log").read_text()
-
-
-def test_a_trial_that_has_failed_on_a_device_runs_again_on_another_one(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv(BROKEN_DEVICE, "0")
-
-    trials = run(mqtune.Local(slots=2), resources=mqtune.Resources(gpus=1))
-
-    assert_each_failed_once_at_most(trials)
-    pairs = [pair for trial in trials for pair in itertools.pairwise(trial.attempts)]
-    assert {(before.devices, after.devices) for before, after in pairs} == {(("0",), ("1",))}
 
 
 def test_where_there_is_one_slot_alone_a_retry_waits_for_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

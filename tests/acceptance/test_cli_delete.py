@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 import trainables_saving
 from accounts import Accounts
@@ -16,8 +15,8 @@ from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import open_store
-from mqtune.checkpoints.store import Tenant
-from mqtune.cli import delete, group
+from mqtune.checkpoints.store import Owner
+from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.driver import deletion
 from mqtune.journal.connection import connect
@@ -275,31 +274,3 @@ def test_a_folder_elsewhere_is_not_deleted(tune: Tune, tmp_path: Path, mqtune_ho
 
     assert "delete it by hand" in run(str(tmp_path / "moved"), "--here", "--yes", code=1)
     assert (tmp_path / "moved").is_dir()
-
-
-def test_a_drivers_account_may_delete_and_an_operators_may_not(tune: Tune, fleet: str):
-    tune("steady", name="guarded", max_trials=1).run()
-    with contextlib.closing(Accounts(fleet)) as accounts:
-        operator, driver = accounts.make("operator"), accounts.make("driver")
-
-        refused = run("guarded", "--broker", operator, "--yes", code=1)
-        assert keys_of(fleet, "guarded")
-        done = run("guarded", "--broker", driver, "--yes")
-
-    assert "make it again with what `mqtune acl` of this version prints" in refused
-    assert done.endswith("guarded is deleted\n")
-    assert keys_of(fleet, "guarded") == []
-
-
-def test_ctrl_c_at_the_question_deletes_nothing(
-    tune: Tune, fleet: str, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def interrupted(*_: object, **__: object) -> bool:
-        raise click.Abort
-
-    tune("steady", name="spared", max_trials=1).run()
-    monkeypatch.setattr(delete, "is_wanted", interrupted)
-
-    assert run("spared", code=130) == "\n"
-    assert keys_of(fleet, "spared")
-    assert (mqtune_home / "spared").is_dir()

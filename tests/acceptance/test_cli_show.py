@@ -21,7 +21,7 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import MqtuneError
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]
@@ -47,6 +47,15 @@ def run(*arguments: str, code: int = 0) -> str:
     return str(done.exception) if is_refused else done.stdout
 
 
+def book(folder: Path, *losses: float) -> Path:
+    """An experiment that has finished, with a trial for each of these losses."""
+    book = Book(folder)
+    for number, loss in enumerate(losses, 1):
+        book.run(f"{number:04}", loss)
+    book.finish()
+    return book.save()
+
+
 def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
     tune("slow", name="shown", max_trials=12, scheduler=mqtune.ASHA(max_t=9)).run()
 
@@ -62,13 +71,6 @@ def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
     assert f"saved {results.budget.saved} of {results.budget.used + results.budget.saved} iterations" in shown
     assert f"mqtune show shown {results.best.id}" in shown
     assert len([line for line in run("show", "shown", "--all").splitlines() if line[:4].isdigit()]) == 12
-
-
-def test_without_a_name_the_newest_experiment_is_shown(tune: Tune):
-    for name in ("older", "newer"):
-        tune("steady", name=name, max_trials=1).run()
-
-    assert run("show").startswith("newer ·")
 
 
 def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: Tune):
@@ -87,14 +89,14 @@ def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: 
 
 
 def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path: Path):
-    book = Book(tmp_path / "steers")
+    steers = Book(tmp_path / "steers")
     # Clears the screen, and the same by one character of Latin-1.
-    book.run("0001", 0.5, config={"x": "a\x1b[2Jb\x9b2Jc"})
-    book.save()
+    steers.run("0001", 0.5, config={"x": "a\x1b[2Jb\x9b2Jc"})
+    export = [*MQTUNE, "export", str(steers.save())]
 
-    with terminal([*MQTUNE, "export", str(book.folder)]) as screen:
+    with terminal(export) as screen:
         assert screen.wait(30) == 0
-    piped = subprocess.run([*MQTUNE, "export", str(book.folder)], capture_output=True, timeout=30).stdout
+    piped = subprocess.run(export, capture_output=True, timeout=30).stdout
 
     assert b"\x1b" not in screen.raw
     assert b"\xc2\x9b" not in screen.raw
@@ -102,30 +104,8 @@ def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path
     assert "a\x1b[2Jb\x9b2Jc".encode() in piped
 
 
-def test_a_trial_that_is_not_there_is_named_with_those_that_are(tune: Tune):
-    tune("steady", name="small", max_trials=3).run()
-
-    assert "experiment 'small' has no trial '7'; it has 0001 to 0003" in run("show", "small", "7", code=1)
-
-
-def test_a_reader_that_stops_early_gets_no_traceback(tune: Tune):
-    tune("steady", name="cut", max_trials=30).run()
-
-    done = subprocess.run(
-        f"{sys.executable} -m mqtune export cut --format jsonl --rows reports | head -1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-
-    assert len(done.stdout.splitlines()) == 1
-    assert "Traceback" not in done.stderr
-
-
-def test_an_unknown_name_is_answered_with_near_ones(tune: Tune):
-    tune("steady", name="mnist-asha", max_trials=1).run()
+def test_what_is_not_there_is_named_with_what_there_is(mqtune_home: Path):
+    book(mqtune_home / "mnist-asha", 0.3, 0.2, 0.1)
 
     said = subprocess.run([*MQTUNE, "show", "mnsit-asha"], capture_output=True, text=True, check=False, timeout=30)
 
@@ -133,21 +113,31 @@ def test_an_unknown_name_is_answered_with_near_ones(tune: Tune):
     assert said.stderr.startswith("mqtune: there is no experiment 'mnsit-asha' in ")
     assert said.stderr.endswith("do you mean mnist-asha?\n")
     assert "there is no experiment 'other'" in run("show", "other", code=1)
+    assert "experiment 'mnist-asha' has no trial '7'; it has 0001 to 0003" in run("show", "mnist-asha", "7", code=1)
 
 
-def test_all_experiments_are_listed_with_the_newest_first(tune: Tune, mqtune_home: Path):
-    tune("steady", name="first", max_trials=3).run()
-    tune("steady", name="second", max_trials=2).run()
+def test_all_experiments_are_listed_with_the_newest_first_and_the_number_of_failed_trials(mqtune_home: Path):
+    book(mqtune_home / "first", 0.5, 0.25, 0.75)
+    assert "failed" not in run("list")
+    unsound = Book(mqtune_home / "second")
+    for id_ in ("0001", "0002"):
+        unsound.stage(id_)
+        unsound.end(id_, AttemptEnd.FAILED)
+    unsound.finish()
+    unsound.save()
+    assert run("show").startswith("second ·")
     broken = mqtune_home / "third" / "journal.msgpack"
     broken.parent.mkdir()
     broken.write_bytes(b"this is no journal")
 
-    lines = run("list").splitlines()
+    heads, third, second, first = run("list").splitlines()
 
-    assert [line.split()[0] for line in lines] == ["name", "third", "second", "first"]
-    assert "can't be read" in lines[1]
-    assert lines[3].split()[3:5] == ["finished", "3"]
-    assert f"loss={Results.load('first').best.value:.4g}" in lines[3]
+    assert heads.split()[3:5] == ["trials", "failed"]
+    assert third.startswith("third ")
+    assert "can't be read" in third
+    assert second.split()[3:6] == ["finished", "2", "2"]
+    assert first.split()[3:5] == ["finished", "3"]
+    assert "loss=0.25" in first
 
 
 def test_a_list_knows_of_what_came_after_the_last_summary(tune: Tune, mqtune_home: Path):
@@ -170,10 +160,7 @@ def test_a_list_knows_of_what_came_after_the_last_summary(tune: Tune, mqtune_hom
 
 @pytest.mark.parametrize("text", ["", "{", "{}"])
 def test_a_summary_that_was_spoiled_does_not_spoil_the_list(mqtune_home: Path, text: str):
-    book = Book(mqtune_home / "mine")
-    book.run("0001", 0.5)
-    book.save()
-    (mqtune_home / "mine" / "results.json").write_text(text)
+    (book(mqtune_home / "mine", 0.5) / "results.json").write_text(text)
 
     assert "loss=0.5" in run("list")
 
@@ -183,8 +170,8 @@ def test_an_empty_home_is_said_to_be_empty(mqtune_home: Path):
     assert "there is no experiment on this machine yet; try: mqtune demo" in run("show", code=1)
 
 
-def test_nothing_that_is_not_needed_is_waited_for(tune: Tune):
-    tune("steady", name="quick", max_trials=2).run()
+def test_nothing_that_is_not_needed_is_waited_for(mqtune_home: Path):
+    book(mqtune_home / "quick", 0.5, 0.25)
 
     for arguments in (["show", "quick"], ["list"], ["export", "quick"], ["--help"]):
         done = subprocess.run(
@@ -195,17 +182,21 @@ def test_nothing_that_is_not_needed_is_waited_for(tune: Tune):
 
 
 @pytest.mark.parametrize("columns", [20, 200])
-def test_a_terminal_of_any_width_will_do(tune: Tune, columns: int):
-    name = f"in-{columns}-columns"
-    tune("steady", name=name, max_trials=3).run()
+def test_a_terminal_of_any_width_will_do_and_a_reader_that_stops_early_gets_no_traceback(
+    mqtune_home: Path, columns: int
+):
+    book(mqtune_home / "mine", *[0.5] * 30)
 
-    with terminal([*MQTUNE, "show", name], columns=columns) as screen:
+    with terminal([*MQTUNE, "show", "mine"], columns=columns) as screen:
         assert screen.wait(30) == 0
         assert "0001" in screen.text or columns == 20
-    for verb in (["list"], ["list", name, "--compare"]):
-        with terminal([*MQTUNE, *verb], columns=columns) as screen:
-            assert screen.wait(30) == 0
-            assert re.search(rf"{name}.*loss=\S", screen.text) or columns == 20
+    with terminal([*MQTUNE, "list", "mine", "--compare"], columns=columns) as screen:
+        assert screen.wait(30) == 0
+        assert re.search(r"mine.*loss=\S", screen.text) or columns == 20
+    export = f"{sys.executable} -m mqtune export mine --format jsonl --rows reports | head -1"
+    done = subprocess.run(export, shell=True, capture_output=True, text=True, check=True, timeout=30)
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
 
 
 # From another machine.
@@ -277,9 +268,7 @@ def test_on_its_drivers_machine_an_experiment_on_a_broker_is_listed_once_and_as_
 
 
 def test_what_is_on_this_machine_is_listed_while_the_broker_is_away(mqtune_home: Path):
-    book = Book(mqtune_home / "mine")
-    book.run("0001", 0.5)
-    book.save()
+    book(mqtune_home / "mine", 0.5)
 
     done = subprocess.run(
         [*MQTUNE, "list"],
@@ -293,18 +282,6 @@ def test_what_is_on_this_machine_is_listed_while_the_broker_is_away(mqtune_home:
     assert "loss=0.5" in done.stdout
     assert "127.0.0.1:1" in done.stderr
     assert done.returncode == 1
-
-
-def test_the_list_has_the_number_of_failed_trials(tune: Tune):
-    tune("steady", name="sound", max_trials=1).run()
-    assert "failed" not in run("list")
-    tune("raises", name="unsound", max_trials=2).run()
-
-    heads, unsound, sound = (line.split() for line in run("list").splitlines())
-
-    assert heads[3:5] == ["trials", "failed"]
-    assert unsound[3:6] == ["finished", "2", "2"]
-    assert sound[3:5] == ["finished", "1"]
 
 
 def test_an_experiment_that_is_stepped_to_its_end_has_ended_when_its_tuner_is_closed(tune: Tune):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import trainables
+from book import Book
 from click.testing import CliRunner
 from running import running_worker
 from waiting import eventually
@@ -181,8 +182,11 @@ def test_without_its_server_a_request_says_what_is_missing(
     assert reason in said.err
 
 
-def test_the_shell_completes_experiments_and_trials(tune: Tune, monkeypatch: pytest.MonkeyPatch):
-    tune("steady", name="completed-by-tab", max_trials=2).run()
+def test_the_shell_completes_experiments_and_trials(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
+    book = Book(mqtune_home / "completed-by-tab")
+    for trial in ("0001", "0002"):
+        book.run(trial, 0.5)
+    book.save()
 
     def completed(*words: str) -> list[str]:
         monkeypatch.setenv("COMP_WORDS", " ".join(("mqtune", *words)))

@@ -16,14 +16,11 @@ import pytest
 import trainables_clocks
 from click.testing import CliRunner
 from running import running_worker
-from waiting import eventually
 
 import mqtune
 from mqtune.cli import group
 from mqtune.core.events import DecisionTaken, decode_event
 from mqtune.core.trial import Trial
-from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import connect
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
@@ -166,13 +163,3 @@ def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: 
 
 def shown(folder: Path, trial: Trial) -> str:
     return CliRunner().invoke(group, ["show", str(folder), trial.id], catch_exceptions=False).stdout
-
-
-def test_the_server_tells_the_time(broker: str) -> None:
-    with contextlib.closing(connect(broker)) as client:
-        clock = ServerClock(client)
-        seconds, microseconds = client.time()
-
-        # Both are this machine's, unless it is set just now.
-        assert eventually(lambda: abs(clock.time() - time.time()) < 1.0)
-        assert clock.time() >= seconds + microseconds / 1e6 - 0.1

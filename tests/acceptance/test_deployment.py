@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from faces import ROOT, running, wait_until_joined
+from started import free_port
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer, find_binary
@@ -112,9 +113,7 @@ def test_a_worker_in_order_passes_its_health_check_and_one_that_is_not_there_fai
 
 def test_flower_passes_its_health_check_once_it_is_up(image: Image):
     service = compose("docker-compose.yml")["services"]["flower"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     check = [word.replace("5555", port) for word in service["healthcheck"]["test"][1:]]
     command = [word.replace("5555", port).replace("0.0.0.0", "127.0.0.1") for word in service["command"]]
     variables = {name: value for name, value in service["environment"].items() if name.startswith("FLOWER_")}

@@ -17,7 +17,6 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.keys import name_key
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
@@ -31,13 +30,6 @@ OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "5")
 END_S = 40.0
 
 Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[str]:
-    """A server without any worker."""
-    with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server:
-        yield server.url
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from faces import running
 from pair import OPTIONS, SLOT, Tune, counting, finished, tuners
 from running import HERE, running_worker
-from waiting import eventually
+from waiting import all_gone, eventually, family_of
 
 import mqtune
 from mqtune.cli import group
@@ -190,8 +190,10 @@ def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(t
             return copy.exists() and copy.stat().st_size > 4_000
 
         eventually(under_way, HEARD_S)
+        family = family_of(driver.pid)
         driver.kill()
         driver.wait()
+        eventually(lambda: all_gone(family), HEARD_S, "a driver that was killed left a process")
     script.unlink()
     (tmp_path / "script.py").write_text(
         "import mqtune\ndef train(config):\n    mqtune.report({'loss': 0.5})\n    raise SystemExit(0)\n"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import trainables
 from running import QUICK, running_worker
-from waiting import eventually, lives
+from waiting import all_gone, eventually, family_of
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
@@ -82,17 +82,6 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     return "".join(read)
 
 
-def family_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        me = psutil.Process(process.pid)
-        return [me, *me.children(recursive=True)]
-    return []
-
-
-def all_gone(family: list[psutil.Process]) -> bool:
-    return not any(map(lives, family))
-
-
 def trials_started(home: Path) -> int:
     return len(list((home / "endings").glob("0*/*.stdout")))
 
@@ -149,8 +138,8 @@ def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtun
             wait_for_trials(process, mqtune_home, after)
         else:
             # In the middle of its imports, of the server's start, or of the worker's.
-            eventually(lambda: len(family_of(process)) > 1, 30)
-        family = family_of(process)
+            eventually(lambda: len(family_of(process.pid)) > 1, 30)
+        family = family_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=30)
     eventually(lambda: all_gone(family), 15, "Ctrl-C left a process")
@@ -188,7 +177,7 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     """Also when Redis is frozen, which an end in good order would wait for."""
     with running(script) as process:
         wait_for_trials(process, mqtune_home, 3)
-        family = family_of(process)
+        family = family_of(process.pid)
         next(each for each in family if "server" in each.name()).suspend()
         os.killpg(process.pid, signal.SIGINT)
         output = read_until(process, "Ctrl-C again ends at once")
@@ -206,23 +195,12 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     finish(script)
 
 
-def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
-    with running(script) as process:
-        wait_for_trials(process, mqtune_home, 6)
-        family = family_of(process)
-        process.kill()
-        process.communicate(timeout=10)
-    eventually(lambda: all_gone(family), 10, "kill -9 of the driver left a process")
-
-    finish(script)
-
-
 def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_script_goes_on(
     script: Path, mqtune_home: Path
 ):
     with running(script) as process:
         wait_for_trials(process, mqtune_home, 2)
-        family = family_of(process)
+        family = family_of(process.pid)
         for member in family:
             # A trial's process may end in this moment.
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -283,7 +261,7 @@ def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
         with contextlib.closing(tuner):
             eventually(lambda: tuner.step(0.1) or len(pids) == 3, 20)
             (trial,) = tuner.get_trials()
-            family = [psutil.Process(dying.pid), *psutil.Process(dying.pid).children(recursive=True)]
+            family = family_of(dying.pid)
             family += [psutil.Process(pid) for pid in pids]
             dying.kill()
             dying.wait()

@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import signal
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from faces import celery, running, settings, wait_until_joined
 from lingering import lingers
+from started import free_port
 from trainables import raises, slow, steady
 from waiting import eventually
 
@@ -105,9 +105,7 @@ def until_it_ends(tuner: mqtune.Tuner) -> None:
 def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     """A Flower that has seen an attempt come to each of its ends, and one that had begun before Flower came."""
     folder = tmp_path_factory.mktemp("flower")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with EmbeddedServer.start(folder / "server", binary=find_binary()) as server, contextlib.ExitStack() as stack:
         broker, found = server.url, Flower(port)
         # What needs no GPU doesn't fit it.
@@ -249,17 +247,6 @@ def test_a_failure_is_shown_with_what_the_trainable_raised_and_where(flower: Flo
 
     assert row["exception"] == "TrialFailed('ValueError: the learning rate exploded')"
     assert "trainables.py" in row["traceback"]
-
-
-def test_the_page_of_an_attempt_can_be_opened(flower: Flower):
-    page = flower.call(f"/task/{quote('completes/0001/1', safe='')}")
-
-    assert "completes/steady" in page
-
-
-def test_the_api_wants_the_password(flower: Flower):
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        flower.call("/api/tasks", login=False)
 
 
 def test_the_page_of_a_worker_shows_its_slots(flower: Flower):

@@ -133,17 +133,3 @@ def test_it_shows_what_runs_live_and_what_has_ended_from_the_folder(
 
     with opened(tmp_path) as later:
         assert [trial["state"] for trial in later.trials] == ["Complete"] * 2
-
-
-def test_an_experiment_that_is_not_there_is_named(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "mqtune", "ui", "--optuna", "no-such"],
-        env=_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=False,
-    )
-
-    assert found.returncode == 1
-    assert "there is no experiment 'no-such'" in found.stderr

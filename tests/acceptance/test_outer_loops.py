@@ -92,38 +92,3 @@ def test_in_lockstep_no_line_runs_after_the_report_that_is_decided_on_nor_after_
     second.finish()
     second.close()
     assert written.read_text().split() == ["1", "2"]
-
-
-def test_a_trial_goes_on_from_the_report_that_was_decided_on_and_another_from_one_that_has_completed(
-    fleet: str, tmp_path: Path
-) -> None:
-    def opened() -> mqtune.Tuner:
-        store = mqtune.Checkpoints(tmp_path / "store")
-        return mqtune.Tuner(
-            saving.CountsOften, backend=fleet, name=name, checkpoints=store, run=mqtune.RunOptions(progress=False)
-        )
-
-    name = f"decided-{os.getpid()}"
-    first = opened()
-    trial = first.add({"lr": 1.0, "steps": 9, "step_s": 0.005})
-    while next_report(first).metrics["step"] < 3:
-        pass
-    # It goes on meanwhile: reports flow.
-    time.sleep(0.2)
-    first.trial(trial).pause()
-    drive_until(first, lambda: trial.status is TrialStatus.PAUSED)
-    first.close()
-
-    second = opened()
-    second.trial(trial.id).resume(checkpoint="decided")
-    again = [next_report(second) for _ in range(6)]
-    assert [(report.attempt, report.metrics["step"], report.metrics["loss"]) for report in again] == [
-        (2, step, float(-step)) for step in range(4, 10)
-    ]
-    completed = second.trial(trial.id).record
-    drive_until(second, lambda: completed.status is TrialStatus.COMPLETED)
-    second.add({"lr": 2.0, "steps": 10, "step_s": 0.005}, source=completed, key="further")
-    assert (report := next_report(second)).metrics["step"] == 10
-    assert (report.trial, report.metrics["loss"]) == ("0002", -11.0)
-    second.finish()
-    second.close()

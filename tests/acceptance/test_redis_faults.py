@@ -22,14 +22,12 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable, JournalBlocked, JournalGone
+from mqtune.core.errors import BrokerUnavailable, JournalBlocked
 from mqtune.core.events import VERSION
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId, TrialStatus
-from mqtune.journal.connection import connect
 from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive
 
 #: How long anything here may take to come back, on a machine that runs other tests.
@@ -413,51 +411,23 @@ def test_an_attempt_that_runs_twice_as_a_redis_that_is_set_back_has_lost_its_cla
     assert trial.metrics["step"] == 30
 
 
-def test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied(
-    place: Place, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("gone", ["all", "the beginning of its journal"])
+def test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning(
+    place: Place, caplog: pytest.LogCaptureFixture, gone: str
 ) -> None:
     run = Run(place, trials=3)
     with contextlib.closing(run.tuner()) as first:
         drive(first, lambda: sum(trial.reports > 5 for trial in first.get_trials()) == 2)
         seen = {trial.id: trial.reports for trial in first.get_trials() if trial.attempts}
-    place.server.lose_data()
+    if gone == "all":
+        place.server.lose_data()
+    else:
+        place.server.client.xtrim(ExperimentKeys(run.name).journal, maxlen=1, approximate=False)
 
     results = run.tuner().run()
 
     assert "came back without" in caplog.text
     run.check(results, attempts=None)
-    assert sorted(forgotten(results))[:2] == ["0001", "0002"]
+    if gone == "all":
+        assert sorted(forgotten(results))[:2] == ["0001", "0002"]
     assert all(len(list(results.reports(id_))) > before for id_, before in seen.items())
-
-
-def test_a_script_that_is_run_again_finds_its_experiment_although_its_journals_beginning_is_gone(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Run(place, trials=3)
-    with contextlib.closing(run.tuner()) as first:
-        drive(first, lambda: sum(trial.reports > 5 for trial in first.get_trials()) == 2)
-        seen = {trial.id: trial.reports for trial in first.get_trials() if trial.attempts}
-    place.server.client.xtrim(ExperimentKeys(run.name).journal, maxlen=1, approximate=False)
-
-    results = run.tuner().run()
-
-    assert "came back without" in caplog.text
-    run.check(results, attempts=None)
-    assert all(len(list(results.reports(id_))) > before for id_, before in seen.items())
-
-
-def test_without_the_local_copy_a_lost_experiment_ends_with_words_and_does_not_hang(place: Place) -> None:
-    run = Run(place, steps=5_000)
-    with contextlib.closing(run.tuner()) as tuner:
-        drive(tuner, lambda: sum(trial.reports > 5 for trial in tuner.get_trials()) == 2)
-        (tuner.folder / "journal.msgpack").unlink()
-        place.server.client.flushall()
-
-        with pytest.raises(JournalGone, match="can't be put back"):
-            drive(tuner, lambda: False)
-
-    # Nobody wants what still runs, and its worker finds that out by itself.
-    with contextlib.closing(connect(place.server.url)) as client:
-        eventually(lambda: Fleet(client, patience_s=5).workers(), BACK_S)
-    check = Run(place, trials=2)
-    check.check(check.run(lambda: None))

@@ -10,7 +10,6 @@ import socket
 import threading
 import urllib.error
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -20,13 +19,14 @@ import trainables_telling as telling
 from accounts import Accounts
 from faces import celery, running, settings, wait_until_joined
 from faulty_proxy import FaultyProxy
+from started import free_port
 from tap import Tap
 from test_flower import Flower
 from waiting import eventually
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
-from mqtune.core.errors import BrokerRefused, BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
 
@@ -131,13 +131,6 @@ def log_to(words: io.StringIO) -> Iterator[None]:
         root.removeHandler(handler)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def command_lines() -> list[str]:
     lines = []
     for process in psutil.process_iter():
@@ -186,38 +179,3 @@ def test_there_was_something_to_read_in_each_place(told: dict[str, str]):
     assert json.loads(told["page /api/queues/length"])["active_queues"]
     assert "the trial's environment" in "".join(text for where, text in told.items() if where.endswith(".stdout"))
     assert "RuntimeError" in told["Redis"]
-
-
-@pytest.mark.parametrize("form", range(len(FORMS)))
-def test_it_would_have_been_seen(form: int):
-    assert is_told(f"redis://{USER}:{FORMS[form]}@head:6379/0")
-
-
-def test_errors_name_the_broker_and_not_its_password(tmp_path: Path):
-    with (
-        EmbeddedServer.start(tmp_path, binary=find_binary()) as server,
-        contextlib.closing(FaultyProxy(server.url)) as proxy,
-    ):
-        url = f"redis://{USER}:{quote(PASSWORD, safe='')}@{proxy.url.rpartition('@')[2]}"
-        with pytest.raises(BrokerRefused) as refused:
-            connect(url)
-        proxy.refuse()
-        with pytest.raises(BrokerUnavailable) as away:
-            connect(url)
-
-    for error in (refused.value, away.value):
-        assert not is_told(str(error) + repr(error))
-        assert error.__cause__ is None
-
-
-def test_a_private_server_shows_its_password_to_its_owner_alone(tmp_path: Path):
-    with EmbeddedServer.start(tmp_path, binary=find_binary()) as server:
-        password = server.url.partition("://:")[2].partition("@")[0]
-        files = [path for path in tmp_path.rglob("*") if path.is_file()]
-        telling = [path for path in files if password.encode() in path.read_bytes()]
-        modes = [path.stat().st_mode & 0o777 for path in telling]
-
-        assert len(password) >= 32
-        assert not any(password in line for line in command_lines())
-        assert password not in repr(server)
-        assert [(path.name, oct(mode)) for path, mode in zip(telling, modes, strict=True)] == [("url", "0o600")]

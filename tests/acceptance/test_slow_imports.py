@@ -27,7 +27,7 @@ Tune = Callable[..., mqtune.Tuner]
 #: No other test's workers have it.
 TAG = "imports"
 #: More than it takes to see an import that is repeated at each turn.
-TURNS = 8
+TURNS = 4
 
 
 @pytest.fixture

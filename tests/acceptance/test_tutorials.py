@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pages import ROOT
-from walkthrough import Block, Walkthrough, absent, blocks_of, walkthrough
+from walkthrough import Block, Walkthrough, blocks_of, walkthrough
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 #: Those that show a program of another library beside mqtune's.
@@ -122,10 +122,3 @@ def test_the_programs_of_an_explanation_run(page: Path, tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
 
     importlib.import_module(name)
-
-
-def test_what_a_page_shows_is_looked_for() -> None:
-    printed = "first · 40/40 trials: 2 completed\ntrial  status   best\nlr=2.1e-05"
-
-    assert absent(["first · 7/7 trials: …", "trial status best", "lr=0.3"], printed) == []
-    assert absent(["second · 40/40 trials", "trial best"], printed) == ["second · 40/40 trials", "trial best"]

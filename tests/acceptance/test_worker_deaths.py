@@ -16,7 +16,7 @@ import trainables_leaving as leaving
 import trainables_saving as saving
 from pair import Tune, counting, finished, rows, tuners
 from running import QUICK, running_worker
-from waiting import eventually, lives
+from waiting import all_gone, eventually, family_of, lives
 
 import mqtune
 from mqtune.core.events import WorkerInfo
@@ -54,11 +54,6 @@ def tune(broker: str, tmp_path: Path) -> Iterator[Tune]:
         yield lambda trainable, *configs, **options: build(trainable, *configs, resources=SLOT, **options)
 
 
-def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    found = psutil.Process(process.pid)
-    return [found, *found.children(recursive=True)]
-
-
 def send(family: list[psutil.Process], number: signal.Signals) -> None:
     for member in family:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -90,7 +85,7 @@ def test_a_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere(star
     dying = start("dying")
     tuner = tune(saving.CountsOften, counting())
     trial = running(tuner)
-    family = family_of(dying)
+    family = family_of(dying.pid)
     start("heir")
 
     send(family, signal.SIGKILL)
@@ -99,14 +94,14 @@ def test_a_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere(star
     assert [attempt.worker.partition("@")[0] for attempt in trial.attempts] == ["dying", "heir"]
     assert (trial.attempts[0].end, trial.failures) == (AttemptEnd.LOST, 0)
     dying.wait()
-    eventually(lambda: not any(map(lives, family)), WAIT_S, "a machine that died left a process")
+    eventually(lambda: all_gone(family), WAIT_S, "a machine that died left a process")
 
 
 def test_a_worker_that_was_frozen_past_its_lease_kills_its_trial_when_it_thaws_and_serves_on(start: Start, tune: Tune):
     frozen = start("frozen")
     tuner = tune(saving.CountsOften, counting())
     trial = running(tuner)
-    family = family_of(frozen)
+    family = family_of(frozen.pid)
     process = psutil.Process(trial.last_metrics["pid"])
     assert process in family
 
@@ -203,7 +198,7 @@ def test_a_worker_ends_what_one_before_it_left_that_was_killed_with_its_zygotes(
 ):
     dying = start("dying")
     with locking(tune, tmp_path, bare=False) as (tuner, trial, is_held):
-        family = family_of(dying)
+        family = family_of(dying.pid)
         # The importer and the zygote.
         zygotes = psutil.Process(trial.last_metrics["pid"]).parents()[:2]
         process = psutil.Process(trial.last_metrics["pid"])

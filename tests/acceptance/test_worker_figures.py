@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from running import running_worker
+from started import free_port
 from trainables_figures import sometimes_fails, waits_for_its_end
 from waiting import eventually
 
@@ -24,13 +25,6 @@ CPUS = 14
 ENDED = "mqtune_worker_attempts_ended_total"
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number: int = free.getsockname()[1]
-    return number
-
-
 def scraped(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = parser.text_string_to_metric_families(answer.read().decode())
@@ -42,8 +36,9 @@ def scraped(port: int) -> dict[str, float]:
 
 
 def test_slots_ends_and_heartbeats_are_those_of_the_moment(
-    tune: Callable[..., mqtune.Tuner], broker: str, tmp_path: Path, port: int
+    tune: Callable[..., mqtune.Tuner], broker: str, tmp_path: Path
 ) -> None:
+    port = free_port()
     options = ("--gpus", "0", "--slots", "2", "--cpus", str(2 * CPUS), "--metrics-port", str(port))
     with running_worker(broker, tmp_path / "worker.log", *options, name="figures"):
         resources = mqtune.Resources(cpus=CPUS)

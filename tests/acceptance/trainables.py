@@ -20,13 +20,6 @@ def steady(config):
         mqtune.report({"loss": config["x"] / (epoch + 1), "epoch": epoch + 1})
 
 
-def trades(config):
-    """What has a low loss is slow; some configs are neither."""
-    for epoch in range(1, 10):
-        time.sleep(0.05)
-        mqtune.report({"loss": config["x"] + config["y"] + 1 / epoch, "speed": config["x"] - config["y"]})
-
-
 def saves_folder(config):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "state").write_text(str(config["x"]))

@@ -14,11 +14,11 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 import redis
-from campaign import is_another, recoveries
+from campaign import is_another
 from checker import check
 from claims import NOBODY_DRIVES
 from counting import ECC, row, term
-from observed import BrokenDevice, Isolation, Observed, Violation, place_of
+from observed import BrokenDevice, Observed, Violation, place_of
 from request_faults import is_refused
 
 CONFIGS = {"0001": {"x": 0.25}, "0002": {"x": 0.5}}
@@ -184,12 +184,6 @@ def test_a_good_run_passes(run: Run) -> None:
     assert run.violations() == []
 
 
-def test_a_driver_that_was_replaced_may_read_on(run: Run) -> None:
-    run.observed.told[0] += [[30.0, "report", "0002", 1, 3, "continue"]]
-
-    assert run.violations() == []
-
-
 def test_what_a_driver_was_told_that_redis_forgot_before_it_was_replaced_counts_for_nothing(run: Run) -> None:
     tell(1, 7, "end", "0002", "COMPLETED")(run)
     assert run.violations()
@@ -199,41 +193,6 @@ def test_what_a_driver_was_told_that_redis_forgot_before_it_was_replaced_counts_
 
     tell(1, 5, "end", "0002", "COMPLETED")(run)
     assert run.violations()
-
-
-def test_an_attempt_may_run_on_while_its_worker_is_frozen(run: Run) -> None:
-    run.observed.beats["0001", 1, 101] = (4.1, 17.0)
-    run.observed.isolations = [Isolation("w1", 8.0, 17.0)]
-
-    assert run.violations() == []
-
-
-@pytest.mark.parametrize("first", [17.0, 15.0])
-def test_what_a_redis_starts_that_was_or_will_be_set_back_counts_for_nothing(run: Run, first: float) -> None:
-    run.observed.beats["0001", 2, 999] = (first, 18.0)
-    run.observed.forgot = [(16.5, 16.9)]
-
-    assert run.violations() == []
-
-
-def test_an_end_that_was_put_back_with_an_earlier_id_has_the_time_that_it_names(run: Run) -> None:
-    alive(("0001", 2, 103), 16.1, 20.5)(run)
-    change(20, at=20.6)(run)
-    assert [each.promise for each in run.violations()] == ["4"]
-
-    run.observed.forgot = [(0.0, 0.1)]
-
-    assert run.violations() == []
-
-
-@pytest.mark.parametrize("said", [{"error": NOBODY_DRIVES}, {"error": "no luck", "error_type": "ValueError"}], ids=str)
-def test_an_attempt_may_be_handed_back_when_nobody_drives_and_that_is_the_policy(
-    run: Run, said: dict[str, str]
-) -> None:
-    change(21, end="handed_back", **said)(run)
-    observe(on_loss="stop", may_be_undriven=True, may_lose=False)(run)
-
-    assert not [each for each in run.violations() if "handed_back" in each.what and each.promise in "56"]
 
 
 def drop(number: int) -> Callable[[Run], None]:
@@ -461,12 +420,6 @@ def test_an_entry_that_is_no_message_is_caught(run: Run) -> None:
     assert [each for each in check(run.observed) if each.promise == "10"]
 
 
-def test_a_recovery_lasts_from_the_death_of_a_worker_to_the_next_report_of_its_trials() -> None:
-    events = [(float(id_.split("-")[0]) / 1000, kind, body) for id_, kind, body in good_entries()]
-
-    assert recoveries(events, [("w1", 7.5)]) == [10.5]
-
-
 ENDED = {"status": "COMPLETED", "checkpoints": ["m-0001-1-1"]}
 
 
@@ -499,12 +452,6 @@ def ask(run: Run) -> None:
     run.observed.said = [{"id": "r1", "done": True, "trial": "0001"}, {"id": "r1", "error": "BrokerUnavailable"}]
 
 
-def test_a_run_whose_request_was_carried_out_passes(run: Run) -> None:
-    ask(run)
-
-    assert run.violations() == []
-
-
 #: By entry: 19 is the request, 20 the decision, 21 the answer.
 BROKEN_REQUESTS: dict[str, tuple[Callable[[Run], None], str]] = {
     "made twice": (put(20, "requested", ASKED), "made twice"),
@@ -517,16 +464,9 @@ BROKEN_REQUESTS: dict[str, tuple[Callable[[Run], None], str]] = {
     "done by saving, which has no event": (change(19, action="save"), "has the effects"),
     "an answer that the journal doesn't have": (observe(said=[{"id": "r3", "done": False}]), "no answer"),
     "another answer than the journal has": (observe(said=[{"id": "r1", "done": False}]), "was said"),
+    "more trials wanted, and not begun": (lambda run: want_more(run), "and not 3"),
+    "refused to an operator": (observe(said=[{"id": "r1", "error": "AccessDenied: the account may not"}]), "may not"),
 }
-
-
-@pytest.mark.parametrize("name", BROKEN_REQUESTS)
-def test_a_broken_promise_about_requests_is_caught(run: Run, name: str) -> None:
-    ask(run)
-    breaks, expected = BROKEN_REQUESTS[name]
-    breaks(run)
-
-    assert [each for each in run.violations() if each.promise == "request" and expected in each.what]
 
 
 def request(id_: str, action: str, trial: str = "", **arguments: Any) -> dict[str, Any]:
@@ -548,25 +488,10 @@ def entry(run: Run, id_: str) -> Any:
     return next(body for other, _, body in run.entries if other == id_)
 
 
-def raise_max_trials(run: Run, to: int) -> None:
-    """Have somebody ask for more trials, and be told that it is done."""
-    write(run, "19100-0", "requested", request("r2", "set", max_trials=to))
+def want_more(run: Run) -> None:
+    """Have somebody ask for a third trial, and be told that it is done."""
+    write(run, "19100-0", "requested", request("r2", "set", max_trials=3))
     write(run, "19200-0", "answered", answer("r2", ["19100-0", 0]))
-
-
-def test_a_run_passes_that_has_as_many_trials_as_a_request_wanted_last(run: Run) -> None:
-    observe(max_trials=1)(run)
-    assert run.violations()
-
-    raise_max_trials(run, 2)
-
-    assert run.violations() == []
-
-
-def test_a_trial_that_a_request_wanted_and_nobody_began_is_caught(run: Run) -> None:
-    raise_max_trials(run, 3)
-
-    assert [each for each in run.violations() if "and not 3" in each.what]
 
 
 def end_it(run: Run, *, now: bool, after: int = 19) -> None:
@@ -584,53 +509,37 @@ def stop_for_it(run: Run) -> None:
     tell(2, 13, "end", "0002", "EARLY_STOPPED")(run)
 
 
-def test_a_run_that_was_ended_before_all_trials_had_begun_passes(run: Run) -> None:
-    end_it(run, now=False)
-
-    assert run.violations() == []
-
-
-def test_a_run_that_was_ended_at_once_passes(run: Run) -> None:
-    end_it(run, now=True)
-    # What came to its end in time needed not be stopped.
-    assert run.violations() == []
-
-    stop_for_it(run)
-
-    assert run.violations() == []
-
-
-def test_a_trial_that_goes_on_although_the_experiment_was_to_end_is_caught(run: Run) -> None:
-    end_it(run, now=False, after=13)
-    for number in (16, 17):
-        change(number, cursor=["13100-0", 0])(run)
-
-    assert [each for each in run.violations() if each.promise == "end" and "is staged" in each.what]
-
-
-def test_a_trial_that_was_to_run_to_its_end_and_is_stopped_is_caught(run: Run) -> None:
-    end_it(run, now=False)
-    stop_for_it(run)
-
-    assert [each for each in run.violations() if each.promise == "end" and "run to its end" in each.what]
-
-
-def test_a_trial_that_was_to_be_stopped_and_runs_to_its_end_is_caught(run: Run) -> None:
-    end_it(run, now=True)
+def outlast(run: Run) -> None:
+    """Have trial 0002 run to its end, long after it was to be stopped."""
     run.entries[-2:] = [("29000-0", *run.entries[-2][1:]), ("30000-0", *run.entries[-1][1:])]
     entry(run, "30000-0")["cursor"] = ["29000-0", 0]
-    assert [each for each in run.violations() if each.promise == "end" and "was to be stopped" in each.what]
-
-    # Nobody may have been there to stop it.
-    observe(may_be_undriven=True)(run)
-    assert run.violations() == []
 
 
-def test_a_trial_that_is_left_open_by_an_end_is_caught(run: Run) -> None:
-    end_it(run, now=False)
+def leave_open(run: Run) -> None:
     entry(run, "22000-0")["cursor"] = ["20000-0", 0]
 
-    assert [each for each in run.violations() if "is finished, and trial 0002 is RUNNING" in each.what]
+
+#: By whether what runs is to be stopped, and the entry behind which that is asked for.
+BROKEN_ENDS: dict[str, tuple[bool, int, Callable[[Run], None], str]] = {
+    "a trial goes on": (
+        False,
+        13,
+        both(change(16, cursor=["13100-0", 0]), change(17, cursor=["13100-0", 0])),
+        "is staged",
+    ),
+    "a trial that was to run to its end is stopped": (False, 19, stop_for_it, "run to its end"),
+    "a trial that was to be stopped runs to its end": (True, 19, outlast, "was to be stopped"),
+    "a trial is left open": (False, 19, leave_open, "is finished, and trial 0002 is RUNNING"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN_ENDS)
+def test_a_broken_promise_about_the_end_of_an_experiment_is_caught(run: Run, how: str) -> None:
+    now, after, breaks, expected = BROKEN_ENDS[how]
+    end_it(run, now=now, after=after)
+    breaks(run)
+
+    assert [each for each in run.violations() if expected in each.what], run.violations()
 
 
 REVOKED = request("revoke/0001/2", "abandon", "0001", reason="terminated by hand")
@@ -648,24 +557,6 @@ def revoke(run: Run) -> None:
     run.observed.revoked = frozenset({("0001", 2)})
 
 
-def test_a_run_in_which_a_task_was_revoked_passes(run: Run) -> None:
-    revoke(run)
-
-    assert run.violations() == []
-
-
-def test_a_worker_may_end_what_was_revoked_before_its_driver_hears_of_it(run: Run) -> None:
-    revoke(run)
-    drop(20)(run)
-    # It comes too late, as the trial has ended.
-    entry(run, "20100-0").update(done=False, cursor=["20000-0", 0])
-
-    assert run.violations() == []
-
-    run.observed.revoked = frozenset()
-    assert [each for each in run.violations() if "nobody had journaled" in each.what]
-
-
 #: By entry: 19 is the request, 20 the decision, 21 the attempt's end, 22 the answer.
 BROKEN_REVOKES: dict[str, tuple[Callable[[Run], None], str]] = {
     "another attempt": (observe(revoked=frozenset({("0001", 1)})), "nobody has revoked"),
@@ -674,15 +565,6 @@ BROKEN_REVOKES: dict[str, tuple[Callable[[Run], None], str]] = {
     "staged again": (put(22, "staged", staged("0001", 3, ["20000-0", 0])), "which was revoked, is staged"),
     "run later": (alive(("0001", 2, 103), 28.0, 29.0), "after its task was revoked"),
 }
-
-
-@pytest.mark.parametrize("name", BROKEN_REVOKES)
-def test_a_broken_promise_about_revokes_is_caught(run: Run, name: str) -> None:
-    revoke(run)
-    breaks, expected = BROKEN_REVOKES[name]
-    breaks(run)
-
-    assert [each for each in run.violations() if each.promise == "revoke" and expected in each.what], run.violations()
 
 
 class WrongRun:
@@ -714,12 +596,6 @@ def test_an_operator_who_may_do_more_than_make_requests_is_caught(answer_of: Exc
     assert bool(run.violations) is not is_right
 
 
-def test_an_operator_who_may_make_no_requests_is_caught(run: Run) -> None:
-    run.observed.said = [{"id": "r1", "error": "AccessDenied: the account may not do that"}]
-
-    assert [each for each in run.violations() if each.promise == "account"]
-
-
 def break_device(run: Run) -> None:
     """Have the device of trial 0001's first attempt be broken: it is handed back for that."""
     run.entries[12] = (
@@ -732,12 +608,6 @@ def break_device(run: Run) -> None:
         change(number, cursor=["13000-0", 0])(run)
     run.observed.results["0001"]["attempts"][0] = "handed_back"  # type: ignore[index]
     observe(broken=[BrokenDevice(1, "0", ECC, 10.0)], pause_s=5.0)(run)
-
-
-def test_a_run_in_which_a_device_was_broken_passes(run: Run) -> None:
-    break_device(run)
-
-    assert run.violations() == []
 
 
 def break_the_other_too(run: Run) -> None:
@@ -756,20 +626,25 @@ BROKEN_DEVICES: dict[str, tuple[Callable[[Run], None], str]] = {
     "it counts as a failure": (change(13, end="failed"), "has failed, and its device 0 is broken"),
     "it is used again at once": (change(16, worker="w1@here", devices=["0"]), "3.0 s after that was found broken"),
     "the trial is given up": (break_the_other_too, "is given up, and its devices were broken"),
+    "it was another error": (change(13, error="RuntimeError: no luck"), "nobody had journaled"),
+}
+
+#: What somebody does in a run, and how what comes of it may be broken.
+BROKEN_PROMISES = {
+    "request": (ask, BROKEN_REQUESTS),
+    "revoke": (revoke, BROKEN_REVOKES),
+    "device": (break_device, BROKEN_DEVICES),
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_DEVICES)
-def test_a_broken_promise_about_devices_is_caught(run: Run, name: str) -> None:
-    break_device(run)
-    breaks, expected = BROKEN_DEVICES[name]
+@pytest.mark.parametrize(
+    ("about", "how"), [(about, how) for about, (_, broken) in BROKEN_PROMISES.items() for how in broken]
+)
+def test_a_broken_promise_about_requests_revokes_or_devices_is_caught(run: Run, about: str, how: str) -> None:
+    does, broken = BROKEN_PROMISES[about]
+    breaks, expected = broken[how]
+    does(run)
+    assert run.violations() == []
     breaks(run)
 
-    assert [each for each in run.violations() if each.promise == "device" and expected in each.what], run.violations()
-
-
-def test_an_attempt_that_is_handed_back_for_its_device_by_any_other_error_is_caught(run: Run) -> None:
-    break_device(run)
-    change(13, error="RuntimeError: no luck")(run)
-
-    assert [each for each in run.violations() if "nobody had journaled" in each.what]
+    assert [each for each in run.violations() if expected in each.what], run.violations()

@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import losing
 import pytest
 import redis
-from contract import journals
 from contract.journals import JournalContract, World
 from contract.journals.world import (
     ASSIGNMENT,
@@ -542,41 +540,27 @@ class TestRedisJournal(JournalContract):
         assert done.wait(DEADLINE_S)
         thread.join()
 
-    def test_the_first_blocking_read_has_its_reader_look_at_the_fleet(self, driver: Journal) -> None:
+    def test_the_first_blocking_read_and_each_change_of_the_fleet_wake_once_and_a_heartbeat_wakes_nobody(
+        self, redis_client: redis.Redis, driver: Journal
+    ) -> None:
+        fleet = Fleet(redis_client, patience_s=1.0)
         driver.record(closed())
         assert not driver.fleet_changed
 
-        driver.read("0-0", count=10, block_s=0.001)
+        def woken() -> bool:
+            driver.fleet_changed = False
+            assert driver.read(entries(driver)[-1].id, count=10, block_s=0.001) == []
+            return driver.fleet_changed
 
-        assert driver.fleet_changed
-
-    def test_each_change_of_the_fleet_wakes_once(self, redis_client: redis.Redis, driver: Journal) -> None:
-        fleet = Fleet(redis_client, patience_s=1.0)
-        driver.read("0-0", count=1, block_s=0.001)
+        assert woken()
         fleet.join(INFO, LONG_S)
         fleet.join(replace(INFO, name="v"), LONG_S)
-        driver.fleet_changed = False
-
-        driver.read("0-0", count=1, block_s=0.001)
-        assert driver.fleet_changed
-        driver.fleet_changed = False
+        assert woken()
         # It may take one read for each.
-        driver.read("0-0", count=1, block_s=0.001)
-        driver.fleet_changed = False
-
-        driver.read("0-0", count=1, block_s=0.001)
-        assert not driver.fleet_changed
-
-    def test_a_heartbeat_wakes_nobody(self, redis_client: redis.Redis, driver: Journal) -> None:
-        fleet = Fleet(redis_client, patience_s=1.0)
-        fleet.join(INFO, LONG_S)
-        driver.read("0-0", count=1, block_s=0.001)
-        driver.fleet_changed = False
-
+        woken()
+        assert not woken()
         fleet.keep(INFO, LONG_S)
-
-        assert driver.read("0-0", count=1, block_s=0.001) == []
-        assert not driver.fleet_changed
+        assert not woken()
 
 
 class FaultyLine:
@@ -684,10 +668,12 @@ class TestFleet:
         for number, data in enumerate(strange):
             redis_client.set(worker_key(f"strange-{number}"), data)
             redis_client.zadd(WORKERS, {f"strange-{number}": soon})
+        redis_client.zadd(WORKERS, {"of another type": soon})
+        redis_client.lpush(worker_key("of another type"), "x")
 
         assert fleet.workers() == [INFO]
 
-        assert len(caplog.records) == len(strange)
+        assert len(caplog.records) >= len(strange)
 
     def test_a_name_is_one_processs_until_that_has_left_or_was_silent_for_too_long(
         self, fleet: Fleet, redis_client: redis.Redis
@@ -722,13 +708,6 @@ class TestFleet:
 
         assert r"\xff\xfe" in caplog.text
 
-    def test_a_key_of_another_type_hides_no_worker(self, fleet: Fleet, redis_client: redis.Redis) -> None:
-        fleet.join(INFO, LONG_S)
-        redis_client.zadd(WORKERS, {"strange": (time.time() + LONG_S) * 1000})
-        redis_client.lpush(worker_key("strange"), "x")
-
-        assert fleet.workers() == [INFO]
-
     def test_hints_that_can_not_be_read_are_passed_over(self, redis_client: redis.Redis) -> None:
         hints = ControlChannel(redis_client, "w")
         assert hints.next(0.001) is None
@@ -751,12 +730,6 @@ class TestFleet:
         redis_client.publish(control_channel("w"), encode_value([["x", "0001", 1, "stop"]]))
 
         assert hints.next(DEADLINE_S) == ["x", "0001", 1, "stop"]
-
-
-def test_the_contract_covers_every_method_of_a_journal() -> None:
-    source = "".join(path.read_text() for path in Path(journals.__file__).parent.glob("*.py"))
-
-    assert [name for name in Journal.__abstractmethods__ if f".{name}(" not in source] == []
 
 
 class ForgetfulWorld(MemoryWorld):

@@ -182,7 +182,7 @@ KOMBUS = 3
 def test_a_worker_has_few_connections_whatever_its_slots(
     server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
-    slots, trials = 12, 24
+    slots, trials = 8, 16
     peak = 0
     client.client_setname("mqtune-client")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from contract.journals.world import (
 )
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
-from waiting import DEADLINE_S, eventually
+from waiting import eventually
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable
@@ -62,88 +62,22 @@ def journal(line: FaultyProxy) -> Iterator[RedisJournal]:
         yield journal
 
 
-def during(fault: Callable[[], Callable[[], object]], call: Callable[[], object]) -> object:
-    """Call while there is a fault, which ends, by what it returned, when the caller has seen something of it."""
-    answers: list[object] = []
-    end = fault()
-    caller = threading.Thread(target=lambda: answers.append(call()), daemon=True)
-    caller.start()
-    caller.join(2 * TIMEOUT_S)
-    assert caller.is_alive(), "the fault made no difference"
-    end()
-    caller.join(DEADLINE_S)
-    assert answers, "the call did not come back"
-    return answers[0]
-
-
 # Cut off.
 
 
-def hold(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
-    """The first try reaches the server when the line works again, and so do those that followed."""
-    line.hold()
-    return line.release
-
-
-def lose(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
+def test_a_report_that_gets_no_answer_is_written_once_and_counts_as_an_outage(
+    line: FaultyProxy, journal: RedisJournal
+) -> None:
+    claim, before = InWorld.start(journal, journal), journal.outages
     line.drop()
-    return line.release
+    back = threading.Timer(2 * TIMEOUT_S, line.release)
+    back.start()
 
+    assert journal.report([segment(claim, 1, 3)]) == [""]
 
-def slow_down(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
-    line.delay_s = 2 * TIMEOUT_S
-    return lambda: setattr(line, "delay_s", 0.0)
-
-
-def refuse(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
-    line.refuse()
-    line.cut()
-    return line.accept
-
-
-def freeze(line: FaultyProxy, server: RestartableRedis) -> Callable[[], object]:
-    server.freeze()
-    return server.thaw
-
-
-@pytest.mark.parametrize(
-    ("fault", "is_report"), [(hold, False), (lose, True), (slow_down, True), (refuse, False), (freeze, False)]
-)
-def test_what_is_written_during_a_fault_is_written_once(
-    server: RestartableRedis,
-    line: FaultyProxy,
-    journal: RedisJournal,
-    fault: Callable[[FaultyProxy, RestartableRedis], Callable[[], object]],
-    is_report: bool,
-) -> None:
-    claim = InWorld.start(journal, journal)
-    count, outages = len(entries(journal)), journal.outages
-
-    answer = during(
-        lambda: fault(line, server),
-        lambda: journal.report([segment(claim, 1, 3)]) if is_report else journal.record(closed()),
-    )
-
-    assert len(entries(journal)) == count + 1
-    assert journal.outages > outages
-    if is_report:
-        assert answer == [""]
-        assert reported(journal) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
-
-
-def test_a_server_that_takes_no_writes_is_said_to_and_waited_for(
-    server: RestartableRedis, journal: RedisJournal, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.client.config_set("min-replicas-to-write", 1)
-    try:
-        with pytest.raises(BrokerUnavailable, match=r"refused for .*NOREPLICAS"):
-            RedisJournal(journal._client, "y", patience_s=0.01).lock("driver-1", "process 1 on head", LONG_S)
-        during(lambda: lambda: server.client.config_set("min-replicas-to-write", 0), lambda: journal.record(closed()))
-    finally:
-        server.client.config_set("min-replicas-to-write", 0)
-
-    assert "takes no writes" in caplog.text
-    assert len(entries(journal)) == 1
+    back.join()
+    assert reported(journal) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
+    assert journal.outages > before
 
 
 def test_a_control_channel_that_leads_nowhere_is_made_anew(
@@ -165,18 +99,6 @@ def test_a_control_channel_that_leads_nowhere_is_made_anew(
     journal.order([Order.save(ONE, 1, 1)])
 
     assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "save:1"]
-
-
-@pytest.mark.parametrize("fault", ["cut", "killed"])
-def test_an_idle_connection_that_broke_counts_as_an_outage_when_it_is_used_again(
-    server: RestartableRedis, line: FaultyProxy, journal: RedisJournal, fault: str
-) -> None:
-    before = journal.outages
-    line.cut() if fault == "cut" else server.client.client_kill_filter(_type="normal", skipme=True)
-
-    journal.record(closed())
-
-    assert journal.outages > before
 
 
 def test_a_server_that_was_restarted_while_no_connection_was_open_counts_as_an_outage(

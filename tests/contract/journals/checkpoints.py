@@ -25,7 +25,7 @@ from contract.journals.world import (
     staged,
 )
 
-from mqtune.core.trial import CheckpointId, Intent, checkpoint_id
+from mqtune.core.trial import Intent, checkpoint_id
 from mqtune.journal.base import FENCED, Claim, Journal
 
 #: The most that a checkpoint in memory may have.
@@ -71,17 +71,6 @@ class CheckpointContract(InWorld):
         assert worker.checkpoint(HELD) == b"data"
 
     # Those that come without a report.
-
-    @pytest.mark.parametrize("checkpoint", [HELD, STORED])
-    def test_a_checkpoint_without_a_report_is_journaled_once(
-        self, worker: Journal, held: Claim, checkpoint: CheckpointId
-    ) -> None:
-        before = entries(worker)
-
-        assert worker.saved(held, {checkpoint: saved(checkpoint)}) == ""
-        assert worker.saved(held, {checkpoint: saved(checkpoint)}) == ""
-
-        assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint)]
 
     def test_several_checkpoints_without_a_report_are_journaled_at_once_in_their_order(
         self, worker: Journal, held: Claim
