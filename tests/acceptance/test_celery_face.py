@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes.util
-import json
 import os
 import shutil
 import signal
@@ -32,6 +31,7 @@ from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import RedisClient, celery_url, connect
 from mqtune.journal.redis import RedisJournal
+from mqtune.worker.settings import WorkerSettings, celery_settings
 
 Tune = Callable[..., mqtune.Tuner]
 
@@ -53,6 +53,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
     with (
         running(worker, settings(own_broker, tmp_path), tmp_path / "w.log") as process,
         contextlib.closing(tune_here("slow")) as tuner,
+        contextlib.ExitStack() as stack,
     ):
         wait_until_joined(own_broker, "here")
         eventually(lambda: reports_come(tuner), 30)
@@ -66,8 +67,10 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         node = f"here@{socket.gethostname()}"
         # A command that says whom it asks doesn't wait for others.
         assert "pong" in run(own_broker, "inspect", "-d", node, "ping").stdout
-        active = json.loads(run(own_broker, "inspect", "-d", node, "active", "--json").stdout)
-        (task,) = active[node]
+        ours = stack.enter_context(Celery(set_as_current=False))
+        ours.conf.update(celery_settings(WorkerSettings(broker=own_broker)))
+        inspect = ours.control.inspect([node])
+        (task,) = inspect.active()[node]
         assert (task["id"], task["name"]) == ("face/0001/1", "face/slow")
         assert task["kwargs"] == in_words(tuner.get_trials()[0].config)
         assert process.pid in {parent.pid for parent in psutil.Process(task["worker_pid"]).parents()}
@@ -75,12 +78,11 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         for member in family_of(process.pid):
             if sys.platform == "linux":
                 assert password not in Path(f"/proc/{member.pid}/environ").read_bytes(), member.cmdline()
-        limited = run(own_broker, "control", "-d", node, "time_limit", "mqtune.run_trial", "60")
-        assert "ttl_s=" in limited.stdout + limited.stderr
-        pool = json.loads(run(own_broker, "inspect", "-d", node, "stats", "--json").stdout)[node]["pool"]
+        to_it: dict[str, Any] = {"destination": [node], "reply": True}
+        assert "ttl_s=" in str(ours.control.time_limit("mqtune.run_trial", hard=60, **to_it))
+        pool = inspect.stats()[node]["pool"]
         assert (pool["trials"], pool["slots"], pool["max-concurrency"]) == (["face/0001"], "1 CPU", 2)
-        refused = run(own_broker, "control", "-d", node, "pool_grow", "1")
-        assert "as many slots as it has devices" in refused.stdout
+        assert "as many slots as it has devices" in str(ours.control.pool_grow(1, **to_it))
 
         stopped = run(own_broker, "control", "-d", node, "terminate", "SIGTERM", "face/0001/1")
         assert "terminate: face/0001/1" in stopped.stdout
