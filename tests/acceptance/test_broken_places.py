@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from accounts import Accounts
 from running import running_worker
-from trainables_failing import BROKEN_WORKER, fails_where_it_is_broken
+from trainables import BROKEN_WORKER
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
@@ -30,7 +30,7 @@ def run(tune: Callable[..., mqtune.Tuner]) -> Run:
 
     def run(backend: Any, **options: Any) -> list[Trial]:
         failures = mqtune.Failures(max_failures=1)
-        tuner = tune(fails_where_it_is_broken, max_trials=TRIALS, backend=backend, failures=failures, **options)
+        tuner = tune("fails_where_it_is_broken", max_trials=TRIALS, backend=backend, failures=failures, **options)
         tuner.run()
         return tuner.get_trials()
 

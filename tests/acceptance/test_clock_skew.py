@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import trainables_clocks
+import trainables
 from click.testing import CliRunner
 from running import running_worker
 
@@ -103,7 +103,7 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
     one = tuner(
         broker,
         name,
-        trainables_clocks.tells_time,
+        trainables.tells_time,
         scheduler=mqtune.ASHA(9, grace_period=1, reduction_factor=3),
         seed=5,
         stop=mqtune.TimeLimit(HOUR_S) | mqtune.TimeLimit(HOUR_S, "driver") | mqtune.TimeLimit(HOUR_S, "trials"),
@@ -137,7 +137,7 @@ def test_clocks_that_are_hours_off_change_no_decision_and_no_time(machines: str)
 
 def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: str) -> None:
     options = {"max_trials": 2, "resources": WRONG, "stop": mqtune.TimeLimit(HOUR_S, "trials")}
-    one = tuner(machines, "clocks-shown", trainables_clocks.runs_on, **options)
+    one = tuner(machines, "clocks-shown", trainables.tells_time_on_and_on, **options)
     with contextlib.closing(one):
         drive(one, lambda: sum(trial.attempt.reports >= 9 for trial in one.get_trials()) == 2)
         running = [shown(one.folder, trial) for trial in one.get_trials()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import trainables_counting
+import trainables
 from click.testing import CliRunner
 from pages import ROOT
 from running import running_worker
@@ -61,7 +61,7 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
     thread = threading.Thread(target=fail_over, daemon=True)
     thread.start()
     results = mqtune.Tuner(
-        trainables_counting.counts,
+        trainables.counts,
         {"steps": STEPS, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)},
         metric="loss",
         mode="min",

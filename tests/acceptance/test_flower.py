@@ -16,9 +16,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from faces import celery, running, settings, wait_until_joined
-from lingering import lingers
 from started import free_port
-from trainables import raises, slow, steady
+from trainables import lingers, raises, slow, steady
 from waiting import eventually
 
 import mqtune

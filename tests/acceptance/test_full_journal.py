@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trainables_counting
-import trainables_flooding
+import trainables
 from click.testing import CliRunner
 from restartable import RestartableRedis
 from running import running_worker
@@ -52,7 +51,7 @@ class Flooded:
         self.told = folder / "told"
         self.name = f"flood-{os.getpid()}-{next(_names)}"
         self.tuner = mqtune.Tuner(
-            trainables_flooding.floods,
+            trainables.floods,
             {"told": str(self.told), "steps": steps, "x": mqtune.uniform(0, 1)},
             metric="loss",
             mode="min",
@@ -119,7 +118,7 @@ def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_o
     assert "its journal is full" in caplog.text
 
     other = mqtune.Tuner(
-        trainables_counting.counts,
+        trainables.counts,
         {"steps": 30, "step_s": 0.01, "saves": True, "x": mqtune.uniform(0, 1)},
         metric="loss",
         mode="min",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trainables_counting
+import trainables
 import trainables_saving
 from click.testing import CliRunner
 from faulty_proxy import FaultyProxy
@@ -74,7 +74,7 @@ class Run:
         self.steps = steps
         self.space = {"steps": steps, "step_s": step_s, "saves": saves, "x": mqtune.uniform(0, 1)}
 
-    def tuner(self, trainable: Any = trainables_counting.counts, **options: Any) -> mqtune.Tuner:
+    def tuner(self, trainable: Any = trainables.counts, **options: Any) -> mqtune.Tuner:
         return mqtune.Tuner(
             trainable,
             self.space,
@@ -215,7 +215,7 @@ def test_a_program_that_starts_while_redis_is_away_waits_for_it(place: Place, ca
 def test_a_program_that_was_given_a_wrong_place_is_told_at_once(place: Place) -> None:
     wrong = place.server.url.replace("redis://:", "redis://:wrong")
     for url in (wrong, "redis://no-such-host.invalid:6379/0"):
-        tuner = mqtune.Tuner(trainables_counting.counts, {}, metric="loss", mode="min", backend=url)
+        tuner = mqtune.Tuner(trainables.counts, {}, metric="loss", mode="min", backend=url)
 
         with pytest.raises(BrokerUnavailable):
             tuner.run()

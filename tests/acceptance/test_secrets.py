@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
-import trainables_telling as telling
+import trainables
 from accounts import Accounts
 from faces import celery, running, settings, wait_until_joined
 from faulty_proxy import FaultyProxy
@@ -76,7 +76,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         eventually(flower.is_up, 30)
 
         tuner = mqtune.Tuner(
-            telling.tells_all,
+            trainables.tells_all,
             {"x": mqtune.uniform(0, 1), "go": str(folder / "go")},
             metric="loss",
             mode="min",

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from running import running_worker
 from started import free_port
-from trainables_figures import sometimes_fails, waits_for_its_end
 from waiting import eventually
 
 import mqtune
@@ -42,12 +41,12 @@ def test_slots_ends_and_heartbeats_are_those_of_the_moment(
     options = ("--gpus", "0", "--slots", "2", "--cpus", str(2 * CPUS), "--metrics-port", str(port))
     with running_worker(broker, tmp_path / "worker.log", *options, name="figures"):
         resources = mqtune.Resources(cpus=CPUS)
-        first = tune(sometimes_fails, {"x": mqtune.grid_search([0.5, 2.0])}, resources=resources)
+        first = tune("fails_above_a_half", {"x": mqtune.grid_search([0.5, 2.0])}, resources=resources)
         first.run()
         # An attempt is counted when nothing of it is left here, a moment after its end is journaled.
         eventually(lambda: scraped(port).items() >= {f"{ENDED} completed": 1, f"{ENDED} failed": 1}.items())
         before = scraped(port)
-        second = tune(waits_for_its_end, {"x": 0.5}, max_trials=1, resources=resources)
+        second = tune("reports_once", {"x": 0.5}, max_trials=1, resources=resources)
         drive(second, lambda: any(trial.reports for trial in second.get_trials()))
         busy = scraped(port)
         second.stop_all("the test is over")

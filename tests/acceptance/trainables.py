@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import mqtune
+
+#: Says, in a worker's environment, that this worker is broken.
+BROKEN_WORKER = "BROKEN_WORKER"
 
 
 def steady(config):
@@ -182,3 +186,63 @@ def as_long_as_it_says(config):
     mqtune.report({"loss": 1.0})
     time.sleep(config["seconds"])
     mqtune.report({"loss": 0.0})
+
+
+def counts(config):
+    """Report 1, 2, 3 … up to ``steps``; go on from a checkpoint where there is one, and save one every 10 steps."""
+    start = mqtune.get_checkpoint()
+    done = 0 if start is None else start.data["step"]
+    for step in range(done + 1, int(config["steps"]) + 1):
+        time.sleep(config["step_s"])
+        saves = config["saves"] and step % 10 == 0
+        mqtune.report({"loss": 1 / step, "step": step}, checkpoint={"step": step} if saves else None)
+
+
+def floods(config):
+    """Report 1, 2, 3 … until it is stopped, and leave a file that says how far it came."""
+    step = 0
+    try:
+        for step in itertools.count(1):
+            mqtune.report({"loss": 1 / step, "step": step})
+            if step == config["steps"]:
+                return
+    finally:
+        Path(config["told"]).write_text(str(step))
+
+
+def lingers(config):
+    """Take a moment to leave."""
+    try:
+        slow(config)
+    finally:
+        time.sleep(0.5)
+
+
+def tells_all(config):
+    """Print everything that a trial can see without looking for it, and fail once a file is there."""
+    print("the trial's environment:", dict(os.environ))
+    print("its arguments:", sys.argv, sys.orig_argv)
+    print("its context:", mqtune.get_context())
+    while not os.path.exists(config["go"]):
+        time.sleep(0.05)
+        mqtune.report({"loss": config["x"]})
+    raise RuntimeError(f"all that is known: {dict(os.environ)}")
+
+
+def tells_time(config):
+    for epoch in range(9):
+        mqtune.report({"loss": config["lr"] / (epoch + 1), "clock": time.time()})
+
+
+def tells_time_on_and_on(config):
+    while True:
+        time.sleep(0.05)
+        mqtune.report({"loss": 1.0, "clock": time.time()})
+
+
+def fails_where_it_is_broken(config):
+    """Fail at once on a broken worker, and take a moment elsewhere: a slot that fails is free again far sooner."""
+    if BROKEN_WORKER in os.environ:
+        raise RuntimeError("not here")
+    time.sleep(0.3)
+    mqtune.report({"loss": config["x"]})

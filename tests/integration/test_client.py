@@ -283,6 +283,30 @@ def test_a_request_that_the_server_loses_is_made_again_by_who_waits(
     assert len(driver.seen) == 1
 
 
+@pytest.mark.parametrize("before_what", ["_answer", "_driver_until"])
+def test_a_server_that_is_emptied_before_the_answer_is_looked_for_is_waited_for(
+    experiment: ExperimentHandle,
+    driver: AnsweringDriver,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    before_what: str,
+) -> None:
+    before = snapshot_of_redis(redis_client)
+    driver.be_silent()
+    back = threading.Timer(0.5, lambda: (set_back_redis(redis_client, before), driver.is_answering.set()))
+    method = getattr(ExperimentHandle, before_what)
+
+    def emptied(*args: Any) -> Any:
+        monkeypatch.setattr(ExperimentHandle, before_what, method)
+        redis_client.flushdb()
+        back.start()
+        return method(*args)
+
+    monkeypatch.setattr(ExperimentHandle, before_what, emptied)
+
+    assert experiment.trial("0001").pause().is_done
+
+
 # Looking.
 
 

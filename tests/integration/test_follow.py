@@ -16,7 +16,7 @@ from restartable import RestartableRedis
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialId
@@ -271,6 +271,13 @@ def test_an_experiment_that_ended_and_went_on_is_followed_to_its_last_end(redis_
 
     assert len(seen) == 1 + 3 + 1 + 3 + 1
     assert [*follow(redis_server.url, NAME, from_start=False)] == []
+
+
+def test_an_experiment_that_the_broker_does_not_have_is_named_beside_those_it_has(
+    redis_server: EmbeddedServer, writer: Writer
+):
+    with pytest.raises(ConfigurationError, match=rf"no experiment 'other' on .*; there is '{NAME}'"):
+        next(follow(redis_server.url, "other"))
 
 
 def test_a_server_that_goes_away_ends_the_following_after_a_while(tmp_path: Path):
