@@ -43,6 +43,12 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartab
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver says what its journal may have, and hears how much it has, with its lock."""
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
+
+
 class Flooded:
     """An experiment of one trial that reports without end, in a thread, until its journal is full."""
 

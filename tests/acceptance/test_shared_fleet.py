@@ -29,7 +29,7 @@ from mqtune.journal.connection import connect
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)
 #: So many that no trial ends before the others have come, however busy the machine is.
-STEPS = 500
+STEPS = 350
 OPTIONS = ("--gpus", "0", "--slots", "4", "--cpus", "36")
 
 Tune = Callable[..., mqtune.Tuner]
@@ -43,8 +43,10 @@ def four_slots(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def make(four_slots: None, tune: Tune) -> Iterator[Make]:
-    """Build a tuner whose short trials go on for ever."""
+def make(four_slots: None, broker: str, tune: Tune) -> Iterator[Make]:
+    """Build a tuner whose short trials go on for ever; what a driver wants that an earlier test has killed is forgotten."""
+    with contextlib.closing(connect(broker)) as client:
+        client.delete(DEMANDS)
     with contextlib.ExitStack() as stack:
 
         def build(**settings: object) -> mqtune.Tuner:

@@ -20,8 +20,8 @@ from mqtune.core.trial import TrialStatus
 SLOT = mqtune.Resources(cpus=9)
 OPTIONS = ("--gpus", "0", "--slots", "2", "--cpus", "18")
 EXPERIMENTS = (by_turns.first, by_turns.second, by_turns.third)
-#: Enough to show what each trial, or each change of experiment, leaves behind: 300 descriptors, or 6 MB where it is 20 kB.
-FIRST, MORE = 60, 300
+#: Enough to show what each trial, or each change of experiment, leaves behind: 240 descriptors, or 6 MB where it is 25 kB.
+FIRST, MORE = 60, 240
 #: What a worker's memory may grow by meanwhile: 5 kB for each trial, and what an allocator takes at once.
 GROWTH_BYTES = MORE * 5_000 + 4_000_000
 
