@@ -152,6 +152,13 @@ def test_what_is_queued_or_paused_runs_and_its_status_at_mqtune_is_in_the_metada
     assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
 
 
+def test_no_trial_is_staged_and_the_room_is_axs_own_to_limit(new: New) -> None:
+    runner = new("steady").runner
+
+    assert not runner.staging_required
+    assert runner.poll_available_capacity() == -1
+
+
 def test_a_trial_that_ax_runs_again_is_the_one_that_runs_and_one_that_it_has_forgotten_is_abandoned(new: New) -> None:
     experiment = new("slow")
     trial = trial_of(experiment)
@@ -291,6 +298,24 @@ def test_json_needs_no_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     loaded = object_from_json(saved, bundle.decoder_registry)
     assert (type(loaded), loaded.key, loaded.step, loaded.lower_is_better) == (MqtuneMetric, "val/loss", "epoch", True)
+
+
+def test_what_ax_copies_drives_the_same_experiment(new: New) -> None:
+    experiment = new("slow")
+    trial_of(experiment)
+    copied = experiment.runner.clone()
+
+    assert copied == experiment.runner
+    assert copied.driven(experiment) is experiment.runner.driven(experiment)
+
+
+def test_a_metric_of_trials_that_others_run_says_whose_they_are() -> None:
+    experiment = experiment_of(None)
+    trial = experiment.new_trial().add_arm(Arm({"x": 0.5})).mark_running(no_runner_required=True)
+
+    found = experiment.metrics["loss"].fetch_trial_data(trial)
+
+    assert "of trials of an MqtuneRunner, and this one's runner is None" in found.err.message
 
 
 def test_the_arms_of_a_batch_are_trials_of_one_group_and_those_that_fail_are_abandoned(new: New) -> None:

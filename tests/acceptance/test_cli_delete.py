@@ -15,7 +15,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import open_store
-from mqtune.checkpoints.store import Owner
+from mqtune.checkpoints.store import Tenant
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.driver import deletion

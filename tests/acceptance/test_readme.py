@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,14 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from started import free_port
 from waiting import eventually
 
 from mqtune.backends.local.server import find_binary
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import Experiment
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
+from mqtune.results.display import trial_table
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
@@ -75,6 +78,13 @@ def a_head_node(tmp_path: Path, mqtune_home: Path) -> dict[str, str]:
     (programs / "redis-server").symlink_to(find_binary().path)
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "MQTUNE_HOME": str(mqtune_home)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def test_the_three_terminals_work_as_written(a_head_node: dict[str, str], tmp_path: Path):
@@ -136,6 +146,20 @@ def test_the_driver_script_works_as_written(tmp_path: Path, mqtune_home: Path):
     assert run < 64 * 27 / 2
 
 
+def test_the_trainable_of_the_driver_script_runs_without_mqtune_around_it(tmp_path: Path):
+    script = blocks("python")[0]
+    (tmp_path / "tune.py").write_text(script)
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import tune; tune.train({'lr': 0.1, 'width': 32})"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 27
+    assert done.stderr.splitlines()[-1].startswith("loss=")
+
+
 @pytest.mark.parametrize("trainable", ["train", "Train"])
 def test_the_script_with_checkpoints_works_as_written_with_the_function_and_the_class(tmp_path: Path, trainable: str):
     script = blocks("python")[1]
@@ -174,6 +198,12 @@ def test_the_simulation_works_as_written_and_takes_seconds(tmp_path: Path):
     assert max(reports) - min(reports) > 3600
 
 
+def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
+    commands = [text.strip() for text in blocks("") if "pip install" in text]
+
+    assert commands == ["pip install -e '.[demo]' && mqtune demo", "pip install -e '.[test]' && pytest"]
+
+
 def test_every_link_of_the_docs_leads_somewhere():
     for page in (
         ROOT / "README.md",
@@ -183,3 +213,19 @@ def test_every_link_of_the_docs_leads_somewhere():
     ):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_pictures_of_the_demo_show_what_the_demo_shows_now():
+    heads = [
+        str(column.header) for column in trial_table(Experiment("e", metric="m", mode="min"), [], width=120).columns
+    ]
+    svg = html.unescape(re.sub(r"<[^>]+>", " ", (ROOT / "docs" / "demo.svg").read_text()))
+    (text,) = (block for block in blocks("") if "mqtune show train-" in block)
+
+    for picture in (svg.replace("\xa0", " "), text):
+        assert re.search(r"\s+".join(heads), picture)
+        assert re.search(r"\d+/150 trials: ", picture)
+        assert re.search(r"best accuracy=0\.\d+ in trial \d{4}: width=", picture)
+    said = re.findall(r'print\(f?"\\?n?([a-z][a-z 0-9]+)', (ROOT / "examples" / "digits.py").read_text())
+    assert len(said) == 4
+    assert all(words in text for words in said)
