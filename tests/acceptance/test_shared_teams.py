@@ -44,7 +44,7 @@ def test_teams_share_a_worker_and_see_nothing_of_each_other(tmp_path: Path) -> N
                 stack.enter_context(contextlib.closing(tuner(url, f"team-{team[5]}-1", 4)))
                 for url, team in zip(urls, TEAMS, strict=True)
             ]
-            while not all([each.is_finished for each in both]):
+            while not all(each.is_finished for each in both):
                 for each in both:
                     if not each.is_finished:
                         each.step(0.05)
