@@ -36,6 +36,9 @@ LEASE_GRACE_S: Final = 8.0
 STALL_S: Final = 8.0
 #: How often the fleet is looked at without a message from it; there is one when a worker joins or leaves, not when one dies.
 REFRESH_S: Final = 5.0
+#: How often the lock is kept, and the fleet looked at, in virtual time, in which no lock expires and a fleet always says that it has
+#: changed: each time costs as much real time as a report.
+_VIRTUAL_S: Final = 3600.0
 #: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each look takes some
 #: 20 ms, and a driver has other work.
 _FLEET_PAUSE: Final = 10
@@ -87,7 +90,9 @@ class DriverTimers:
         #: When leases were looked at last.
         self._looked_at = now
         self._lose_from = now + LEASE_GRACE_S
-        keep_lock, refresh = _Timer(KEEP_LOCK_S, self._keep_lock, now), _Timer(REFRESH_S, backend.refresh, now)
+        is_live = self._journal.is_live
+        keep_lock = _Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._keep_lock, now)
+        refresh = _Timer(REFRESH_S if is_live else _VIRTUAL_S, backend.refresh, now)
         self._timers = [keep_lock, refresh]
         if self._journal.loses_attempts:
             self._timers = [
