@@ -27,11 +27,11 @@ class Curves:
     """Recorded curves, of which several may be of one config: its first trial has the first of them, and so on, all over.
 
     Args:
-        curves: configs with their items.
+        curves: configs with their items, which are gone through again for each attempt.
     """
 
-    def __init__(self, curves: Iterable[tuple[Config, Sequence[Item]]]) -> None:
-        self._items: list[Sequence[Item]] = []
+    def __init__(self, curves: Iterable[tuple[Config, Iterable[Item]]]) -> None:
+        self._items: list[Iterable[Item]] = []
         self._of_config: dict[object, list[int]] = {}
         self._of_trial: dict[TrialId, int] = {}
         self._given: Counter[object] = Counter()
@@ -39,7 +39,7 @@ class Curves:
             self._items.append(items)
             self._of_config.setdefault(_hashable(config), []).append(number)
 
-    def items_of(self, trial: TrialId, config: Config) -> Sequence[Item]:
+    def items_of(self, trial: TrialId, config: Config) -> Iterable[Item]:
         """Return the items of a trial's curve.
 
         Raises:
