@@ -209,7 +209,8 @@ class Replay:
 
         Raises:
             ConfigurationError: the scheduler changes configs, of which nothing is recorded, or the searcher doesn't go with the
-                experiment's space, or that is not known; or an argument is invalid.
+                experiment's space, or that is not known; or one of them can't be copied, for more than one replay; or another
+                argument is invalid.
         """
         return self._replayed(self._wanted(scheduler, searcher, slots, time_scale))
 
@@ -237,7 +238,7 @@ class Replay:
         times = checks.whole_number("", "times", times, 1)
         wanted = self._wanted(scheduler, "random" if searcher is None else searcher, slots, time_scale)
         return self._together(
-            [self._replayed(copy.deepcopy(wanted)._replace(seed=wanted.seed + number)) for number in range(times)]
+            [self._replayed(_copied(wanted)._replace(seed=wanted.seed + number)) for number in range(times)]
         )
 
     def _wanted(
@@ -260,12 +261,12 @@ class Replay:
     def _replayed(self, wanted: _Wanted) -> Replayed:
         curves = [scaled(curve, wanted.time_scale) for curve in self._recorded.curves]
         # Whoever gave a scheduler or a searcher may look at it afterwards: the first replay has that itself.
-        again = copy.deepcopy(wanted)
+        again = _copied(wanted)
         course = self._course(wanted, [(each.config, _items(each)) for each in curves])
         if not course.cut or self._recorded.left_out:
             return self._said([course])
         beyond = self._beyond(curves, again.scheduler)
-        return self._said([course, *(self._course(copy.deepcopy(again), items) for items in beyond)])
+        return self._said([course, *(self._course(_copied(again), items) for items in beyond)])
 
     def _beyond(self, curves: Sequence[Curve], scheduler: Scheduler) -> Iterator[list[tuple[Config, Iterable[Item]]]]:
         """Yield what trials report that go on, for each case in which they do."""
@@ -413,6 +414,16 @@ class Replay:
     def _share(self, cost: float) -> str:
         """Return the part of what the experiment cost, such as ``14%``."""
         return f"{cost / (self.original.trials_s or max(1, self.original.reports)):.0%}"
+
+
+def _copied(wanted: _Wanted) -> _Wanted:
+    """Return what is to be replayed once more, with a scheduler and a searcher at their beginnings."""
+    try:
+        return copy.deepcopy(wanted)
+    except (TypeError, copy.Error) as error:
+        raise ConfigurationError(
+            f"{type(wanted.scheduler).__name__}, or the searcher, can't be copied, which a replay needs: {error}"
+        ) from None
 
 
 def _trials(trials: Sequence[str]) -> str:

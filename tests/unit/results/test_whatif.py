@@ -6,6 +6,7 @@ import json
 import math
 import random
 import statistics
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -331,6 +332,16 @@ def test_the_nearest_recorded_config_is_tried_and_learnt_from() -> None:
     configs = [each.config for each in results]
     wanted = sorted(configs, key=lambda config: config["lr"] ** 2 + 2 * (config["optimizer"] != "sgd"))
     assert wishful.got == wanted
+
+
+def test_a_searcher_that_can_not_be_copied_is_named() -> None:
+    searcher = mqtune.PointsFirst([{"lr": 0.5}])
+    searcher.lock = threading.Lock()  # type: ignore[attr-defined]
+
+    with pytest.raises(
+        ConfigurationError, match=r"FIFO, or the searcher, can't be copied, which a replay needs: .*lock"
+    ):
+        mqtune.results.Replay(recorded()).run(mqtune.FIFO(), searcher=searcher)
 
 
 def test_stop_rules_count_again_and_functions_are_trusted() -> None:
