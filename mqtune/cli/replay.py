@@ -141,7 +141,12 @@ def _plain(each: Replayed) -> dict[str, object]:
 
 
 def _plain_repeats(each: Repeats) -> dict[str, object]:
+    course = each.replays[0].course
     return {
+        "scheduler": course.scheduler,
+        "searcher": course.searcher,
+        "slots": course.slots,
+        "time_scale": course.time_scale,
         "spreads": {name: spread._asdict() for name, spread in each.spreads.items()},
         "same_best": each.same_best,
         "verdict": each.verdict,
