@@ -119,8 +119,8 @@ class StreamListener(Protocol):
 class Cut(NamedTuple):
     """A part of a stream, in the order in which it must be written.
 
-    ``held`` are checkpoints in memory, which a report of the segment, ``saved`` or a later part names. ``saved`` are checkpoints that
-    came without a report, right after the segment.
+    ``held`` are checkpoints in memory, which a report of the segment, or ``saved``, names: so whoever writes a part again writes them
+    again. ``saved`` are checkpoints that came without a report, right after the segment.
     """
 
     segment: Segment | None
@@ -158,6 +158,8 @@ class Stream:
         #: The time of the last report; times never go back.
         self._timestamp = 0.0
         self._held: list[tuple[CheckpointId, bytes]] = []
+        #: The last checkpoint in memory, until the frame comes that names it.
+        self._unnamed: tuple[CheckpointId, bytes] | None = None
         self._saved: list[CheckpointId] = []
         self._rest = b""
         self._ended = False
@@ -234,6 +236,9 @@ class Stream:
                 # Later frames must be journaled after these.
                 self.has_more = True
                 break
+            if kind != FRAME_CHECKPOINT and self._unnamed is not None:
+                self._held.append(self._unnamed)
+                self._unnamed = None
             if kind == FRAME_REPORT:
                 reports.append(data[at + head : end])
                 at = end
@@ -241,7 +246,7 @@ class Stream:
             body = data[at + head : end]
             at = end
             if kind == FRAME_CHECKPOINT:
-                self._held.append(self._checked_checkpoint(body))
+                self._unnamed = self._checked_checkpoint(body)
             elif kind == FRAME_SAVED:
                 self._saved.append(self._own(body.decode()))
             elif kind == FRAME_END:
