@@ -31,29 +31,14 @@ CODE_ROOT = Path(mqtune.__file__).parents[1]
 SLOTS = {"gpus": "0", "slots": 2, "cpus": 2}
 #: An experiment that is not there: nothing is started for it.
 AHEAD = ("nobody", "digest")
-#: A run, and what its driver has imported at its end.
+#: A run of two trials, of which the first waits for the files of the second, and what its driver has imported at its end.
 SCRIPT = """
-import sys
-import mqtune
-
-def train(config):
-    mqtune.report({"loss": 1.0})
-
-if __name__ == "__main__":
-    results = mqtune.Tuner(train, {}, metric="loss", mode="min", backend=mqtune.Local(slots=1), name="alone").run()
-    print(len(results), "celery" in sys.modules, "kombu" in sys.modules)
-    import mqtune.worker.local
-    print("celery" in sys.modules, "kombu" in sys.modules)
-"""
-
-#: Trials of which the first waits for the files of the second, at most as long as tests wait.
-WAITING = """
-import os, time
+import os, sys, time
 from pathlib import Path
 import mqtune
 
 def train(config):
-    output = Path(os.environ["MQTUNE_HOME"], "ahead", "0002", "1.stderr")
+    output = Path(os.environ["MQTUNE_HOME"], "alone", "0002", "1.stderr")
     until = time.monotonic() + (30 if config["x"] == 1 else 0)
     while not output.exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -61,8 +46,11 @@ def train(config):
 
 if __name__ == "__main__":
     space = {"x": mqtune.grid_search([1, 2])}
-    results = mqtune.Tuner(train, space, metric="seen", mode="max", backend=mqtune.Local(slots=1), name="ahead").run()
+    results = mqtune.Tuner(train, space, metric="seen", mode="max", backend=mqtune.Local(slots=1), name="alone").run()
     print([trial.last_metrics["seen"] for trial in results.experiment.trials.values()])
+    print("celery" in sys.modules, "kombu" in sys.modules)
+    import mqtune.worker.local
+    print("celery" in sys.modules, "kombu" in sys.modules)
 """
 
 
@@ -154,21 +142,15 @@ def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
     assert tasks.take(queue) == ("x", one, 1, "digest")
 
 
-def test_a_run_on_this_machine_alone_needs_no_celery(tmp_path: Path, mqtune_home: Path) -> None:
+@pytest.mark.usefixtures("mqtune_home")
+def test_a_run_on_this_machine_alone_needs_no_celery_and_what_waits_for_a_slot_has_the_files_of_its_output(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "alone.py").write_text(SCRIPT)
 
     said = subprocess.run([sys.executable, "alone.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
 
-    assert said.stdout.splitlines()[-2:] == ["1 False False", "False False"], said
-
-
-@pytest.mark.usefixtures("mqtune_home")
-def test_an_attempt_that_waits_for_a_slot_has_the_files_of_its_output(tmp_path: Path) -> None:
-    (tmp_path / "ahead.py").write_text(WAITING)
-
-    said = subprocess.run([sys.executable, "ahead.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-
-    assert said.stdout.splitlines()[-1] == "[1, 1]", said
+    assert said.stdout.splitlines()[-3:] == ["[1, 1]", "False False", "False False"], said
 
 
 def test_an_idle_worker_that_is_told_to_end_leaves_the_fleet_and_no_process(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import time
 import uuid
@@ -415,13 +414,14 @@ def test_a_worker_that_ends_in_the_middle_of_an_import_begins_no_other_and_blame
     slow += "file.write_text(file.read_text() + 'x' if file.exists() else 'x')\ntime.sleep(600)\n"
     (machine.code_root / "worker_code.py").write_text(slow + CODE)
     one = machine.start("steady")
-    eventually((machine.code_root / "imports").exists)
+    imports = machine.code_root / "imports"
+    eventually(lambda: imports.exists() and imports.read_text())
 
     one.run.requeue("the worker shuts down")
     machine.services.slots.end()
 
     assert eventually(lambda: one.outcome).end is None
-    assert (machine.code_root / "imports").read_text() == "x"
+    assert imports.read_text() == "x"
     (importer,) = machine.services.slots.importers.all
     assert machine.services.slots.late_imports.of(importer.key.spec), "what trials import late may be imported early"
 
@@ -488,26 +488,22 @@ def test_an_attempt_that_cannot_be_attached_leaves_no_pipe_open_and_the_next_one
     assert pipes
 
 
-@pytest.mark.parametrize("kind", ["files", "resumable"])
-def test_a_second_process_of_an_attempt_saves_checkpoints_of_its_own(
-    machine: Machine, tmp_path: Path, kind: str
-) -> None:
-    store = made_store(tmp_path)
+def test_a_second_process_of_an_attempt_saves_dicts_of_its_own(machine: Machine) -> None:
     number = machine.stage()
     before = snapshot(machine.server)
-    first = machine.attempt(number, kind, store=store).has_reported(2)
+    first = machine.attempt(number, "resumable").has_reported(2)
     old = [report.checkpoint for report in first.reports]
     # The server forgets the claim, so the attempt is staged, and its number is claimed once more.
     set_back(machine.server, before)
     eventually(lambda: first.outcome)
 
-    second = machine.attempt(number, kind, store=store).has_reported(2).intend(Intent.PAUSE)
+    second = machine.attempt(number, "resumable").has_reported(2).intend(Intent.PAUSE)
 
     assert second.ended().end is AttemptEnd.PAUSED
     saved = [report.checkpoint for report in second.reports]
     assert [attempt_and_number(name) for name in saved[:2]] == [attempt_and_number(name) for name in old[:2]]
     assert not {*saved} & {*old}
-    third = machine.start(kind, checkpoint=saved[-1], store=store).has_reported(1).intend(Intent.STOP)
+    third = machine.start("resumable", checkpoint=saved[-1]).has_reported(1).intend(Intent.STOP)
     third.ended()
     assert third.reports[0].metrics["epoch"] == second.reports[-1].metrics["epoch"] + 1
 
@@ -539,21 +535,7 @@ def test_a_function_that_catches_the_pause_can_save_where_it_is(
     assert counters["training_iteration"] == len(one.reports)
 
 
-@pytest.mark.parametrize("tell", [pause, hand_back])
-def test_a_class_ends_its_step_and_saves_before_it_pauses_or_is_handed_back(
-    machine: Machine, tell: Callable[[Attempt], AttemptEnd]
-) -> None:
-    one = machine.start("Steps", kind="class").has_reported(2)
-    end = tell(one)
-
-    assert one.ended().end is end
-    (saved,) = one.of(CheckpointSaved)
-    second = machine.start("Steps", kind="class", checkpoint=saved.checkpoint).has_reported(1).intend(Intent.STOP)
-    second.ended()
-    assert second.reports[0].metrics["epoch"] == one.reports[-1].metrics["epoch"] + 1
-
-
-@pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 1.5), (0.1, 30.0)])
+@pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 0.5), (0.1, 30.0)])
 def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, grace_s: float, step_s: float
 ) -> None:
@@ -576,17 +558,17 @@ def test_a_trial_that_gives_way_has_time_to_save_until_it_is_to_hurry(
     """As much as one that is paused by hand: nothing of it is lost because others have come."""
     monkeypatch.setattr(attempt_module, "TOLD_GRACE_S", 0.01)
     marks = [tmp_path / "first", tmp_path / "second"]
-    for mark, step_s in zip(marks, (1.5, 60.0), strict=True):
+    for mark, step_s in zip(marks, (0.5, 60.0), strict=True):
         one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
         eventually(mark.exists)
         one.intend(Intent.GIVE_WAY)
-        if step_s > 1.5:
+        if step_s > 0.5:
             assert not one.run.is_ending, "no other trial waits here for what may take minutes"
             # Its driver is interrupted meanwhile.
             one.intend(Intent.HAND_BACK)
 
         assert one.ended().end is AttemptEnd.HANDED_BACK
-        assert len(one.of(CheckpointSaved)) == (step_s == 1.5)
+        assert len(one.of(CheckpointSaved)) == (step_s == 0.5)
 
 
 def test_one_that_is_paused_and_then_stopped_is_stopped(machine: Machine) -> None:
@@ -676,51 +658,38 @@ def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
 def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for grace in ("TERMINATE_GRACE_S", "PAUSE_GRACE_S"):
-        monkeypatch.setattr(attempt_module, grace, 0.1)
-    machine.grace_s = 0.1
-
-    paused = machine.start("deaf").has_reported(1).intend(Intent.PAUSE).ended()
-    handed_back = machine.start("deaf", trial="0002").has_reported(1)
-    handed_back.run.requeue("its worker was shut down")
-
-    assert paused.end is AttemptEnd.PAUSED
-    assert handed_back.ended().end is AttemptEnd.HANDED_BACK
-
-
-def test_a_pause_has_time_and_a_worker_that_closes_has_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_module, "TERMINATE_GRACE_S", 0.1)
     machine.grace_s = 0.1
-    one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
 
-    one.run.requeue("its worker was shut down")
-
-    assert one.ended().end is AttemptEnd.PAUSED
-
-
-def test_an_import_that_ends_its_process_has_the_attempt_handed_back(machine: Machine) -> None:
-    (machine.code_root / "worker_code.py").write_text("import os; os._exit(5)")
-
-    ended = machine.start("steady").ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "ImportDied")
-    assert "died with 5" in ended.error
+    # A pause has time, and a worker that closes has none.
+    paused = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
+    paused.run.requeue("its worker was shut down")
+    assert paused.ended().end is AttemptEnd.PAUSED
+    handed_back = machine.start("deaf", trial="0002").has_reported(1)
+    handed_back.run.requeue("its worker was shut down")
+    assert handed_back.ended().end is AttemptEnd.HANDED_BACK
+    monkeypatch.setattr(attempt_module, "PAUSE_GRACE_S", 0.1)
+    assert machine.start("deaf", trial="0003").has_reported(1).intend(Intent.PAUSE).ended().end is AttemptEnd.PAUSED
 
 
-@pytest.mark.parametrize("kills", [1, 2])
-def test_an_import_that_is_killed_from_outside_is_tried_once_more(machine: Machine, tmp_path: Path, kills: int) -> None:
-    code = machine.code_root / "worker_code.py"
+@pytest.mark.parametrize(
+    ("kills", "how", "code"),
+    [(1, "os.kill(os.getpid(), 9)", None), (2, "os.kill(os.getpid(), 9)", -9), (2, "os._exit(5)", 5)],
+)
+def test_an_import_that_ends_its_process_or_is_killed_from_outside_is_tried_once_more(
+    machine: Machine, tmp_path: Path, kills: int, how: str, code: int | None
+) -> None:
     mark = f"import os; marks = os.listdir({str(tmp_path)!r}).count; killed = [m for m in '12' if marks(m)]"
-    kill = f"if len(killed) < {kills}: open({str(tmp_path)!r} + '/' + '12'[len(killed)], 'w'); os.kill(os.getpid(), 9)"
-    code.write_text(f"{mark}\n{kill}\n{CODE}")
+    kill = f"if len(killed) < {kills}: open({str(tmp_path)!r} + '/' + '12'[len(killed)], 'w'); {how}"
+    (machine.code_root / "worker_code.py").write_text(f"{mark}\n{kill}\n{CODE}")
 
     ended = machine.start("steady").ended()
 
-    if kills == 1:
+    if code is None:
         assert ended.end is AttemptEnd.COMPLETED
     else:
         assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "ImportDied")
-        assert "died with -9" in ended.error
+        assert f"died with {code}" in ended.error
 
 
 @pytest.mark.parametrize("broken", ["definition", "code root", "checkpoint"])
@@ -737,9 +706,10 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
         case "definition":
             definition["trainable"] = {"script": 7}
         case "code root":
-            monkeypatch.setattr(machine.services.zygotes, "_code_root", machine.code_root / "gone")
+            machine.code_root.rename(machine.code_root.with_name("gone"))
         case "checkpoint":
-            monkeypatch.setattr(AttemptRun, "_start_message", fail)
+            monkeypatch.setattr(MemoryJournal, "checkpoint", fail)
+            definition["checkpoint"] = "m-0001-1-1"
 
     ended = machine.start("steady", **definition).ended()
 
@@ -747,6 +717,8 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     assert ended.error_type
     assert "w1@here" in ended.error
     monkeypatch.undo()
+    if broken == "code root":
+        machine.code_root.with_name("gone").rename(machine.code_root)
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
 
@@ -891,22 +863,15 @@ def test_trials_with_folders_of_their_own_do_not_overwrite_each_others_files(mac
 def test_a_folder_of_its_own_is_kept_by_the_rule(machine: Machine, keep: str, kept: set[str]) -> None:
     settings = {"working_dir": "trial", "keep_working_dir": keep}
     folders = {}
-    for trial in ("bad", "well"):
-        one = machine.start("keeps_files", {"who": trial, "fails": trial == "bad"}, trial=trial, **settings)
+    # One in which nothing was written is never kept.
+    for trial, name in (("bad", "keeps_files"), ("well", "keeps_files"), ("empty", "tells_where")):
+        one = machine.start(name, {"who": trial, "fails": trial == "bad"}, trial=trial, **settings)
         one.ended()
         folders[trial] = Path(one.of(AttemptStarted)[0].working_dir)
+        assert one.reports[0].metrics["here"] == str(folders[trial])
 
     assert {trial for trial, folder in folders.items() if folder.exists()} == kept
     assert not list(machine.services.scratch._mine.glob("*"))
-
-
-def test_a_folder_of_its_own_in_which_nothing_was_written_is_not_kept(machine: Machine) -> None:
-    one = machine.start("tells_where", working_dir="trial", keep_working_dir="always")
-    one.ended()
-
-    (started,) = one.of(AttemptStarted)
-    assert one.reports[0].metrics["here"] == started.working_dir
-    assert not Path(started.working_dir).exists()
 
 
 def test_the_store_and_the_working_directory_do_not_get_into_each_others_way(machine: Machine, tmp_path: Path) -> None:
@@ -958,30 +923,23 @@ class Versioned:
     """A trainable that reports the version that stands in a file that it imports, and one that it imports when it runs."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+        self.root = machine.code_root
         self.write(1)
-        self.files = fingerprints(SPEC, read_code(SPEC, machine.code_root))
-        self.trials = itertools.count(1)
+        self.definition = self.read()
 
     def write(self, version: int, more: str = "") -> None:
-        root = self.machine.code_root
-        (root / "versioned.py").write_text(
+        (self.root / "versioned.py").write_text(
             "import mqtune, versioned_first\n"
             "def tells_version(config):\n"
             "    import versioned_later\n"
             "    mqtune.report({'loss': versioned_first.VERSION, 'later': versioned_later.VERSION})\n"
         )
         for name in ("first", "later"):
-            (root / f"versioned_{name}.py").write_text(f"VERSION = {version}{more}\n")
+            (self.root / f"versioned_{name}.py").write_text(f"VERSION = {version}{more}\n")
 
-    def run(self, **definition: Any) -> Attempt:
-        """Run a trial by an import of its own."""
-        definition = {"trainable": SPEC.encode(), "code_files": self.files, **definition}
-        attempt = self.machine.start("", trial=f"{next(self.trials):04d}", **definition)
-        attempt.ended()
-        slots = self.machine.services.slots
-        eventually(lambda: slots.close() or not slots.importers.all)  # type: ignore[func-returns-value]
-        return attempt
+    def read(self) -> dict[str, Any]:
+        """Return what the definition of an experiment with the code of now has of it."""
+        return {"trainable": SPEC.encode(), "code_files": fingerprints(SPEC, read_code(SPEC, self.root))}
 
 
 @pytest.fixture
@@ -989,36 +947,22 @@ def versioned(machine: Machine) -> Versioned:
     return Versioned(machine)
 
 
-def test_what_is_edited_while_an_experiment_runs_changes_nothing_for_its_trials(versioned: Versioned) -> None:
-    first = versioned.run()
-    versioned.write(2, more=" + (")
-
-    second = versioned.run()
-
-    for one in (first, second):
-        assert one.ended().end is AttemptEnd.COMPLETED
-        assert [(r.metrics["loss"], r.metrics["later"]) for r in one.reports] == [(1, 1)]
-        (started,) = one.of(AttemptStarted)
-        assert "differs" not in started.environment
-    (one, two) = (each.of(AttemptStarted)[0].environment["code"] for each in (first, second))
-    assert one == two
-
-
 def test_a_zygote_serves_on_while_its_files_are_edited_and_another_version_has_another(
     machine: Machine, versioned: Versioned
 ) -> None:
-    def run(files: dict[str, str]) -> int:
-        definition = {"trainable": SPEC.encode(), "code_files": files}
-        one = machine.start("", trial=f"{next(versioned.trials):04d}", **definition)
-        one.ended()
-        return int(one.reports[0].metrics["loss"])
+    def run(definition: dict[str, Any]) -> tuple[int, int]:
+        one = machine.start("", **definition)
+        assert one.ended().end is AttemptEnd.COMPLETED
+        assert "differs" not in one.of(AttemptStarted)[0].environment
+        return one.reports[0].metrics["loss"], one.reports[0].metrics["later"]
 
-    assert run(versioned.files) == 1
+    old = versioned.definition
+    assert run(old) == (1, 1)
     (zygote,) = machine.slot.zygotes.all
     versioned.write(2)
-    new = fingerprints(SPEC, read_code(SPEC, machine.code_root))
+    new = versioned.read()
 
-    assert [run(versioned.files), run(new), run(versioned.files)] == [1, 2, 1]
+    assert [run(old), run(new), run(old)] == [(1, 1), (2, 2), (1, 1)]
 
     assert zygote in machine.slot.zygotes.all
     assert len(machine.slot.zygotes.all) == 2
@@ -1028,11 +972,10 @@ def test_code_that_is_not_the_experiments_runs_and_is_recorded_until_it_is_put_r
     machine: Machine, versioned: Versioned
 ) -> None:
     """In the same slot, and without an end of its importer."""
-    definition = {"trainable": SPEC.encode(), "code_files": versioned.files}
     told = {}
     for version in (2, 1):
         versioned.write(version)
-        one = machine.start("", **definition)
+        one = machine.start("", **versioned.definition)
         assert one.ended().end is AttemptEnd.COMPLETED
         assert one.reports[0].metrics["loss"] == version
         told[version] = one.of(AttemptStarted)[0].environment
@@ -1041,10 +984,10 @@ def test_code_that_is_not_the_experiments_runs_and_is_recorded_until_it_is_put_r
     assert "differs" not in told[1]
 
 
-def test_an_import_that_fails_says_which_code_is_not_the_experiments(versioned: Versioned) -> None:
+def test_an_import_that_fails_says_which_code_is_not_the_experiments(machine: Machine, versioned: Versioned) -> None:
     versioned.write(2, more=" + (")
 
-    ended = versioned.run().ended()
+    ended = machine.start("", **versioned.definition).ended()
 
     assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "SyntaxError")
     assert "versioned_first.py, versioned_later.py there is not as it was when the experiment began" in ended.error

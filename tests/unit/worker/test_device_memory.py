@@ -154,18 +154,6 @@ def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
     eventually(lambda: not watched.quarantine.devices)
 
 
-def test_a_device_of_which_others_have_much_memory_takes_no_trial_until_it_is_free(watched: Watched) -> None:
-    watched.gpus.now["0"] = 60 * GB
-
-    watched.memory.look(["0", "1"])
-
-    assert watched.quarantine.note == "device 0 is quarantined, others have 60.0 GB of its memory in use"
-    assert not watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = GB
-    eventually(lambda: not watched.quarantine.devices)
-    assert watched.memory.enter(0, ("0",))
-
-
 def test_others_that_come_between_two_trials_are_seen_before_the_second(watched: Watched) -> None:
     watched.memory.look(["0"])
     watched.gpus.now["0"] = 5 * GB
@@ -241,20 +229,6 @@ def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
     assert not watched.quarantine.devices
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_worker_that_closes_waits_for_no_memory(watched: Watched) -> None:
-    watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = GB
-    settling = in_thread(watched.memory.settle, 0, ("0",))
-
-    watched.close()
-    settling.join(10)
-
-    assert not settling.is_alive()
-    assert watched.gpus.is_closed
-    assert not watched.quarantine.devices
-
-
 # Slots and turns.
 
 TWO_GPUS = SlotPlan(offer=Resources(gpus=1), devices=(("0",), ("1",)))
@@ -266,29 +240,6 @@ def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
     watched.gpus.now[slot.devices[0]] = GB
     turn.end()
     slots.review()
-
-
-@pytest.mark.usefixtures("patient")
-def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_back(
-    watched: Watched, tmp_path: Path
-) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
-    first, second = slot.next_turn(), slot.next_turn()
-    assert first.take(stays=False)
-    watched.gpus.now["0"] = GB
-    taken: list[bool] = []
-    waiting = in_thread(lambda: taken.append(second.take(stays=False)))
-
-    ending = in_thread(first.end)
-    asked = len(watched.gpus.asked)
-    eventually(lambda: len(watched.gpus.asked) > asked + 2)
-    assert taken == []
-    assert not slot.is_vacant
-    watched.gpus.now["0"] = 0
-
-    waiting.join(10)
-    ending.join(10)
-    assert taken == [True]
 
 
 def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
@@ -304,24 +255,19 @@ def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Wa
     assert slot.is_vacant
 
 
-def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> None:
-    turn = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED).next_turn()
-    turn.take(stays=False)
-    turn.end()
-    asked = list(watched.gpus.asked)
-    assert asked == [("0",), ("0",)]
-
-    turn.end()
-
-    assert watched.gpus.asked == asked
-
-
-def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched, tmp_path: Path) -> None:
+def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done(
+    watched: Watched, tmp_path: Path
+) -> None:
     slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
     turn = slot.next_turn()
     turn.take(stays=False)
-    watched.gpus.now = None  # type: ignore[assignment]
+    turn.end()
+    turn.end()
+    assert watched.gpus.asked == [("0",), ("0",)]
 
+    turn = slot.next_turn()
+    turn.take(stays=False)
+    watched.gpus.now = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         turn.end()
 

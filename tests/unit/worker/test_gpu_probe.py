@@ -23,9 +23,12 @@ from mqtune.worker.devices import COMMAND, GpuProbe
 #: Answers with what each device's number says, and notes each process that there was.
 HONEST = """
     for line in sys.stdin:
-        devices = json.loads(line)
-        say({"used": {d: int(d) * 1000 for d in devices if d.isdecimal()},
-             "unknown": {d: "no such device" for d in devices if not d.isdecimal()}})
+        asked = json.loads(line)
+        if isinstance(asked, dict):
+            say({"use": {asked["use"][0]: [50, 1000, None]}})
+            continue
+        say({"used": {d: int(d) * 1000 for d in asked if d.isdecimal()},
+             "unknown": {d: "no such device" for d in asked if not d.isdecimal()}})
 """
 #: As many as were built.
 Build = Callable[[str], GpuProbe]
@@ -72,64 +75,35 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == devices.__name__]
 
 
-def test_one_process_answers_all_questions(build: Build, notes: Path) -> None:
+def test_one_process_answers_all_questions(build: Build, notes: Path, caplog: pytest.LogCaptureFixture) -> None:
     query = build(HONEST)
     assert processes(notes) == [], "nobody has asked"
 
     assert query.used(["1", "3"]) == {"1": 1000, "3": 3000}
     assert query.used(["2"]) == {"2": 2000}
-
-    assert len(processes(notes)) == 1
-
-
-def test_a_device_that_can_not_say_is_left_out_and_told_of_once(build: Build, caplog: pytest.LogCaptureFixture) -> None:
-    query = build(HONEST)
-
+    assert query.use(["0", "1"]) == {"0": DeviceUse(50, 1000, None)}
     for _ in range(3):
         assert query.used(["GPU-5", "1"]) == {"1": 1000}
 
-    (warning,) = warnings(caplog)
-    assert (
-        warning
-        == "the memory in use on device GPU-5 is unknown (no such device); the worker does not wait for it to be freed"
-    )
-
-
-def test_how_devices_are_used_is_asked_of_the_same_process(build: Build, notes: Path) -> None:
-    probe = build(
-        """
-        for line in sys.stdin:
-            asked = json.loads(line)
-            say({"use": {asked["use"][0]: [50, 1000, None]}} if isinstance(asked, dict) else {"used": {asked[0]: 1000}, "unknown": {}})
-        """
-    )
-
-    assert probe.use(["0", "1"]) == {"0": DeviceUse(50, 1000, None)}
-    assert probe.used(["0"]) == {"0": 1000}
     assert len(processes(notes)) == 1
-
-
-def test_a_driver_that_does_not_say_how_devices_are_used_is_told_of_once(
-    build: Build, caplog: pytest.LogCaptureFixture
-) -> None:
-    probe = build("for line in sys.stdin: say({'error': 'no libnvidia-ml.so.1', 'final': True}); break")
-
-    assert [probe.use(["0"]) for _ in range(3)] == [{}] * 3
-
     (warning,) = warnings(caplog)
-    assert warning.endswith("is unknown (no libnvidia-ml.so.1); so is how its trials use them")
+    assert "device GPU-5 is unknown (no such device); the worker does not wait for it to be freed" in warning
 
 
-def test_a_machine_without_a_driver_is_asked_once(build: Build, notes: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [(GpuProbe.used, "the worker does not wait for it"), (GpuProbe.use, "so is how its trials use them")],
+)
+def test_a_machine_without_a_driver_is_asked_once(
+    build: Build, notes: Path, caplog: pytest.LogCaptureFixture, ask: Callable[..., Any], says: str
+) -> None:
     query = build("for line in sys.stdin: say({'error': 'no libnvidia-ml.so.1', 'final': True}); break")
 
-    for _ in range(3):
-        assert query.used(["0"]) == {}
+    assert [ask(query, ["0"]) for _ in range(3)] == [{}] * 3
 
     assert len(processes(notes)) == 1
     (warning,) = warnings(caplog)
-    assert "no libnvidia-ml.so.1" in warning
-    assert "the worker does not wait" in warning
+    assert f"is unknown (no libnvidia-ml.so.1); {says}" in warning
 
 
 def test_a_driver_that_does_not_work_now_is_asked_again_later(
@@ -149,15 +123,6 @@ def test_a_driver_that_does_not_work_now_is_asked_again_later(
     assert len(processes(notes)) == 2
 
 
-def test_after_a_fault_nobody_asks_for_a_while(build: Build, notes: Path) -> None:
-    query = build("sys.stdin.readline(); sys.exit(9)")
-
-    for _ in range(3):
-        assert query.used(["1"]) == {}
-
-    assert len(processes(notes)) == 1
-
-
 def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Build, notes: Path) -> None:
     query = build(HONEST)
     query.used(["1"])
@@ -175,16 +140,17 @@ def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Buil
         pytest.param("time.sleep(600)", id="deaf"),
         pytest.param("sys.stdin.readline(); sys.stdout.write('{'); sys.stdout.flush(); time.sleep(600)", id="half"),
         pytest.param("sys.stdin.readline(); os.close(1); time.sleep(600)", id="mute"),
+        pytest.param("sys.stdin.readline(); sys.exit(9)", id="dead"),
         pytest.param("sys.stdin.readline(); print('#', flush=True); time.sleep(600)", id="babbling"),
     ],
 )
-def test_a_process_that_gives_no_answer_is_killed(
+def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
     build: Build, notes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     monkeypatch.setattr(devices, "ANSWER_S", 1.0)
     query = build(body)
 
-    assert query.used(["0"]) == {}
+    assert [query.used(["0"]) for _ in range(3)] == [{}] * 3
 
     (pid,) = processes(notes) or [0]
     assert not pid or not lives_still(pid)
@@ -327,6 +293,9 @@ def nvml(init: int = 0, text: str = "str") -> str:
     return PYNVML.replace("INIT", str(init), 1).replace("INIT", str(init)).replace("TEXT", text)
 
 
+NO_DEVICE = nvml().replace("nvmlDeviceGetCount(): return 2", "nvmlDeviceGetCount(): return 0")
+
+
 @pytest.mark.parametrize("text", ["str", "str.encode"])
 def test_with_nvidia_ml_py_each_device_is_found_as_cuda_would_find_it(ask: Ask, text: str) -> None:
     asked = ["0", "1", "GPU-bbbb2222-0000", "GPU-bbbb", "MIG-cccc3333-0000", "2", "GPU-dddd", "MIG-cccc"]
@@ -346,16 +315,6 @@ def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvm
     assert full["used"] == {"0": 20 << 30, "GPU-aaaa": 20 << 30}
     assert set(full["unknown"]) == {"1", "MIG-cccc3333-0000"}
     assert "mqtune[gpu]" in full["unknown"]["MIG-cccc3333-0000"]
-
-
-def test_a_driver_without_a_device_is_an_error_with_nvidia_ml_py_as_with_nvidia_smi(ask: Ask) -> None:
-    none = nvml().replace("nvmlDeviceGetCount(): return 2", "nvmlDeviceGetCount(): return 0")
-
-    (by_nvml,) = ask("gpus", pynvml=none)
-    (by_smi,) = ask("gpus", smi="print('No devices were found'); raise SystemExit(6)")
-
-    assert "no devices were found" in by_nvml["error"]
-    assert "No devices were found" in by_smi["error"]
 
 
 def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) -> None:
@@ -385,8 +344,9 @@ def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) 
         (["0"], {"pynvml": nvml(init=12)}, "no nvidia-smi, and nvidia-ml-py finds no NVIDIA driver (NVML Shared", True),
         ({"use": ["0"]}, {"pynvml": nvml(init=9)}, "NVML: Driver Not Loaded", False),
         (["0"], {"smi": "print('No devices were found'); raise SystemExit(6)"}, "failed: No devices were found", False),
+        ("gpus", {"pynvml": NO_DEVICE}, "no devices were found", False),
     ],
-    ids=["nothing", "no library", "no driver", "nvidia-smi fails"],
+    ids=["nothing", "no library", "no driver", "nvidia-smi fails", "no device"],
 )
 def test_a_driver_that_can_not_be_asked_is_one_answer_and_the_end(
     ask: Ask, question: object, machine: dict[str, str], reason: str, is_final: bool
@@ -395,22 +355,3 @@ def test_a_driver_that_can_not_be_asked_is_one_answer_and_the_end(
 
     assert reason in said["error"]
     assert said["final"] is is_final
-
-
-def test_the_real_process_says_how_full_a_gpu_is() -> None:
-    seen = subprocess.run(
-        ["sh", "-c", "nvidia-smi --query-gpu=uuid,memory.used --format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if seen.returncode or not seen.stdout.strip():
-        pytest.skip("this machine has no NVIDIA GPU")
-    uuid, mebibytes = seen.stdout.splitlines()[0].split(", ")
-    query = GpuProbe(COMMAND)
-
-    used = query.used(["0", uuid, uuid[:12]])
-
-    query.close()
-    assert set(used) == {"0", uuid, uuid[:12]}
-    assert used["0"] == pytest.approx(int(mebibytes) << 20, abs=1 << 30)

@@ -82,18 +82,6 @@ def test_a_check_that_fails_or_hangs_closes_the_devices_with_its_last_line(
     assert note.endswith(says)
 
 
-def test_the_devices_are_back_when_the_check_succeeds(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
-    sick = tmp_path / "sick"
-    sick.touch()
-    checked = check(f"! test -e {sick}")
-    assert not passes(checked)
-
-    sick.unlink()
-
-    eventually(lambda: not checked.quarantine.devices)
-    assert passes(checked)
-
-
 def test_a_worker_that_ends_waits_for_no_check(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
     began = tmp_path / "began"
     checked = check(f"touch {began}; sleep 600")

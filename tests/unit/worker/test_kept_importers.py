@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,17 +101,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_trainables_that_take_turns_are_imported_once_each(world: World) -> None:
+def test_trainables_that_take_turns_are_imported_once_each_for_slots_with_other_devices_too(world: World) -> None:
     one, two = world.use("one"), world.use("two")
 
-    assert [world.use("one"), world.use("two"), world.use("one")] == [one, two, one]
+    assert [world.use("one"), world.use("two"), world.use("one", environment=SECOND)] == [one, two, one]
     assert len(world.made) == 2
-
-
-def test_slots_with_other_devices_share_an_import_that_has_not_looked_at_them(world: World) -> None:
-    one = world.use("one", leaves=False)
-
-    assert world.use("one", environment=SECOND) is one
 
 
 def test_what_has_looked_at_the_devices_on_import_is_imported_once_for_each_of_them(world: World) -> None:
@@ -279,21 +270,3 @@ def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_
     assert not slot.zygotes.may_have_stayed(other)
     assert slot.zygotes.all == [keeps, other], "its module need not be imported again"
     assert slot.emptied == 1
-
-
-def test_memory_that_processes_share_counts_once() -> None:
-    code = (
-        "import os, sys\nheld = bytearray(os.urandom(1 << 20)) * 64\n"
-        "if os.fork() == 0:\n    sys.stdin.read()\n    os._exit(0)\n"
-        "print('ready', flush=True)\nsys.stdin.read()\nos.wait()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        (child,) = module.children_of(process.pid)
-        sizes = [module._pss_bytes(pid) for pid in (process.pid, child)]
-        process.communicate()
-
-    assert 64 * MB <= sum(sizes) < 120 * MB
-    assert module._pss_bytes(2**22 + 1) == 0
-    assert module._pss_bytes(os.getpid()) > 0

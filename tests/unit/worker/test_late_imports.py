@@ -91,22 +91,13 @@ del os.environ["SET_BY_A_LIBRARY"], sys.path[0]
     assert (loaded, unsafe) == (["sets", "after_a_library"], None)
 
 
-def test_only_the_modules_that_bring_others_have_to_be_named_again(tmp_path: Path) -> None:
-    modules = {"outer": "import inner\n", "inner": "", "broken": "import inner, nowhere_to_be_found\n"}
+def test_only_the_modules_that_bring_others_have_to_be_named_again_and_a_part_needs_its_package(tmp_path: Path) -> None:
+    modules = {"outer": "import inner, xml\n", "inner": "", "broken": "import inner, nowhere_to_be_found\n"}
+    named = ["json", "email.mime", "broken", "outer", "inner", "no_such_module", "xml.sax"]
 
-    loaded, unsafe = imported(
-        tmp_path, modules, "print(json.dumps(preload([({}, ['json', 'broken', 'outer', 'inner', 'no_such_module'])])))"
-    )
+    loaded, unsafe = imported(tmp_path, modules, f"print(json.dumps(preload([({{}}, {named})])))")
 
-    assert (loaded, unsafe) == (["outer"], None)
-
-
-def test_a_part_of_a_package_is_imported_early_only_if_the_package_is_there(tmp_path: Path) -> None:
-    named = "[({}, ['email.mime', 'outer', 'xml.sax'])]"
-
-    loaded, _ = imported(tmp_path, {"outer": "import xml\n"}, f"print(json.dumps(preload({named})))")
-
-    assert loaded == ["outer", "xml.sax"]
+    assert (loaded, unsafe) == (["outer", "xml.sax"], None)
 
 
 def test_what_nearly_all_trials_import_late_is_imported_early_before_one_has_said_so(tmp_path: Path) -> None:

@@ -85,21 +85,14 @@ def test_root_becomes_another_user_for_good_and_can_read_nobody_elses_environmen
     assert run(BECOMES, str(os.getpid())) == "for good\n"
 
 
-def test_whoever_it_is_already_needs_no_rights() -> None:
+def test_whoever_it_is_already_needs_no_rights_and_only_root_becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     me = pwd.getpwuid(os.geteuid())
 
     become(me.pw_name)
 
     assert home_of(me.pw_name) == Path(me.pw_dir)
-
-
-def test_a_user_who_is_not_there_is_named() -> None:
     with pytest.raises(ConfigurationError, match="--user nobody-at-all: this machine has no such user"):
         become("nobody-at-all")
-
-
-def test_only_root_becomes_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-
     with pytest.raises(ConfigurationError, match="only root can become another user"):
         become("root")

@@ -117,23 +117,16 @@ def test_another_that_runs_is_enough_while_none_has_failed_elsewhere(worker: Cal
     assert here.closed()
 
 
-def test_trials_that_fail_on_all_devices_close_none(worker: Callable[..., Worker]) -> None:
+@pytest.mark.parametrize("devices", [[BROKEN], [BROKEN, OTHER]])
+def test_trials_that_fail_on_all_devices_of_two_workers_close_none(
+    worker: Callable[..., Worker], devices: list[tuple[str, ...]]
+) -> None:
     here, there = worker("here"), worker("there")
-    here.running = there.running = [BROKEN, OTHER]
+    here.running = there.running = devices
 
     for _ in range(20):
-        for each, devices in itertools.product((here, there), (BROKEN, OTHER)):
-            each.fail(devices=devices)
-
-    for each in (here, there):
-        assert each.quarantine.note == ""
-
-
-def test_trials_that_fail_on_the_only_devices_of_two_workers_close_none(worker: Callable[..., Worker]) -> None:
-    here, there = worker("here"), worker("there")
-    for _ in range(20):
-        here.fail()
-        there.fail()
+        for each, failing in itertools.product((here, there), devices):
+            each.fail(devices=failing)
 
     assert (here.quarantine.note, there.quarantine.note) == ("", "")
 
@@ -162,18 +155,14 @@ def test_failures_of_one_trial_or_with_one_that_does_well_in_between_say_nothing
     assert not here.closed()
 
 
-def test_a_device_alone_is_never_closed(worker: Callable[..., Worker]) -> None:
+def test_a_device_alone_is_never_closed_also_when_other_experiments_do_well_elsewhere(
+    worker: Callable[..., Worker],
+) -> None:
     here = worker()
-
-    here.fail(50)
-
+    here.fail(20)
     assert not here.closed()
 
-
-def test_other_experiments_that_do_well_elsewhere_say_nothing(worker: Callable[..., Worker]) -> None:
-    here = worker()
     here.do_well(OTHER, experiment="y")
-
     here.fail(20)
 
     assert not here.closed()
@@ -263,14 +252,6 @@ def test_a_probe_that_fails_is_compared_with_attempts_elsewhere_since_the_quaran
     here.fail()
 
     assert here.quarantine.note == ""
-
-
-def test_an_error_that_says_that_the_device_is_broken_is_enough(worker: Callable[..., Worker]) -> None:
-    here = worker()
-
-    here.fail(error=ECC)
-
-    assert here.quarantine.note == "device 0 is quarantined, an attempt failed there by 'uncorrectable ECC error'"
 
 
 def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_the_rule(

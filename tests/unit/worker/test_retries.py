@@ -43,20 +43,14 @@ def devices_of(known: Retries, attempt: int, experiment: str = "x", trial: str =
     return None if failure is None else {*failure.devices}
 
 
-def test_the_next_attempt_of_a_trial_is_kept_off_the_devices_where_it_has_failed_for_a_while(clock: Clock) -> None:
-    known = note(Retries(), 1, "0")
+@pytest.mark.parametrize(("devices", "away_s"), [({"0"}, ANOTHER_DEVICE_S), (set(), ANOTHER_WORKER_S)])
+def test_the_next_attempt_of_a_trial_is_kept_off_the_devices_or_worker_where_it_has_failed_for_a_while(
+    clock: Clock, devices: set[str], away_s: float
+) -> None:
+    known = note(Retries(), 1, *devices)
 
-    clock.now += ANOTHER_DEVICE_S - 1
-    assert devices_of(known, 2) == {"0"}
-    clock.now += 1
-    assert devices_of(known, 2) is None
-
-
-def test_where_there_are_no_devices_it_is_left_to_other_workers_for_less_long(clock: Clock) -> None:
-    known = note(Retries(), 1)
-
-    clock.now += ANOTHER_WORKER_S - 1
-    assert devices_of(known, 2) == set()
+    clock.now += away_s - 1
+    assert devices_of(known, 2) == devices
     clock.now += 1
     assert devices_of(known, 2) is None
 

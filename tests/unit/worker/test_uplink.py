@@ -28,7 +28,8 @@ class Book(MemoryJournal):
     """A journal that notes in which order it is called, and fails when it is told to."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryServer(), "e")
+        self.server = MemoryServer()
+        super().__init__(self.server, "e")
         self.calls: list[str] = []
         #: The threads of these calls.
         self.threads: list[threading.Thread] = []
@@ -164,24 +165,20 @@ def send_all(uplink: Uplink, *senders: Sender) -> None:
         assert one.stream.drained.wait(DEADLINE_S)
 
 
-def test_what_is_read_at_once_is_one_entry(book: Book, uplink: Uplink, sender: Callable[[str], Sender]) -> None:
-    one = sender("0001")
-    one.frames(a_report(), a_report(), a_report())
-    send_all(uplink, one)
-
-    assert book.calls == ["report 0001:1-3"]
-
-
 def test_much_that_comes_at_once_is_cut_into_entries_of_some_megabytes(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender], monkeypatch: pytest.MonkeyPatch
+    book: Book, sender: Callable[[str], Sender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqtune.worker.uplink._ENTRY_BYTES", 100)
-    streams = [sender(f"{number:04d}") for number in range(1, 7)]
-    for one in streams:
+    senders = [sender(f"{number:04d}") for number in range(1, 7)]
+    for one in senders:
         one.frames(*[a_report()] * 5)
-        one.close()
 
-    uplink._carry([one.stream for one in streams])
+    with contextlib.closing(Uplink(time)) as uplink:
+        for one in senders:
+            uplink.attach(one.stream)
+            one.close()
+        uplink.start()
+        assert all(one.stream.drained.wait(DEADLINE_S) for one in senders)
 
     # Each has some 110 bytes of reports, and none waits until the others have nothing more to say.
     assert book.calls == [f"report {number:04d}:1-5" for number in range(1, 7)]
@@ -442,7 +439,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     one.frames(a_report())
     uplink.attach(one.stream)
     eventually(lambda: book.told() == ["0001:1"])
-    before = snapshot(book._server)
+    before = snapshot(book.server)
     one.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"))
     all_of_it = ["0001:1", "0001:2 m-0001-1-1.t"]
     eventually(lambda: book.told() == all_of_it)
@@ -451,7 +448,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
         assert one.stream.drained.wait(DEADLINE_S)
     assert not one.stream.may_be_lost
 
-    set_back(book._server, before)
+    set_back(book.server, before)
     book.outages += 1
     assert one.stream.may_be_lost
     uplink.write_again(one.stream)
@@ -466,23 +463,6 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     eventually(lambda: len(book.calls) == calls + 2)
     assert book.told() == all_of_it
     assert one.answers == []
-
-
-def test_one_of_which_a_server_has_lost_more_than_the_last_hears_of_the_gap(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one = sender("0001")
-    uplink.attach(one.stream)
-    before = snapshot(book._server)
-    for count in (1, 2):
-        one.frames(a_report())
-        eventually(lambda count=count: len(book.told()) == count)
-
-    set_back(book._server, before)
-    uplink.write_again(one.stream)
-
-    eventually(lambda: one.answers == [GAP])
-    assert book.told() == []
 
 
 def test_of_one_that_has_sent_nothing_nothing_is_lost(
@@ -502,42 +482,6 @@ def test_of_one_that_has_sent_nothing_nothing_is_lost(
 def limited(book: Book, most_bytes: int) -> None:
     book.most_bytes = most_bytes
     book.lock("driver", "a test", 60)
-
-
-def test_of_a_full_journal_nothing_more_is_read_until_it_may_have_more_and_another_experiment_goes_on(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one = sender("0001")
-    other_book = Book()
-    other_book.lock("driver", "a test", 60)
-    other = Sender(other_book, "0001")
-    uplink.attach(one.stream)
-    uplink.attach(other.stream)
-    limited(book, 1)
-    one.frames(a_report())
-    eventually(lambda: one.stream.is_held)
-
-    for count in (1, 2, 3):
-        one.frames(a_report())
-        other.frames(a_report())
-        eventually(lambda count=count: len(other_book.told()) == count)
-    uplink.write_again(one.stream)
-    eventually(lambda: len(book.calls) == 2)
-    other.frames(a_report())
-    eventually(lambda: len(other_book.told()) == 4)
-    assert book.told() == ["0001:1"]
-    assert not other.stream.is_in_doubt
-
-    limited(book, 10**6)
-    assert one.stream.is_in_doubt
-    uplink.write_again(one.stream)
-
-    eventually(lambda: book.told() == [f"0001:{number}" for number in range(1, 5)])
-    assert not one.stream.is_in_doubt
-    one.frames(a_report())
-    eventually(lambda: len(book.told()) == 5)
-    assert one.answers == []
-    other.end()
 
 
 @pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])

@@ -35,11 +35,8 @@ keys = st.sampled_from([*LiveUse._fields, "other"])
 bodies = st.dictionaries(keys, values, max_size=7) | st.fixed_dictionaries({"attempt": st.just(1), "devices": values})
 
 
-def test_what_was_written_is_read() -> None:
+def test_what_was_written_is_read_whatever_stands_beside_it() -> None:
     assert decode_uses(encode_uses({"0001": USE, "0002": IDLE})) == {"0001": USE, "0002": IDLE}
-
-
-def test_what_one_trial_uses_is_read_whatever_stands_beside_it() -> None:
     written = {"0001": USE._asdict(), "0002": {"attempt": "1"}, "0003": None, 4: USE._asdict()}
 
     assert decode_uses(encode_value([VERSION, written])) == {"0001": USE}
@@ -82,7 +79,10 @@ def test_what_is_used_now_is_a_line_that_says_what_is_not_known() -> None:
     assert shown.short_use_text(IDLE) == "idle for 23 min 10 s, 1 %, 31.2 GB"
 
 
-def test_figures_are_a_line_of_what_is_known() -> None:
+def test_figures_are_a_line_of_what_is_known_and_say_when_they_are_those_of_a_shared_device() -> None:
+    shared = shown.sharing_of(RUNNING, USE._replace(usage={"gpu_slots": 2}))
+    assert shared == "2 slots share each device: its figures are those of all that runs there"
+    assert shown.sharing_of(RUNNING, USE) == ""
     whole = {
         **USE.usage,
         "gpu_power_w": 398.4,
@@ -111,12 +111,3 @@ def test_a_trial_that_leaves_its_gpu_idle_is_warned_of_while_it_runs_and_afterwa
     many = {f"{number:04}": IDLE._replace(idle={"0": 600.0 + number}) for number in range(12)}
     lines = shown.idle_warnings({"1": USE, **many})
     assert (lines[0], lines[-1], len(lines)) == ("trial 0011 leaves its GPU idle for 10 min 11 s", "… and 2 more", 11)
-
-
-def test_figures_of_a_shared_device_say_that_they_are_the_devices() -> None:
-    shared = USE._replace(usage={"gpu_slots": 2})
-
-    assert shown.sharing_of(RUNNING, shared) == (
-        "2 slots share each device: its figures are those of all that runs there"
-    )
-    assert shown.sharing_of(RUNNING, USE) == ""

@@ -62,17 +62,11 @@ def test_a_trial_that_never_looks_does_not_hold_its_worker_up(control: ControlPi
     assert found == [(SAVE, number) for number in range(1, len(found) + 1)]
 
 
-def test_once_it_is_closed_nothing_is_told(control: ControlPipe) -> None:
-    control.close()
-
-    control.tell("stop")
-    control.close()
-
-
-def test_a_trial_that_is_gone_does_no_harm(control: ControlPipe) -> None:
-    reader = os.dup(control.read_end)
+def test_a_trial_that_is_gone_does_no_harm_and_once_it_is_closed_nothing_is_told(control: ControlPipe) -> None:
     os.close(control.read_end)
-    os.close(reader)
     control.read_end = os.open(os.devnull, os.O_RDONLY)
 
     control.tell("stop")
+    control.close()
+    control.tell("stop")
+    control.close()

@@ -101,20 +101,6 @@ def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_miss
 
 
 @pytest.mark.usefixtures("short")
-def test_a_file_is_shortened_again_and_again_and_counts_all_that_is_missing(logs: Logs) -> None:
-    stdout, _ = begin(logs)
-    with stdout.open("ab", buffering=0) as file:
-        for part in range(4):
-            file.write(numbered(part * 2**18, 10 * 2**18))
-            with logs._looking:
-                logs._look(stdout)
-            assert stdout.stat().st_size < 10_000
-
-    assert "9 MiB" in stdout.read_bytes()[1_000:1_200].decode(errors="replace")
-    assert logs.end(stdout, LINE_BYTES) == f"{4 * 2**18 - 1:09d}\n"
-
-
-@pytest.mark.usefixtures("short")
 def test_who_writes_goes_on_at_the_end_while_the_file_is_shortened(logs: Logs) -> None:
     """The writer holds its file open for appending, as trials do."""
     stdout, _ = begin(logs)
@@ -205,11 +191,7 @@ def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another
     assert marks != {Logs(tmp_path / "another").mark}
     assert "" not in marks
     assert [path.name for path in (tmp_path / "shared").iterdir()] == [".mqtune-logs"]
-
-
-def test_a_folder_that_can_not_be_written_has_no_mark(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-
     assert Logs(tmp_path / "file" / "logs").mark == ""
 
 

@@ -32,13 +32,11 @@ def exited(code: int) -> int:
 
 
 @pytest.mark.parametrize("intent", Intent)
-def test_one_that_returned_before_it_knew_has_completed_whatever_was_wanted(intent: Intent) -> None:
-    assert AttemptOutcome(intent=intent, said=said("completed"), status=0).ending() == Ending(AttemptEnd.COMPLETED)
-
-
-@pytest.mark.parametrize("intent", Intent)
-def test_one_that_raised_stop_trial_by_itself_has_ended_itself(intent: Intent) -> None:
-    assert AttemptOutcome(intent=intent, said=said("stopped"), status=0).ending().end is AttemptEnd.COMPLETED
+@pytest.mark.parametrize("how", ["completed", "stopped"])
+def test_one_that_returned_or_raised_stop_trial_before_it_knew_has_completed_whatever_was_wanted(
+    intent: Intent, how: str
+) -> None:
+    assert AttemptOutcome(intent=intent, said=said(how), status=0).ending() == Ending(AttemptEnd.COMPLETED)
 
 
 @pytest.mark.parametrize("intent", WANTED)
@@ -146,6 +144,8 @@ def test_an_error_that_says_that_its_device_is_broken_hands_the_attempt_back(lin
     )
     assert broken_device(error).startswith(words)
     assert AttemptOutcome(intent=Intent.RUN, said=failed).ending().end is AttemptEnd.FAILED, "it has no device"
+    stopped = AttemptOutcome(intent=Intent.STOP, said={**failed, "heard": "stop"}, has_devices=True)
+    assert stopped.ending().end is AttemptEnd.STOPPED
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,3 @@ def test_errors_of_what_a_trial_computes_are_its_own(line: str) -> None:
     failed = said("failed", error_type="RuntimeError", error=TORCH.format(line))
 
     assert AttemptOutcome(intent=Intent.RUN, said=failed, has_devices=True).ending().end is AttemptEnd.FAILED
-
-
-def test_one_that_was_stopped_meanwhile_is_stopped_whatever_it_says() -> None:
-    failed = said("failed", heard="stop", error_type="RuntimeError", error="GPU is lost")
-
-    assert AttemptOutcome(intent=Intent.STOP, said=failed, has_devices=True).ending().end is AttemptEnd.STOPPED

@@ -33,20 +33,24 @@ def failed(times: int, worker: BackOff | None = None) -> BackOff:
     return worker
 
 
-def test_a_worker_in_order_takes_any_number(clock: Clock) -> None:
+def test_after_some_in_a_row_it_takes_none_says_why_and_takes_one_to_try_which_puts_it_in_order(clock: Clock) -> None:
     worker = failed(FAILED_STARTS - 1)
-
     assert (worker.allows, worker.why) == (None, "")
 
-
-def test_after_some_in_a_row_it_takes_none_says_why_and_then_takes_one_to_try(clock: Clock) -> None:
-    worker = failed(FAILED_STARTS)
-
+    failed(1, worker)
     assert worker.allows == 0
     assert worker.why == f"could not start its last {FAILED_STARTS} attempts (not mounted)"
     clock.now += BACK_OFF_S - 0.1
     assert worker.allows == 0
     clock.now += 0.2
+    assert worker.allows == 1
+    failed(1, worker)
+
+    worker.note_started()
+    assert (worker.allows, worker.why) == (None, "")
+    # Those that were taken together are one try.
+    failed(FAILED_STARTS + 5, worker)
+    clock.now += BACK_OFF_S
     assert worker.allows == 1
 
 
@@ -61,26 +65,6 @@ def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> Non
         failed(1, worker)
 
     assert rests == [*(BACK_OFF_S * 2**n for n in range(6)), LONGEST_BACK_OFF_S, LONGEST_BACK_OFF_S]
-
-
-def test_those_that_were_taken_together_are_one_try(clock: Clock) -> None:
-    worker = failed(FAILED_STARTS + 5)
-
-    clock.now += BACK_OFF_S
-    assert worker.allows == 1
-
-
-def test_one_that_starts_puts_it_back_in_order(clock: Clock) -> None:
-    worker = failed(FAILED_STARTS)
-    clock.now += BACK_OFF_S
-    failed(1, worker)
-
-    worker.note_started()
-
-    assert (worker.allows, worker.why) == (None, "")
-    failed(FAILED_STARTS, worker)
-    clock.now += BACK_OFF_S
-    assert worker.allows == 1
 
 
 def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -> None:

@@ -77,12 +77,9 @@ def test_what_a_device_does_not_say_is_no_figure_and_counts_for_nothing() -> Non
     part = metered(Sample(10.0, {"MIG-1": UNKNOWN})).figures()
     at_times = metered(Sample(10.0, {"0": BUSY}), Sample(20.0, {"0": DeviceUse()}), Sample(30.0, {"0": BUSY})).figures()
 
+    assert metered().figures() == UsageMeter().figures() == {}
     assert part == {"sampled_s": 10.0, "gpu_memory_bytes_peak": 30 * GB}
     assert (at_times["gpu_percent"], at_times["gpu_energy_j"], at_times["sampled_s"]) == (90.0, 8_000.0, 30.0)
-
-
-def test_an_attempt_that_ended_before_the_first_sample_has_no_figures() -> None:
-    assert metered().figures() == UsageMeter().figures() == {}
 
 
 def test_the_time_for_which_a_worker_was_frozen_counts_for_one_sample() -> None:
@@ -90,11 +87,6 @@ def test_the_time_for_which_a_worker_was_frozen_counts_for_one_sample() -> None:
 
     assert meter.figures()["sampled_s"] == 10.0 + LONGEST_S
     assert meter.live(1).idle == {}
-
-
-def test_a_device_that_several_slots_share_is_told() -> None:
-    assert metered(Sample(10.0, {"0": BUSY}, slots=2)).figures()["gpu_slots"] == 2
-    assert "gpu_slots" not in metered(Sample(10.0, {"0": BUSY})).figures()
 
 
 def test_a_process_that_has_taken_its_time_along_makes_for_no_negative_figure() -> None:
@@ -107,13 +99,10 @@ def test_a_process_that_has_taken_its_time_along_makes_for_no_negative_figure() 
 # Warnings.
 
 
-def test_an_idle_device_is_warned_of_once_in_a_spell() -> None:
+def test_an_idle_device_is_warned_of_once_in_a_spell_and_not_if_it_computes_now_and_then() -> None:
     busy_at = {1_000.0, 1_010.0}
 
     assert warned_at(lambda at: BUSY if at in busy_at else IDLE, 2_500) == [IDLE_S, 1_010 + IDLE_S]
-
-
-def test_a_device_that_computes_now_and_then_is_not_warned_of() -> None:
     assert warned_at(lambda at: BUSY if at % (IDLE_S - 20) == 0 else IDLE, 10 * IDLE_S) == []
 
 
@@ -227,6 +216,10 @@ def sampler(
 
 def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() -> None:
     board, devices = Board(), Devices(d0=BUSY, d1=IDLE)
+    for nothing in ([Run(process=None)], []):
+        sampler(nothing, devices, board).sample()
+    assert (devices.asked, board.written) == ([], []), "with nothing to do nobody is asked"
+
     runs = [Run(), Run(claim=Claim(TrialId("0002"), 3, "t"), devices=("0", "1")), Run("other", devices=())]
     for run in runs:
         run.meter.begin(0.0)
@@ -240,14 +233,6 @@ def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() ->
         "0002": (3, {"0": BUSY, "1": IDLE}),
     }
     assert (alone["0001"].devices, used["0001"].usage.get("gpu_slots")) == ({}, 2)
-
-
-def test_a_worker_with_nothing_to_do_asks_nobody() -> None:
-    board, devices = Board(), Devices(d0=BUSY)
-    sampler([Run(process=None)], devices, board).sample()
-    sampler([], devices, board).sample()
-
-    assert (devices.asked, board.written) == ([], [])
 
 
 def test_an_attempt_that_ends_while_the_driver_is_asked_does_not_get_the_next_ones_figures() -> None:
