@@ -12,9 +12,6 @@ import pytest
 import mqtune
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import START, DriverStarted, ExperimentCreated, TrialStaged, decode_event
-from mqtune.core.experiment import CodeChange, Experiment
-from mqtune.core.trial import TrialId
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code, resolve
 from mqtune.trainable.frozen_code import (
@@ -134,20 +131,12 @@ def test_an_installed_package_is_no_part_of_it_but_one_that_is_edited_in_the_pro
     assert sorted(read_code(TRAIN, tmp_path)) == ["src/ours.py", "train.py"]
 
 
-def test_of_a_script_that_is_run_it_is_the_script_alone(tmp_path: Path) -> None:
-    write(tmp_path, train="import helper\n", helper="")
-
-    assert list(read_code(TrainableSpec("train", script="train.py", kind="script"), tmp_path)) == ["train.py"]
-
-
-def test_without_the_trainables_file_there_is_none(tmp_path: Path) -> None:
+def test_what_no_person_wrote_is_left_out_and_of_a_script_that_is_run_it_is_the_script_alone(tmp_path: Path) -> None:
     assert read_code(TRAIN, tmp_path) == {}
-
-
-def test_what_no_person_wrote_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, train="import table, helper\n", table="x" * (MOST_BYTES + 1), helper="")
 
     assert sorted(read_code(TRAIN, tmp_path)) == ["helper.py", "train.py"]
+    assert list(read_code(TrainableSpec("train", script="train.py", kind="script"), tmp_path)) == ["train.py"]
 
 
 def test_a_worker_takes_from_a_definition_only_paths_of_code_below_its_code_root(tmp_path: Path) -> None:
@@ -249,21 +238,17 @@ def test_where_nothing_was_kept_what_lies_there_counts_and_is_told(tmp_path: Pat
     assert code.source(str(tmp_path / "helper.py")) is None
 
 
-def test_a_copy_that_is_not_what_it_is_called_is_not_taken(tmp_path: Path) -> None:
+def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_be_written_is_no_error(
+    tmp_path: Path,
+) -> None:
     wanted = fingerprint(b"X = 1\n")
     keep_source(tmp_path, wanted, b"X = 1\n")
     assert kept_source(tmp_path, wanted) == b"X = 1\n"
 
     (tmp_path / wanted).write_bytes(b"X = 2\n")
     assert kept_source(tmp_path, wanted) is None
-
-
-def test_a_folder_that_can_not_be_written_keeps_nothing_and_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    keep_source(tmp_path / "file" / "code", "0" * 16, b"")
-
-    assert kept_source(tmp_path / "file" / "code", "0" * 16) is None
+    keep_source(tmp_path / wanted / "code", wanted, b"X = 1\n")
+    assert kept_source(tmp_path / wanted / "code", wanted) is None
 
 
 def test_a_program_that_is_no_python_is_only_compared(tmp_path: Path) -> None:
@@ -307,23 +292,17 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
     return writer, writer.definition(None if kept is None else encode_value(kept))
 
 
-def test_code_that_is_the_same_is_no_change(script: Path) -> None:
+@pytest.mark.parametrize("was_recorded", [True, False])
+def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(script: Path, was_recorded: bool) -> None:
     _, before = definition(script)
+    files = before["code_files"]
+    if not was_recorded:
+        del before["code_files"], before["code"]
 
     writer, after = definition(script, before)
 
     assert writer.changed == []
-    assert after["code_files"] == before["code_files"] != {}
-
-
-def test_an_experiment_of_before_code_was_recorded_goes_on(script: Path) -> None:
-    _, before = definition(script)
-    del before["code_files"], before["code"]
-
-    writer, after = definition(script, before)
-
-    assert writer.changed == []
-    assert after["code_files"]
+    assert after["code_files"] == files != {}
 
 
 def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
@@ -337,15 +316,3 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
 def test_another_policy_is_refused(script: Path) -> None:
     with pytest.raises(ConfigurationError, match="code='loose' is neither 'warn' nor 'strict'"):
         definition(script, process=mqtune.Process(code="loose"))
-
-
-def test_the_experiment_knows_from_which_trial_on_its_code_was_another() -> None:
-    experiment = Experiment("x", metric="loss", mode="min")
-    experiment.apply(ExperimentCreated(name="x", definition={}, at=1.0))
-    experiment.apply(DriverStarted(driver="d", version="0", at=1.0, cursor=START))
-    experiment.apply(TrialStaged(trial=TrialId("0001"), attempt=1, config={}, at=2.0, cursor=START))
-    changed = DriverStarted(driver="d", version="0", at=3.0, cursor=START, code_changed=["train.py"])
-
-    experiment.apply(decode_event(changed.encode()))  # type: ignore[arg-type]
-
-    assert experiment.code_changes == [CodeChange(3.0, 1, ("train.py",))]

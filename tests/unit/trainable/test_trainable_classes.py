@@ -94,17 +94,12 @@ def resumed(attempt: AttemptHere, tmp_path: Path, name: str, number: int = 2) ->
 # Steps.
 
 
-def test_a_class_is_set_up_stepped_until_it_is_done_and_cleaned_up(attempt: AttemptHere):
+def test_a_class_is_set_up_stepped_until_it_is_done_and_cleaned_up_and_its_steps_are_counted(attempt: AttemptHere):
     own = a(Falls)
 
     assert attempt.run(own, {"loss": 3}).end is AttemptEnd.COMPLETED
     assert own.log == ["setup", "step 2", "step 1", "step 0", "cleanup"]
     assert attempt.values() == [2, 1, 0]
-
-
-def test_a_report_has_what_was_counted_and_nothing_else(attempt: AttemptHere):
-    attempt.run(a(Falls), {"loss": 3})
-
     assert [set(row) for row in attempt.rows()] == [COUNTERS | {"loss"}] * 3
     assert attempt.values("training_iteration") == [1, 2, 3]
     assert attempt.values("iterations_since_restore") == [1, 2, 3]
@@ -159,23 +154,6 @@ def test_checkpoints_come_with_every_so_many_reports_and_the_last(attempt: Attem
 
     assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", "p-t1-1-3"]
     assert open_store(str(attempt.store)).ids() == ["p-t1-1-1", "p-t1-1-2", "p-t1-1-3"]
-
-
-@pytest.mark.parametrize("base", [InFolder, InDict])
-def test_a_resumed_trial_goes_on_where_it_was_with_its_counts(attempt: AttemptHere, tmp_path: Path, base):
-    first = a(base, checkpoint_every=1)
-    attempt.run(first, {"loss": 2})
-    name = attempt.checkpoints()[0]
-    second = a(base)
-
-    with contextlib.closing(resumed(attempt, tmp_path, name)) as again:
-        assert again.run(second, {"loss": 2}).end is AttemptEnd.COMPLETED
-        (report,) = again.rows()
-
-    assert second.log == ["setup", "load", "step 0", "cleanup"]
-    assert (report["training_iteration"], report["iterations_since_restore"]) == (2, 1)
-    assert report["time_total_s"] == pytest.approx(attempt.values("time_total_s")[0] + report["time_this_iter_s"])
-    assert report["time_since_restore_s"] == report["time_this_iter_s"]
 
 
 def test_totals_survive_a_resume(attempt: AttemptHere, tmp_path: Path):
@@ -252,11 +230,21 @@ def test_a_pause_is_obeyed_behind_the_step_with_a_checkpoint(attempt: AttemptHer
         assert again.values("training_iteration") == [2, 3, 4, 5]
 
 
-def test_a_pause_needs_no_second_checkpoint_of_an_iteration(attempt: AttemptHere):
-    own = a(InFolder, on_step=lambda self: attempt.pause(), checkpoint_every=1)
+@pytest.mark.parametrize(
+    ("base", "options", "loss", "end", "log"),
+    [
+        # No second checkpoint of an iteration.
+        (InFolder, {"checkpoint_every": 1}, 5, AttemptEnd.PAUSED, ["setup", "step 4", "save", "cleanup"]),
+        (Falls, {}, 5, AttemptEnd.PAUSED, ["setup", "step 4", "cleanup"]),
+        (InFolder, {}, 1, AttemptEnd.COMPLETED, ["setup", "step 0", "cleanup"]),
+    ],
+    ids=["saved already", "without checkpoints", "in the last step"],
+)
+def test_a_pause_saves_no_more_than_is_needed(attempt: AttemptHere, base, options, loss, end, log):
+    own = a(base, on_step=lambda self: attempt.pause(), **options)
 
-    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.PAUSED
-    assert own.log.count("save") == 1
+    assert attempt.run(own, {"loss": loss}).end is end
+    assert own.log == log
 
 
 def test_a_pause_before_the_first_step_saves_nothing(attempt: AttemptHere):
@@ -264,19 +252,6 @@ def test_a_pause_before_the_first_step_saves_nothing(attempt: AttemptHere):
 
     assert attempt.run(own, {}).end is AttemptEnd.PAUSED
     assert own.log == ["cleanup"]
-
-
-def test_a_class_without_checkpoints_is_paused_too(attempt: AttemptHere):
-    own = a(Falls, on_step=lambda self: attempt.pause())
-
-    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.PAUSED
-    assert own.log == ["setup", "step 4", "cleanup"]
-
-
-def test_a_last_step_that_was_paused_meanwhile_completes(attempt: AttemptHere):
-    own = a(InFolder, on_step=lambda self: attempt.pause())
-
-    assert attempt.run(own, {"loss": 1}).end is AttemptEnd.COMPLETED
 
 
 def test_a_stop_is_raised_in_the_middle_of_a_step(attempt: AttemptHere):
@@ -301,15 +276,6 @@ def test_in_lockstep_a_stop_comes_between_two_steps_and_the_end_is_saved(tmp_pat
         assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
         assert own.log == ["setup", "step 4", "step 3", "save", "cleanup"]
         assert attempt.saved() == ["p-t1-1-1"]
-
-
-def test_a_checkpoint_that_is_asked_for_is_saved_before_the_next_step(attempt: AttemptHere):
-    own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.want_saved(1))
-
-    attempt.run(own, {"loss": 5})
-
-    assert own.log == ["setup", "step 4", "step 3", "save", "step 2", "step 1", "step 0", "cleanup"]
-    assert attempt.saved() == ["p-t1-1-1"]
 
 
 def test_a_checkpoint_that_can_not_be_saved_is_said_once(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
@@ -339,20 +305,19 @@ def test_cleanup_runs_after_an_error(attempt: AttemptHere, method):
     assert own.log[-1] == "cleanup"
 
 
-def test_an_error_in_cleanup_is_told_and_does_not_hide_the_first(attempt: AttemptHere):
-    ending = attempt.run(a(Falls, step=broken, cleanup=untidy), {"loss": 1})
-
-    assert ending.error_type == "ValueError"
-    assert "ValueError: broken" in ending.error
-    assert "Own.cleanup raised" in ending.error
-    assert "OSError: untidy" in ending.error
-
-
-def test_an_error_in_cleanup_fails_a_trial_that_was_well(attempt: AttemptHere):
+def test_an_error_in_cleanup_fails_a_trial_that_was_well_and_does_not_hide_an_earlier_one(
+    attempt: AttemptHere, tmp_path: Path
+):
     ending = attempt.run(a(Falls, cleanup=untidy), {"loss": 1})
+    with contextlib.closing(AttemptHere(tmp_path / "second")) as second:
+        both = second.run(a(Falls, step=broken, cleanup=untidy), {"loss": 1})
 
     assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "OSError")
     assert attempt.values() == [0]
+    assert both.error_type == "ValueError"
+    assert "ValueError: broken" in both.error
+    assert "Own.cleanup raised" in both.error
+    assert "OSError: untidy" in both.error
 
 
 def test_an_error_in_the_cleanup_of_a_stopped_trial_is_said(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
@@ -417,14 +382,6 @@ def test_a_class_that_can_not_be_tuned_is_refused_with_the_reason(trainable, sho
         TrainableSpec.of(trainable)
 
 
-def test_a_class_inside_a_function_is_refused():
-    class Inner(Falls):
-        pass
-
-    with pytest.raises(TrainableNotFound, match="inside a function"):
-        TrainableSpec.of(Inner)
-
-
 # Exports.
 
 
@@ -436,17 +393,12 @@ class Exports(InDict):
         (folder / f"model.{format}").write_text(str(self.loss))
 
 
-def test_a_model_is_exported_from_a_checkpoint(tmp_path: Path):
+def test_a_model_is_exported_from_a_checkpoint_in_a_format_that_there_is(tmp_path: Path):
     own = a(Exports)
 
     export_model(own, {"loss": 9}, Checkpoint(data={"loss": 4}), "json", tmp_path / "out" / "model")
 
     assert (tmp_path / "out" / "model" / "model.json").read_text() == "4"
     assert own.log == ["setup", "load", "export", "cleanup"]
-
-
-def test_a_format_that_is_not_registered_is_refused_with_those_that_are(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match=r"'onnx'.*text, json"):
-        export_model(a(Exports), {"loss": 9}, None, "onnx", tmp_path)
     with pytest.raises(ConfigurationError, match="none"):
         export_model(a(Falls), {"loss": 9}, None, "onnx", tmp_path)

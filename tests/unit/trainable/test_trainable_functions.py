@@ -89,18 +89,14 @@ def test_a_function_reports_with_the_reporter_that_it_takes(attempt: AttemptHere
         seen.extend((reporter.trial_id, reporter.trial_name, reporter.logdir))
         for step in range(3):
             reporter(loss=config["x"] - step, done=False)
+        reporter(loss=0, time_this_iter_s=7.5)
 
     assert attempt.run(train, {"x": 5}).end is AttemptEnd.COMPLETED
-    assert attempt.values() == [5, 4, 3]
+    assert attempt.values() == [5, 4, 3, 0]
+    assert attempt.values("time_this_iter_s")[-1] == 7.5
     assert all("done" not in report and report["time_this_iter_s"] >= 0 for report in attempt.rows())
     assert seen == ["t1", "exp_t1", str(attempt.folder / "attempt")]
     assert os.path.isdir(seen[2])
-
-
-def test_a_time_that_is_given_to_the_reporter_is_kept(attempt: AttemptHere):
-    attempt.run(lambda config, reporter: reporter(time_this_iter_s=7.5))
-
-    assert attempt.values("time_this_iter_s") == [7.5]
 
 
 def test_done_reports_and_ends_the_trial_at_once(attempt: AttemptHere):
@@ -118,20 +114,6 @@ def test_done_reports_and_ends_the_trial_at_once(attempt: AttemptHere):
     assert after == []
 
 
-def test_done_alone_is_no_report(attempt: AttemptHere):
-    assert attempt.run(lambda config, reporter: reporter(done=True)).end is AttemptEnd.COMPLETED
-    assert attempt.reports() == []
-
-
-def test_stop_iteration_is_a_clean_end(attempt: AttemptHere):
-    def train(config):
-        mqtune.report({"loss": 1})
-        raise StopIteration
-
-    assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.values() == [1]
-
-
 # What a function returns.
 
 
@@ -144,9 +126,15 @@ def test_a_number_that_is_returned_is_a_report_of_the_metric_and_a_dict_is_one_o
     assert attempt.reports() == [returned if isinstance(returned, dict) else {"loss": returned}]
 
 
-@pytest.mark.parametrize("returned", [None, {}])
-def test_nothing_that_is_returned_is_no_report(attempt: AttemptHere, returned):
-    assert attempt.run(lambda config: returned).end is AttemptEnd.COMPLETED
+def stops(config):
+    raise StopIteration
+
+
+@pytest.mark.parametrize(
+    "train", [lambda config: None, lambda config: {}, lambda config, reporter: reporter(done=True), stops]
+)
+def test_an_end_without_a_value_is_no_report(attempt: AttemptHere, train):
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
     assert attempt.reports() == []
 
 
@@ -185,26 +173,19 @@ def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: Atte
     assert len(attempt.reports()) == 2 + again
 
 
-def test_a_last_report_of_nan_is_not_reported_again(attempt: AttemptHere):
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (math.nan, math.nan)])
+def test_a_dict_that_has_changed_since_it_was_reported_is_reported_again(
+    attempt: AttemptHere, before: float, after: float
+):
     def train(config):
-        mqtune.report({"loss": math.nan})
-        return math.nan
-
-    attempt.run(train)
-
-    assert len(attempt.reports()) == 1
-
-
-def test_a_dict_that_has_changed_since_it_was_reported_is_reported(attempt: AttemptHere):
-    def train(config):
-        metrics = {"loss": 1}
+        metrics = {"loss": before}
         mqtune.report(metrics)
-        metrics["loss"] = 2
+        metrics["loss"] = after
         return metrics
 
     attempt.run(train)
 
-    assert attempt.values() == [1, 2]
+    assert attempt.values() == ([1, 2] if after == 2 else [pytest.approx(math.nan, nan_ok=True)])
 
 
 # Generators.
@@ -227,7 +208,7 @@ def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere)
         try:
             yield 1
             attempt.write(b"S")
-            attempt.session._told = "stop"
+            attempt.session.was_told()
             yield 2
             seen.append("went on")
         except Exception:
@@ -316,7 +297,11 @@ def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHer
     assert attempt.checkpoints() == [""]
 
 
-def test_the_last_of_two_checkpoint_dirs_counts(attempt: AttemptHere):
+def test_the_last_of_two_checkpoint_dirs_counts_and_outside_a_trial_one_goes_away(attempt: AttemptHere):
+    with mqtune.checkpoint_dir(1) as folder:
+        Path(folder, "weights").touch()
+    assert not os.path.exists(folder)
+
     def train(config):
         for number in (1, 2):
             with mqtune.checkpoint_dir(number) as folder:
@@ -327,13 +312,6 @@ def test_the_last_of_two_checkpoint_dirs_counts(attempt: AttemptHere):
 
     (saved,) = attempt.store.rglob("weights-*")
     assert saved.name == "weights-2"
-
-
-def test_outside_a_trial_a_checkpoint_dir_is_a_folder_that_goes_away():
-    with mqtune.checkpoint_dir(1) as folder:
-        Path(folder, "weights").touch()
-
-    assert not os.path.exists(folder)
 
 
 # What comes with every report.
@@ -361,19 +339,40 @@ def counted(one: AttemptHere) -> list[tuple[int, float, float]]:
     return [tuple(row[name] for name in names) for row in one.rows()]
 
 
-def test_every_report_has_its_iteration_and_times(watch: Watch, tmp_path: Path):
+@pytest.mark.parametrize("is_resumed", [False, True])
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([(2.0, {}), (3.0, {}), (1.0, {})], [(1, 2.0, 2.0), (2, 3.0, 5.0), (3, 1.0, 6.0)]),
+        # A time of an iteration that it says itself counts towards the total; the other two stand for that report alone.
+        (
+            [
+                (2, {"training_iteration": 10, "time_total_s": 1000.0}),
+                (2, {"time_this_iter_s": 20.0}),
+                (2, {"time_this_iter_s": "long"}),
+            ],
+            [(10, 2.0, 1000.0), (2, 20.0, 22.0), (3, "long", 24.0)],
+        ),
+    ],
+)
+def test_every_report_has_its_iteration_and_times_from_the_attempts_own_beginning_unless_it_takes_its_checkpoint(
+    watch: Watch, tmp_path: Path, reports: list[tuple[float, dict[str, Any]]], expected: list[Any], is_resumed: bool
+):
     def function(config):
-        for seconds in (2.0, 3.0):
+        for seconds, metrics in reports[:-1]:
             watch.now += seconds
-            mqtune.report({"loss": 1})
-        watch.now += 1
-        return {"loss": 2}
+            mqtune.report({"loss": 1, **metrics})
+        seconds, metrics = reports[-1]
+        watch.now += seconds
+        return {"loss": 2, **metrics}
 
-    with contextlib.closing(AttemptHere(tmp_path)) as one:
+    data = encode_dict({}, {"training_iteration": 7, "time_total_s": 30.0})
+    start = {"checkpoint": "m-t1-1-1", "checkpoint_data": data} if is_resumed else {}
+    with contextlib.closing(AttemptHere(tmp_path, **start)) as one:
         one.run(function)
 
-        assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0), (3, 1.0, 6.0)]
-        assert one.reports() == [{"loss": 1}, {"loss": 1}, {"loss": 2}]
+        assert counted(one) == expected
+        assert one.values() == [1, 1, 2]
 
 
 def test_what_a_report_itself_takes_is_not_the_trials_time(
@@ -401,35 +400,6 @@ def test_what_a_report_itself_takes_is_not_the_trials_time(
         assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0)]
         (saved,) = one.dicts().values()
         assert decode_dict(saved)[1] == {"training_iteration": 2, "time_total_s": 5.0}
-
-
-def test_a_function_that_does_not_take_its_checkpoint_counts_from_its_own_beginning(watch: Watch, tmp_path: Path):
-    def function(config):
-        watch.now += 4
-        mqtune.report({"loss": 1})
-
-    data = encode_dict({}, {"training_iteration": 7, "time_total_s": 30.0})
-    with contextlib.closing(AttemptHere(tmp_path, checkpoint="m-t1-1-1", checkpoint_data=data)) as one:
-        one.run(function)
-
-        assert counted(one) == [(1, 4.0, 4.0)]
-
-
-def test_what_a_function_says_of_these_itself_wins_for_its_report(watch: Watch, tmp_path: Path):
-    """A time of an iteration counts towards the total; the other two stand for that report alone."""
-
-    def function(config):
-        watch.now += 2
-        mqtune.report({"loss": 1, "training_iteration": 10, "time_total_s": 1000.0})
-        watch.now += 2
-        mqtune.report({"loss": 1, "time_this_iter_s": 20.0})
-        watch.now += 2
-        mqtune.report({"loss": 1, "time_this_iter_s": "long"})
-
-    with contextlib.closing(AttemptHere(tmp_path)) as one:
-        one.run(function)
-
-        assert counted(one) == [(10, 2.0, 1000.0), (2, 20.0, 22.0), (3, "long", 24.0)]
 
 
 def test_a_function_with_a_checkpoint_dir_that_is_resumed_from_a_dict_gets_a_folder_with_it(tmp_path: Path):

@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import pytest
-from attempts import gone
 from one_slot import Slot
 from waiting import eventually, lives
 
@@ -21,7 +20,6 @@ from mqtune.driver.definition import DefinitionWriter
 from mqtune.trainable.process.protocol import FRAME_END, STOP, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.importers import ImportKey
-from mqtune.worker.zygotes import ZygoteDied
 
 CODE = """
 import os, subprocess, threading, time
@@ -144,6 +142,9 @@ def test_one_process_and_one_setup_serve_trial_after_trial_each_with_its_own_con
     assert len({one.pid for one in trials}) == 1
     assert each_slot.log() == ["setup", "reset 1 to 2 in t2", "reset 2 to 3 in t3"]
     assert [one.values("total") for one in trials] == [[0, 1], [0, 2], [0, 3]]
+    for one in trials:
+        assert one.values("training_iteration") == one.values("iterations_since_restore") == [1, 2]
+        assert one.values("time_total_s") == one.values("time_since_restore_s")
     assert [one.output().splitlines() for one in trials] == [[f"step of t{n}"] * 2 for n in (1, 2, 3)]
     assert [one.values("folder")[0] for one in trials] == [
         str(each_slot.folder / f"t{n}" / "attempt") for n in (1, 2, 3)
@@ -152,29 +153,6 @@ def test_one_process_and_one_setup_serve_trial_after_trial_each_with_its_own_con
     assert [one.status for one in trials] == [0, 0, 0]
     each_slot.end()
     assert each_slot.log()[-1] == "cleanup of t3"
-
-
-def test_what_is_counted_begins_anew_in_each_trial(slot: Slot) -> None:
-    trials = [slot.run(steps=3), slot.run(steps=2)]
-
-    for one, steps in zip(trials, (3, 2), strict=True):
-        assert one.values("training_iteration") == list(range(1, steps + 1))
-        assert one.values("iterations_since_restore") == one.values("training_iteration")
-        assert one.values("time_total_s") == one.values("time_since_restore_s")
-    assert trials[0].pid == trials[1].pid
-
-
-def test_a_process_that_was_stopped_between_two_steps_stays(slot: Slot) -> None:
-    first = slot.start(steps=100, message={"sync": "lockstep"})
-    eventually(first.reports)
-    first.tell(STOP)
-    first.ended()
-
-    second = slot.run()
-
-    assert (first.end()["end"], first.end()["heard"]) == ("stopped", "stop")
-    assert first.pid == second.pid
-    assert second.end()["end"] == "completed"
 
 
 # What does not stay.
@@ -193,22 +171,6 @@ def test_a_process_that_was_told_in_the_middle_of_a_step_does_not_stay(slot: Slo
     assert first.pid != second.pid
     assert second.pids == [second.pid]
     assert slot.log() == ["setup", "cleanup of t1", "setup"]
-
-
-@pytest.mark.parametrize("wrong", [{"do": "fail"}, {"fails_in_setup": True}])
-def test_a_process_that_failed_does_not_stay(slot: Slot, wrong: dict[str, Any]) -> None:
-    first = slot.run(**wrong)
-    second = slot.run()
-
-    assert (first.end()["end"], first.status) == ("failed", 1 << 8)
-    assert first.pid != second.pid
-    assert slot.log() == ["setup", "cleanup of t1", "setup"]
-
-
-def test_an_error_in_the_cleanup_of_a_process_that_does_not_stay_fails_its_trial(slot: Slot) -> None:
-    one = slot.run(do="leave", fails_in_cleanup=True)
-
-    assert (one.end()["end"], one.end()["error_type"]) == ("failed", "ValueError")
 
 
 def test_a_thread_that_an_earlier_trial_left_can_not_report_for_a_later_one(slot: Slot) -> None:
@@ -325,26 +287,6 @@ def test_signals_that_come_after_the_end_do_not_touch_the_process_that_waits(slo
 # The end of a process that waits.
 
 
-def test_a_process_that_is_dropped_cleans_up_and_the_next_trial_has_a_fresh_one(slot: Slot) -> None:
-    first = slot.run()
-    slot.zygote.drop()
-    second = slot.run()
-
-    assert second.pids == [second.pid]
-    assert second.pid != first.pid
-    assert slot.log() == ["setup", "cleanup of t1", "setup"]
-
-
-def test_a_process_that_waits_makes_way_for_a_trial_of_another_definition(slot: Slot) -> None:
-    first = slot.run(hangs_in_cleanup=True)
-    other = slot.start(message={"definition": b"other"}).ended()
-    same = slot.start(message={"definition": b"other"}).ended()
-
-    assert not psutil.pid_exists(first.pid)
-    assert other.pids == same.pids == [other.pid]
-    assert (other.errors(), slot.log()[:3]) == ("", ["setup", "cleanup of t1", "setup"])
-
-
 def test_a_process_that_waits_goes_with_its_zygote_even_if_its_cleanup_hangs(slot: Slot) -> None:
     waiting = psutil.Process(slot.run(hangs_in_cleanup=True).pid)
     began = time.monotonic()
@@ -356,24 +298,17 @@ def test_a_process_that_waits_goes_with_its_zygote_even_if_its_cleanup_hangs(slo
     assert slot.log()[-1] == "cleanup of t1"
 
 
-def test_an_error_in_a_late_cleanup_is_shown(slot: Slot) -> None:
+def test_an_error_in_a_late_cleanup_is_shown_and_one_in_that_of_a_process_that_does_not_stay_fails_its_trial(
+    slot: Slot,
+) -> None:
+    one = slot.run(do="leave", fails_in_cleanup=True)
+    assert (one.end()["end"], one.end()["error_type"]) == ("failed", "ValueError")
+
     one = slot.run(fails_in_cleanup=True)
     slot.end()
 
     assert one.end()["end"] == "completed"
     assert "ValueError: no cleanup" in one.errors()
-
-
-def test_a_process_that_waits_dies_with_a_zygote_that_is_killed(each_slot: Slot) -> None:
-    waiting = psutil.Process(each_slot.run().pid)
-    zygote = waiting.parent()
-    assert zygote is not None
-
-    zygote.kill()
-
-    eventually(lambda: not lives(waiting))
-    with pytest.raises(ZygoteDied):
-        gone(each_slot.zygote)
 
 
 # What can be asked for.
@@ -393,10 +328,6 @@ class Flexible(Fixed):
 def test_reuse_is_refused_at_once_for_what_can_not_be_reset(trainable: Any, shown: str) -> None:
     with pytest.raises(ConfigurationError, match=shown):
         mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=True))
-
-
-def test_an_instance_takes_no_other_config_unless_it_says_so() -> None:
-    assert Fixed().reset_config({}) is False
 
 
 def test_the_definition_says_whether_processes_are_reused_and_experiments_with_the_same_code_share_an_import() -> None:

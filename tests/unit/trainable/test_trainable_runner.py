@@ -94,13 +94,6 @@ def test_output_goes_on_where_there_is_room_again_and_says_what_was_lost(tmp_pat
     assert one.stdout() == "before\n\n… mqtune: 100 bytes of output were lost: the disk was full …\nafter\n"
 
 
-def test_what_a_trial_printed_is_in_its_files(tmp_path: Path) -> None:
-    one, _ = ran(tmp_path, "prints")
-
-    assert one.stdout() == "to stdout " + "x" * 100_000 + "\nbytes"
-    assert one.stderr() == "to stderr\n"
-
-
 def test_all_reports_come_before_an_error_which_is_the_traceback_of_user_code(tmp_path: Path) -> None:
     one, said = ran(tmp_path, "reports_and_fails")
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import eventually, lives
 
-from mqtune.checkpoints import decode_dict, encode_dict, open_store
+from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.frozen_code import fingerprint, keep_source
@@ -94,12 +95,9 @@ def test_a_script_is_named_by_its_path_below_the_code_root(tmp_path: Path, monke
     assert (str(spec), root) == ("jobs/train.py", tmp_path)
     assert spec.load(root) == tmp_path / "jobs" / "train.py"
     assert TrainableSpec.of(Path("jobs/../jobs/train.py")) == (spec, root)
-
-
-def test_the_code_root_of_a_script_elsewhere_is_its_folder(tmp_path: Path):
-    path = written(tmp_path, "pass")
-
-    assert TrainableSpec.of(path) == (TrainableSpec("train", script="train.py", kind="script"), tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert TrainableSpec.of(root / "jobs" / "train.py")[1] == root / "jobs", "of one elsewhere it is its folder"
 
 
 def test_a_script_that_is_not_there_or_no_file_is_refused(tmp_path: Path):
@@ -224,17 +222,6 @@ def test_a_line_that_is_no_report_is_said_in_the_log_and_is_no_crash(trial: Tria
     assert "'n'" in one.stderr()
 
 
-def test_what_is_printed_without_a_flush_is_reported_at_once(trial: Trial):
-    code = """
-        import time
-        print('[tune-metric]: {"loss": 1}')
-        time.sleep(60)
-        """
-    one = trial(code)
-
-    one.wait_for(lambda one: one.reports())
-
-
 @given(
     st.lists(
         st.sampled_from([b'[tune-metric]: {"a": 1}\n', b"text\n", b"\r", b"[tune-metric]", b"x[tune-metric]: {}\n"])
@@ -256,15 +243,6 @@ def test_reports_are_found_however_output_is_cut(lines: list[bytes], sizes: list
     assert found == expected
 
 
-def test_an_endless_line_is_not_kept():
-    lines = MetricLines()
-
-    for _ in range(40):
-        assert list(lines.feed(b"." * 2**16)) == []
-
-    assert len(lines._rest) <= 2**20
-
-
 def test_a_report_that_was_printed_and_is_too_large_to_be_read_is_told():
     lines = MetricLines()
 
@@ -272,6 +250,7 @@ def test_a_report_that_was_printed_and_is_too_large_to_be_read_is_told():
 
     metrics, problem = found
     assert metrics == {"loss": 1}
+    assert [*lines.feed(b"." * 2**21)] == []
     assert str(problem).startswith("no report: a line of more than 1,048,576 bytes was printed: '[tune-metric]: {")
     assert len(str(problem)) < 2_000
 
@@ -298,32 +277,28 @@ def test_a_python_script_reports_as_a_function_does(trial: Trial):
     assert [decode_dict(data)[0] for data in one.dicts().values()] == [{"epoch": 2}, {"epoch": 3}]
 
 
-def test_a_script_is_resumed_from_a_dict(trial: Trial):
-    code = "import mqtune; c = mqtune.get_checkpoint(); mqtune.report({'loss': c.data['epoch'], 'id': c.id})"
-    data = encode_dict({"epoch": 7}, {"training_iteration": 7})
-
-    one = trial(code, attempt=2, checkpoint="m-t1-1-1", checkpoint_data=data)
-
-    assert one.wait()["end"] == "completed"
-    assert one.reports() == [{"loss": 7, "id": "m-t1-1-1"}]
-    assert one.values("training_iteration") == [8]
-
-
-def test_a_script_saves_folders_and_is_resumed_from_them(trial: Trial, store: str):
+def test_a_script_saves_dicts_or_folders_and_is_resumed_from_them(trial: Trial, store: str):
     code = """
-        import mqtune, pathlib
+        import mqtune, pathlib, sys
         before = mqtune.get_checkpoint()
+        if sys.argv[2] == "dict":
+            start = 0 if before is None else before.data["epoch"]
+            mqtune.report({"loss": start}, checkpoint={"epoch": start + 1})
+            sys.exit()
         start = 0 if before is None else int((before.path / "epoch").read_text())
         with mqtune.checkpoint_dir(1) as folder:
             pathlib.Path(folder, "epoch").write_text(str(start + 1))
         mqtune.report({"loss": start})
         """
-    first = trial(code, store=store)
-    assert first.wait()["end"] == "completed"
-    second = trial(code, store=store, attempt=2, checkpoint=first.checkpoints()[0])
-    assert second.wait()["end"] == "completed"
+    for number, kind in ((1, "dict"), (3, "folder")):
+        first = trial(code, {"kind": kind}, store=store, attempt=number)
+        assert first.wait()["end"] == "completed"
+        (name,) = first.checkpoints()
+        given = {"checkpoint": name, "checkpoint_data": first.dicts().get(name)}
+        second = trial(code, {"kind": kind}, store=store, attempt=number + 1, **given)
+        assert second.wait()["end"] == "completed"
 
-    assert (first.values(), second.values()) == ([0], [1])
+        assert (first.values(), second.values(), second.values("training_iteration")) == ([0], [1], [2])
 
 
 def test_a_script_with_a_strict_parser_gets_no_folder_unless_checkpoints_were_asked_for(trial: Trial, store: str):
@@ -401,17 +376,6 @@ def test_a_script_that_has_closed_its_channel_is_told_so_and_writes_nothing_else
     assert (tmp_path / "own").read_bytes() == b""
 
 
-def test_a_program_that_a_shell_script_runs_reports_too(trial: Trial):
-    code = f"""
-        #!/bin/sh
-        {sys.executable} -c 'import mqtune; mqtune.report({{"loss": 1}})'
-        """
-    one = trial(code, name="run")
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    assert one.values() == [1]
-
-
 def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(trial: Trial, tmp_path: Path):
     code = """
         import mqtune, pathlib, sys
@@ -441,31 +405,25 @@ def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_sto
 # Its end.
 
 
-def test_a_script_that_fails_is_told_with_its_code_and_its_last_words(trial: Trial):
+def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_words(trial: Trial):
     code = """
-        import sys
-        print('[tune-metric]: {"loss": 1}')
-        print("x" * 10_000, "the disk is full", file=sys.stderr)
-        sys.exit(3)
+        import os, signal, sys
+        print('[tune-metric]: {"loss": 1}', flush=True)
+        print("x" * 10_000, "the disk is full", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV) if sys.argv[2] == "killed" else sys.exit(3)
         """
-    one = trial(code)
-    said = one.wait()
+    ends = (("exits", "Exited", "exited with code 3"), ("killed", "Killed", "SIGSEGV"))
+    for number, (how, kind, words) in enumerate(ends, 1):
+        one = trial(code, {"how": how}, attempt=number)
+        said = one.wait()
 
-    assert (said["end"], said["error_type"]) == ("failed", "Exited")
-    assert "exited with code 3" in said["error"]
-    assert said["error"].endswith("the disk is full")
-    assert len(said["error"]) < 5_000
-    assert one.values() == [1]
-    assert one.exit_code == 3
-    assert one.stderr().count("the disk is full") == 1
-
-
-def test_a_script_that_is_killed_is_told_with_the_signal(trial: Trial):
-    one = trial("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    said = one.wait()
-
-    assert (said["end"], said["error_type"]) == ("failed", "Killed")
-    assert "SIGSEGV" in said["error"]
+        assert (said["end"], said["error_type"]) == ("failed", kind)
+        assert words in said["error"]
+        assert said["error"].endswith("the disk is full")
+        assert len(said["error"]) < 5_000
+        assert one.values() == [1]
+        assert one.exit_code == (3 if how == "exits" else 139)
+        assert one.stderr().count("the disk is full") == 1
 
 
 def test_a_script_without_a_first_line_that_names_its_interpreter_is_a_clear_error(trial: Trial):
@@ -476,7 +434,9 @@ def test_a_script_without_a_first_line_that_names_its_interpreter_is_a_clear_err
     assert "#!/bin/sh" in said["error"]
 
 
-def test_a_stop_ends_the_script_and_what_it_started(trial: Trial):
+def test_what_is_printed_without_a_flush_is_reported_at_once_and_a_stop_ends_the_script_and_what_it_started(
+    trial: Trial,
+):
     code = """
         import subprocess, sys, time, os
         inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -636,6 +596,11 @@ def test_a_folder_is_taken_when_it_has_changed_and_is_whole(tmp_path: Path):
     changed = os.stat(folder.path / "sub" / "more").st_mtime
     assert folder.take(draft, before=changed - 1) is None
     assert (folder.take(draft, before=changed + 1) / "sub" / "more").read_text() == "two"
+    # The clock was set back behind this.
+    (folder.path / "model").write_text("three")
+    os.utime(folder.path / "model", (time.time() + 3600,) * 2)
+    assert (folder.take(draft, before=time.time()) / "model").read_text() == "three"
+    assert WatchedFolder(folder.path).take(lambda: pytest.fail("copied")) is None, "what was there before is not new"
 
 
 def test_a_folder_that_changes_while_it_is_copied_is_not_taken(tmp_path: Path):
@@ -653,40 +618,24 @@ def test_a_folder_that_changes_while_it_is_copied_is_not_taken(tmp_path: Path):
     assert not (tmp_path / "draft").exists()
 
 
-def test_what_was_there_before_is_not_new(tmp_path: Path):
-    (tmp_path / "model").write_text(json.dumps(1))
-
-    assert WatchedFolder(tmp_path).take(lambda: pytest.fail("copied")) is None
-
-
 # Where it runs.
 
 
-def test_a_script_finds_its_trial_and_its_folder_in_its_environment(trial: Trial, tmp_path: Path):
-    code = """
-        #!/bin/sh
-        echo "$MQTUNE_EXPERIMENT $MQTUNE_TRIAL $MQTUNE_ATTEMPT $MQTUNE_TRIAL_FOLDER"
-        test -d "$MQTUNE_TRIAL_FOLDER" && echo '[tune-metric]: {"loss": 0.5}'
-        """
-    one = trial(code, name="train.sh", attempt=3)
-
-    assert one.wait()["end"] == "completed"
-    assert one.stdout().splitlines()[0] == f"exp t1 3 {tmp_path / 'attempt-3' / 'attempt'}"
-    assert one.values() == [0.5]
-
-
-def test_a_script_runs_in_a_folder_of_its_own_if_that_is_asked_for(trial: Trial, tmp_path: Path):
+def test_a_script_and_what_it_runs_find_their_trial_and_the_folder_of_its_own_in_the_environment(
+    trial: Trial, tmp_path: Path
+):
     own = tmp_path / "own"
-    code = """
-        import mqtune, os
-        folders = {os.getcwd(), os.environ["MQTUNE_TRIAL_FOLDER"], str(mqtune.get_context().folder)}
-        mqtune.report({"folders": sorted(folders), "there": os.listdir(".")})
-        open("model.txt", "w").write("weights")
+    code = f"""
+        #!/bin/sh
+        echo "$MQTUNE_EXPERIMENT $MQTUNE_TRIAL $MQTUNE_ATTEMPT $MQTUNE_TRIAL_FOLDER $(pwd) $(ls)"
+        echo weights > model.txt
+        {sys.executable} -c 'import mqtune; mqtune.report({{"loss": str(mqtune.get_context().folder)}})'
         """
-    one = trial(code, {"lr": 1}, working_dir=str(own), options={"pass_config": "json"})
+    one = trial(code, {"lr": 1}, name="run", attempt=3, working_dir=str(own), options={"pass_config": "json"})
 
-    assert one.wait()["end"] == "completed"
-    assert one.reports()[0] == {"folders": [str(own)], "there": []}
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert one.stdout() == f"exp t1 3 {own} {own} \n"
+    assert one.values() == [str(own)]
     assert [path.name for path in own.iterdir()] == ["model.txt"]
 
 
