@@ -52,20 +52,6 @@ def test_a_path_or_file_url_is_a_folder(url: str, folder: str) -> None:
     assert open_store(store.url).describe() == folder
 
 
-def test_a_relative_path_is_below_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert open_store("checkpoints").describe() == f"{tmp_path}/checkpoints"
-    assert experiment_url("checkpoints", "x") == f"file://{tmp_path}/checkpoints/x"
-
-
-def test_any_other_url_is_opened_with_fsspec(memory_url: str) -> None:
-    store = open_store(memory_url)
-
-    assert isinstance(store, FsspecStore)
-    assert store.describe() == memory_url
-
-
 @pytest.mark.parametrize("url", ["", "  ", "file://", "file://host/a", "nosuch://a/b", "memory://a*", "memory://[a]"])
 def test_a_place_that_makes_no_sense_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="place for checkpoints is"):
@@ -86,15 +72,22 @@ def test_each_experiment_has_a_store_of_its_own_below_a_place(place: str, url: s
     assert experiment_url(place, "x") == url
 
 
-@pytest.mark.parametrize(("place", "experiment"), [("", "x"), ("/data", "../x"), ("/data", "")])
-def test_an_experiments_place_that_makes_no_sense_is_refused(place: str, experiment: str) -> None:
-    with pytest.raises(ConfigurationError):
-        experiment_url(place, experiment)
+def test_a_relative_path_is_below_the_current_folder_and_a_place_that_makes_no_sense_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert open_store("checkpoints").describe() == f"{tmp_path}/checkpoints"
+    assert experiment_url("checkpoints", "x") == f"file://{tmp_path}/checkpoints/x"
+    for place, experiment in (("", "x"), ("/data", "../x"), ("/data", "")):
+        with pytest.raises(ConfigurationError):
+            experiment_url(place, experiment)
 
 
 def test_the_url_of_a_store_means_that_store_alone(tmp_path: Path, memory_url: str) -> None:
-    for place in (os.fspath(tmp_path / "store"), memory_url):
+    for place, kind in ((os.fspath(tmp_path / "store"), DirectoryStore), (memory_url, FsspecStore)):
         driver = open_store(place)
+        assert (type(driver), driver.describe()) == (kind, place)
         driver.create()
 
         worker = open_store(driver.url)
@@ -179,6 +172,10 @@ def test_a_package_brings_a_store_that_its_url_names(tmp_path: Path, install: Ca
     assert type(store).__name__ == "Shelf"
     assert store.url == url == f"SHELF://{tmp_path}/books/x?colour=red"
     assert "shelf" in schemes()
+    install("s3", "Shelf")
+    assert type(open_store(f"s3://{tmp_path}/books")).__name__ == "Shelf", "it comes before fsspec's"
+    install("file", "gives_text")
+    assert isinstance(open_store(f"file://{tmp_path}"), DirectoryStore), "no package takes over a machine's folders"
 
 
 def test_a_trial_saves_into_a_packages_store_and_starts_from_it(tmp_path: Path, install: Callable[..., None]) -> None:
@@ -194,18 +191,6 @@ def test_a_trial_saves_into_a_packages_store_and_starts_from_it(tmp_path: Path, 
     assert fetched is not None
     assert files_in(fetched.path) == {"weights": b"1"}
     assert fetched.counters == {"training_iteration": 3}
-
-
-def test_a_packages_store_comes_before_fsspecs(tmp_path: Path, install: Callable[..., None]) -> None:
-    install("s3", "Shelf")
-
-    assert type(open_store(f"s3://{tmp_path}/books")).__name__ == "Shelf"
-
-
-def test_no_package_takes_over_the_folders_of_a_machine(tmp_path: Path, install: Callable[..., None]) -> None:
-    install("file", "gives_text")
-
-    assert isinstance(open_store(f"file://{tmp_path}"), DirectoryStore)
 
 
 def test_an_unknown_scheme_is_refused_with_those_that_there_are_and_how_to_get_more(
@@ -252,7 +237,9 @@ def test_two_packages_for_one_scheme_are_refused_with_both_names(install: Callab
 # Stores that fsspec brings.
 
 
-def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsspec_the_extra_is_named_and_without_the_protocols_driver_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **options: Any) -> Any:
@@ -263,13 +250,12 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(StoreUnavailable, match=r"memory://a.*install mqtune\[fsspec\]"):
         open_store("memory://a")
+    monkeypatch.undo()
 
-
-def test_without_the_protocols_driver_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> None:
+    def lacks_driver(url: str) -> None:
         raise ImportError("Install s3fs to access S3")
 
-    monkeypatch.setattr(fsspec, "url_to_fs", refuse)
+    monkeypatch.setattr(fsspec, "url_to_fs", lacks_driver)
     with pytest.raises(StoreUnavailable, match=r"s3://bucket.*Install s3fs"):
         open_store("s3://bucket/folder")
 
@@ -365,18 +351,11 @@ def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path
 
     store.fetch(saved_id(1), tmp_path / "target")
     assert files_in(tmp_path / "target") == {"a": b"1"}
-
-
-def test_a_remote_save_that_lost_a_race_leaves_nothing(memory_url: str, tmp_path: Path) -> None:
-    store = open_store(memory_url)
-    store.create()
-    store.save(saved_id(), write_files(tmp_path / "first", {"a": b"1"}), {})
-
+    # One that lost a race leaves nothing.
     with pytest.raises(CheckpointExists):
-        store.save(saved_id(), write_files(tmp_path / "second", {"a": b"2"}), {})
-    store.save(saved_id(), tmp_path / "first", {})
-
-    assert len(fsspec.filesystem("memory").find(f"{memory_url}/content")) == 1
+        store.save(saved_id(1), write_files(tmp_path / "second", {"a": b"2"}), {})
+    store.save(saved_id(1), source, {})
+    assert len(files.find(f"{memory_url}/content")) == 1
 
 
 def test_importing_checkpoints_is_light() -> None:
@@ -388,10 +367,3 @@ def test_importing_checkpoints_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
     assert not {"fsspec", "redis", "celery", "shutil", "tempfile", "asyncio", "numpy"} & set(done.stdout.split())
-
-
-def test_a_name_that_is_not_there_is_an_error() -> None:
-    import mqtune.checkpoints
-
-    with pytest.raises(AttributeError, match="Checkpiont"):
-        _ = mqtune.checkpoints.Checkpiont

@@ -21,23 +21,23 @@ def file(tmp_path: Path) -> JournalFile:
     return JournalFile(tmp_path / "journal.msgpack")
 
 
-def test_entries_come_back_in_order_and_unchanged(file: JournalFile) -> None:
-    file.begin(ENTRIES[:2])
-    file.append(ENTRIES[2:5])
+def test_entries_come_back_in_order_and_unchanged_at_once_also_in_another_process(file: JournalFile) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(file.read())
+    file.append(ENTRIES)
+    entries = [*ENTRIES, Entry("8-0", bytes(20 * 2**20))]
+    file.begin(entries[:2])
+    file.append(entries[2:5])
     file.append([])
-    file.append(ENTRIES[5:])
+    assert list(JournalFile(file.path).read()) == entries[:5]
+    file.append(entries[5:])
 
-    assert list(file.read()) == ENTRIES
+    assert list(file.read()) == entries
     file.close()
-    assert list(file.read()) == ENTRIES
-
-
-def test_what_was_appended_can_be_read_at_once_by_another_process(file: JournalFile) -> None:
-    file.begin([])
-    file.append(ENTRIES[:1])
-
-    assert list(JournalFile(file.path).read()) == ENTRIES[:1]
     file.close()
+    # Nothing is taken before it has begun, or once it is closed.
+    file.append(entries)
+    assert list(file.read()) == entries
 
 
 def test_beginning_replaces_what_was_there(file: JournalFile) -> None:
@@ -62,16 +62,6 @@ def test_the_old_journal_is_there_until_the_new_one_is_whole(file: JournalFile) 
         file.begin(broken())  # type: ignore[arg-type]
 
     assert list(file.read()) == ENTRIES
-
-
-def test_a_closed_file_takes_no_entries_and_can_be_closed_again(file: JournalFile) -> None:
-    file.append(ENTRIES)
-    file.begin(ENTRIES[:1])
-    file.close()
-    file.close()
-    file.append(ENTRIES[1:])
-
-    assert list(file.read()) == ENTRIES[:1]
 
 
 @given(cut=st.integers(0, len(b"".join(encode_value(list(entry)) for entry in ENTRIES)) - 1))
@@ -169,17 +159,6 @@ def test_a_file_that_lacks_entries_says_so_until_it_has_them(file: JournalFile, 
 # Going on.
 
 
-def test_a_file_is_gone_on_with_behind_what_it_has(file: JournalFile) -> None:
-    file.begin(ENTRIES[:3])
-    file.close()
-
-    assert list(file.go_on()) == ENTRIES[:3]
-    file.append(ENTRIES[3:])
-    file.close()
-
-    assert list(file.read()) == ENTRIES
-
-
 @pytest.mark.parametrize("cut", [1, 5, 20])
 def test_half_an_entry_that_a_crash_has_left_is_taken_away(file: JournalFile, cut: int) -> None:
     file.begin(ENTRIES)
@@ -236,11 +215,6 @@ def test_a_write_that_is_done_in_pieces_is_done_whole(file: JournalFile) -> None
     assert list(file.read()) == ENTRIES
 
 
-def test_a_file_that_is_not_there_is_an_error(file: JournalFile) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(file.read())
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -261,11 +235,3 @@ def test_a_file_that_is_no_journal_is_a_clear_error_that_names_it(file: JournalF
 
     with pytest.raises(MessageVersionError, match=str(file.path)):
         list(file.read())
-
-
-def test_a_large_entry_comes_back(file: JournalFile) -> None:
-    large = Entry("1-0", bytes(20 * 2**20))
-    file.begin([large])
-    file.close()
-
-    assert list(file.read()) == [large]

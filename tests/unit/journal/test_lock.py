@@ -49,19 +49,18 @@ def described(pid: int, mark: str = "") -> str:
     return f"process {pid} on {socket.gethostname()} ({mark or process_mark()})"
 
 
-def test_a_driver_that_died_on_this_machine_is_replaced_at_once(server: MemoryServer, clock: Clock) -> None:
-    held_by(server, described(2**22 + 1))
-
-    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
-
-    assert clock.slept == []
+PLACE, BEGAN = process_mark().split(".")
 
 
-def test_a_driver_whose_number_is_another_processs_by_now_is_replaced_at_once(
-    server: MemoryServer, clock: Clock
+@pytest.mark.parametrize(
+    "description",
+    [described(2**22 + 1), described(os.getpid(), f"{PLACE}.{int(BEGAN) - 1}")],
+    ids=["gone", "another's"],
+)
+def test_a_driver_that_died_on_this_machine_is_replaced_at_once_also_if_another_process_has_its_number(
+    server: MemoryServer, clock: Clock, description: str
 ) -> None:
-    place, began = process_mark().split(".")
-    held_by(server, described(os.getpid(), f"{place}.{int(began) - 1}"))
+    held_by(server, description)
 
     take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
 
@@ -121,34 +120,20 @@ def interrupts() -> Iterator[Interrupts]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("comes", ["before", "meanwhile"])
 def test_a_signal_ends_the_wait_for_a_lock_at_once(
-    server: MemoryServer, interrupts: Interrupts, number: signal.Signals, capfd: pytest.CaptureFixture[str]
+    server: MemoryServer, interrupts: Interrupts, number: signal.Signals, comes: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     held_by(server, "process 1 on elsewhere pid:[1]")
     began = time.monotonic()
+    interrupts.sleep(0.01)
+    assert time.monotonic() - began >= 0.01
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), number))
-    timer.start()
+    timer.start() if comes == "meanwhile" else os.kill(os.getpid(), number)
 
     with pytest.raises(KeyboardInterrupt):
         take_lock(MemoryJournal(server, "x"), "second", sleep=interrupts.sleep)
 
-    timer.join()
+    timer.join() if comes == "meanwhile" else None
     assert time.monotonic() - began < KEEP_LOCK_S
     assert server.experiments["x"].holder == "first"
-
-
-def test_a_signal_that_came_before_the_wait_ends_it_too(
-    interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupts.sleep(60)
-
-
-def test_without_a_signal_a_wait_lasts() -> None:
-    began = time.monotonic()
-
-    Interrupts().sleep(0.01)
-
-    assert time.monotonic() - began >= 0.01

@@ -79,25 +79,21 @@ class Moody(Obedient):
 
 
 def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench: Bench) -> None:
-    before = bench.events()
-    set_back(bench.server)
-
-    notice(bench)
-
-    assert bench.events()[: len(before)] == before
-    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
-    assert [(t.status, t.attempt.number) for t in bench.experiment.trials.values()] == [(TrialStatus.STAGED, 2)] * 2
-    assert bench.backend.published[-2:] == [(ONE, 2), (TWO, 2)]
-    assert bench.trial().reports == 2
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
-
-
-def test_workers_of_what_was_lost_are_refused_before_and_after(bench: Bench) -> None:
+    bench.options["max_trials"] = 5
+    bench.begin()
+    before, newest = bench.events(), bench.worker.definition()
     set_back(bench.server)
     assert bench.told() == FENCED
 
     notice(bench)
 
+    assert bench.events()[: len(before)] == before
+    assert bench.worker.definition() == newest is not None
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert [(t.status, t.attempt.number) for t in bench.experiment.trials.values()] == [(TrialStatus.STAGED, 2)] * 2
+    assert bench.backend.published[-2:] == [(ONE, 2), (TWO, 2)]
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+    # The workers of what was lost are refused.
     assert bench.told() == FENCED
     assert bench.report(ONE, 1.0) == [FENCED]
     assert bench.trial().reports == 2
@@ -165,18 +161,27 @@ def test_a_trial_that_finds_the_journal_gone_when_it_is_staged_is_staged(bench: 
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
-def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers(bench: Bench) -> None:
+@pytest.mark.parametrize("drives", [True, False])
+def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers_or_a_driver_begins(
+    bench: Bench, drives: bool
+) -> None:
+    kept = bench.save(ONE)
     early = snapshot(bench.server)
     bench.report(TWO, 1.0, 0.9)
     before = bench.events()
     set_back(bench.server, early)
 
-    bench.driver._journal.outages += 1
+    if drives:
+        bench.driver._journal.outages += 1
+    else:
+        bench.begin()
     bench.step(2)
 
     assert bench.events()[: len(before)] == before
     assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
     assert bench.trial(TWO).best_value == 0.9
+    # What Redis still has is gone on from.
+    assert (bench.trial(ONE).attempt.checkpoint, bench.of(CheckpointsDropped)) == (kept, [])
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
@@ -260,29 +265,22 @@ def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
-def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("can_be_read", [True, False])
+def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back_if_it_can_be_read(
+    tmp_path: Path, can_be_read: bool
+) -> None:
     bench = Bench(tmp_path).step().start(ONE)
     kept = bench.save(ONE)
-    (bench.folder / DICTS).mkdir()
-    (bench.folder / DICTS / kept).write_bytes(b"state")
+    file = bench.folder / DICTS / kept
+    file.parent.mkdir()
+    file.write_bytes(b"state") if can_be_read else file.mkdir()
     bench.server.experiments[NAME].checkpoints.clear()
 
     bench.begin()
 
-    assert not bench.of(CheckpointsDropped)
-    assert bench.trial(ONE).checkpoint == kept
-    assert bench.driver.read_checkpoint(kept) == b"state"
-
-
-def test_a_dict_whose_kept_file_can_not_be_read_is_lost(tmp_path: Path) -> None:
-    bench = Bench(tmp_path).step().start(ONE)
-    kept = bench.save(ONE)
-    (bench.folder / DICTS / kept).mkdir(parents=True)
-    bench.server.experiments[NAME].checkpoints.clear()
-
-    bench.begin()
-
-    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == ([] if can_be_read else [[kept]])
+    assert bench.trial(ONE).checkpoint == (kept if can_be_read else "")
+    assert bench.server.experiments[NAME].checkpoints == ({kept: b"state"} if can_be_read else {})
 
 
 @pytest.mark.parametrize("when", ["before", "after", "before and after"])
@@ -349,18 +347,6 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_that_is_still_there(tmp_path
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
-def test_a_checkpoint_that_redis_still_has_is_gone_on_from(bench: Bench) -> None:
-    kept = bench.save(ONE)
-    early = snapshot(bench.server)
-    bench.report(ONE, 1.0)
-    set_back(bench.server, early)
-
-    notice(bench)
-
-    assert bench.trial(ONE).attempt.checkpoint == kept
-    assert bench.of(CheckpointsDropped) == []
-
-
 @pytest.mark.parametrize("others", [0, FIRST_COUNT])
 def test_a_dict_that_was_lost_before_a_report_named_it_is_gone_on_from_by_nobody(bench: Bench, others: int) -> None:
     """The report follows what was put back, behind as many others as one read takes."""
@@ -423,25 +409,21 @@ def test_a_loss_is_told_in_words_and_to_callbacks(tmp_path: Path, caplog: pytest
     assert "2 attempts that were under way are lost" in caplog.messages[0]
 
 
-def test_a_copy_that_lacks_the_end_can_not_be_put_back_and_the_driver_says_so(bench: Bench) -> None:
+@pytest.mark.parametrize(("lacks", "says"), [("the end", r"lacks the end.*another name"), ("all", "No such file")])
+def test_a_copy_that_lacks_the_end_or_is_not_there_can_not_be_put_back_and_the_driver_says_so(
+    bench: Bench, lacks: str, says: str
+) -> None:
     path = bench.folder / JOURNAL_FILE
     whole = list(JournalFile(path).read())
-    behind = JournalFile(path)
-    behind.begin(whole[:-1])
-    behind.close()
+    path.unlink()
+    if lacks == "the end":
+        behind = JournalFile(path)
+        behind.begin(whole[:-1])
+        behind.close()
     set_back(bench.server)
 
     bench.clock.now += KEEP_LOCK_S
-    with pytest.raises(JournalGone, match=r"lacks the end.*another name"):
-        bench.step()
-
-
-def test_without_a_copy_nothing_can_be_put_back(bench: Bench) -> None:
-    (bench.folder / JOURNAL_FILE).unlink()
-    set_back(bench.server)
-
-    bench.clock.now += KEEP_LOCK_S
-    with pytest.raises(JournalGone, match="No such file"):
+    with pytest.raises(JournalGone, match=says):
         bench.step()
 
 
@@ -456,74 +438,47 @@ def test_who_began_the_experiment_anew_meanwhile_is_left_alone(bench: Bench) -> 
     assert later.read("0-0", count=10) == []
 
 
-def test_the_newest_definition_is_put_back(bench: Bench) -> None:
-    bench.options["max_trials"] = 5
-    bench.begin()
-    newest = bench.worker.definition()
-    set_back(bench.server)
-
-    notice(bench)
-
-    assert newest is not None
-    assert bench.worker.definition() == newest
-
-
 # Lost while nobody drove.
 
 
-def test_a_driver_that_begins_finds_the_experiment_in_its_folder(bench: Bench) -> None:
-    before = bench.events()
+def test_a_driver_that_begins_finds_the_experiment_in_its_folder_with_its_newest_definition(bench: Bench) -> None:
+    bench.options["max_trials"] = 5
+    bench.begin()
+    bench.step()
+    before, newest = bench.events(), bench.worker.definition()
     set_back(bench.server)
     journal = MemoryJournal(bench.server, bench.experiment.name)
     journal.lock("driver", "process 1 on head", math.inf)
+    copy = JournalFile(bench.folder / JOURNAL_FILE)
     accepted: list[bytes] = []
 
-    bring_back(journal, JournalFile(bench.folder / JOURNAL_FILE), at=bench.clock.now, accept=accepted.append)
+    bring_back(journal, copy, at=bench.clock.now, accept=accepted.append)
+    assert journal.definition() == kept_definition(copy, bench.experiment.name) == newest
     bench.begin()
     bench.step(2)
 
-    assert accepted == [journal.definition()]
+    assert accepted == [newest]
     assert bench.events()[: len(before)] == before
     assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
     assert [t.attempt.number for t in bench.experiment.trials.values()] == [2, 2]
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
-def test_a_driver_that_begins_brings_the_newest_definition_back(bench: Bench) -> None:
-    bench.options["max_trials"] = 5
-    bench.begin()
-    bench.step()
-    newest = bench.worker.definition()
-    set_back(bench.server)
-    copy = JournalFile(bench.folder / JOURNAL_FILE)
-    journal = MemoryJournal(bench.server, bench.experiment.name)
-    journal.lock("driver", "process 1 on head", math.inf)
-
-    bring_back(journal, copy, at=bench.clock.now, accept=lambda _: None)
-
-    assert newest is not None
-    assert journal.definition() == kept_definition(copy, bench.experiment.name) == newest
-
-
-def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back(bench: Bench, tmp_path: Path) -> None:
+def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back_and_none_is_written_over(
+    bench: Bench, tmp_path: Path
+) -> None:
+    path = bench.folder / JOURNAL_FILE
     journal = MemoryJournal(bench.server, "other")
     journal.lock("driver", "process 1 on head", math.inf)
 
-    for path in (tmp_path / "nowhere" / JOURNAL_FILE, bench.folder / JOURNAL_FILE):
-        bring_back(journal, JournalFile(path), at=0.0, accept=lambda _: pytest.fail("accepted"))
-
+    for place in (tmp_path / "nowhere" / JOURNAL_FILE, path):
+        bring_back(journal, JournalFile(place), at=0.0, accept=lambda _: pytest.fail("accepted"))
     assert journal.read("0-0", count=10) == []
 
-
-def test_a_folder_that_can_not_be_read_is_not_written_over(bench: Bench) -> None:
-    path = bench.folder / JOURNAL_FILE
     path.write_bytes(b"no journal")
-    journal = MemoryJournal(bench.server, bench.experiment.name)
     set_back(bench.server)
-
     with pytest.raises(JournalGone, match="is not a journal"):
-        bring_back(journal, JournalFile(path), at=0.0, accept=lambda _: None)
-
+        bring_back(MemoryJournal(bench.server, bench.experiment.name), JournalFile(path), at=0.0, accept=lambda _: None)
     assert path.read_bytes() == b"no journal"
 
 
@@ -542,21 +497,6 @@ def test_a_paused_trial_whose_checkpoint_was_lost_while_nobody_drove_begins_from
     assert not bench.trial().checkpoints
     bench.hand.trial(ONE).resume()
     assert bench.trial().attempt.checkpoint == ""
-
-
-def test_a_driver_that_begins_puts_the_end_back_that_a_set_back_server_lacks(bench: Bench) -> None:
-    early = snapshot(bench.server)
-    bench.report(ONE, 1.0)
-    before = bench.events()
-    set_back(bench.server, early)
-
-    bench.begin()
-    bench.step(2)
-
-    assert bench.events()[: len(before)] == before
-    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
-    assert bench.trial().best_value == 1.0
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
 def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
@@ -711,50 +651,32 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
     assert bench.step().told(ONE) == ""
 
 
-def test_an_answer_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=2).step().start(ONE)
-    bench.report(ONE, 1.0)
-    report = Report(TrialId(ONE), 1, 1, bench.clock.now, {"loss": 1.0})
-    bench.driver.carry_out(AnswerQuestion(report, "go on"))
-    answer = bench.told(ONE)
-    assert answer.startswith("go:1:")
-    bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
-
-    assert notice(bench).told(ONE) == ""
-    bench.driver._journal.outages += 1
-    notice(bench)
-
-    assert bench.told(ONE) == answer
-
-
-def test_an_order_to_save_is_given_again_when_a_server_has_lost_it_and_no_entry(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=2).step().start(ONE).start(TWO)
-    states = [bench.server.experiments[NAME].trials[TrialId(id_)] for id_ in (ONE, TWO)]
+def test_an_answer_and_an_order_to_save_are_given_again_when_a_server_has_lost_them_and_no_entry(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, slots=3, max_trials=3).step().start(ONE).start(TWO).start(THREE)
+    states = [bench.server.experiments[NAME].trials[TrialId(id_)] for id_ in (ONE, TWO, THREE)]
     bench.hand.trial(ONE).save()
     bench.hand.trial(TWO).save()
     bench.save(TWO)
+    bench.report(THREE, 1.0)
+    bench.driver.carry_out(AnswerQuestion(Report(TrialId(THREE), 1, 1, bench.clock.now, {"loss": 1.0}), "go on"))
+    answer = bench.told(THREE)
+    assert answer.startswith("go:1:")
     for state in states:
         state.orders.clear()
 
-    assert [notice(bench).told(ONE), bench.told(TWO)] == ["", ""]
+    assert [notice(bench).told(ONE), bench.told(TWO), bench.told(THREE)] == ["", "", ""]
     bench.driver._journal.outages += 1
     notice(bench)
 
     # By the same number, so that a trial that has saved since does not save again.
-    assert [bench.told(ONE), bench.told(TWO)] == ["save:1", "save:1"]
-
-
-def test_what_only_an_earlier_attempt_was_told_is_not_told_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lockstep=True, slots=1).step().start(ONE)
-    bench.hand.trial(ONE).save()
-    bench.report(ONE, 1.0)
+    assert [bench.told(ONE), bench.told(TWO), bench.told(THREE)] == ["save:1", "save:1", answer]
+    # What only an earlier attempt was told is not told again.
     bench.lose(ONE).step().start(ONE)
-    assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
-
     bench.driver._journal.outages += 1
     bench.step()
-
-    assert bench.told(ONE) == ""
+    assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
 
 
 def test_what_ended_trials_were_told_is_forgotten_without_an_outage(tmp_path: Path) -> None:
