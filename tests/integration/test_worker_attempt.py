@@ -800,9 +800,9 @@ def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: M
 def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "SILENT_S", 2.0)
+    monkeypatch.setattr(attempt_module, "SILENT_S", 1.0)
 
-    ended = machine.start("exits_under_a_frozen_zygote", ttl_s=1.0).ended()
+    ended = machine.start("exits_under_a_frozen_zygote", ttl_s=0.5).ended()
 
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Exited")
 

@@ -193,6 +193,7 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.parametrize("start_method", ["fork"])
 def test_trials_run_and_are_killed_in_a_process_with_more_descriptors_than_select_takes(
     many_descriptors: None, trials
 ) -> None:

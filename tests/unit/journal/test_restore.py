@@ -99,32 +99,6 @@ def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench:
     assert bench.trial().reports == 2
 
 
-def test_a_decision_that_finds_the_journal_gone_is_journaled_behind_what_was_put_back(tmp_path: Path) -> None:
-    bench = Bench(tmp_path).step().start(ONE).start(TWO)
-    bench.scheduler.decisions[ONE, 2] = Decision(Action.STOP, "bad")
-    worker = bench.worker
-    entries = bench.driver._journal.read
-    lost: list[None] = []
-
-    def read_and_lose(*args: Any, **kwargs: Any) -> Any:
-        found = entries(*args, **kwargs)
-        if found and not lost:
-            set_back(bench.server)
-            lost.append(None)
-        return found
-
-    bench.driver._journal.read = read_and_lose  # type: ignore[method-assign]
-    bench.report(ONE, 3.0, 2.0, 1.0)
-    bench.step(2)
-
-    assert lost
-    assert [(event.trial, event.sequence) for event in bench.of(DecisionTaken)] == [(ONE, 2)]
-    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
-    assert bench.trial(TWO).attempt.number == 2
-    assert worker.definition() is not None
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
-
-
 def test_what_was_read_and_not_taken_in_yet_is_put_back_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
     bench.scheduler.decisions[ONE, 1] = Decision(Action.STOP, "bad")
@@ -144,20 +118,6 @@ def test_what_was_read_and_not_taken_in_yet_is_put_back_once(tmp_path: Path) -> 
 
     assert [event.trial for event in bench.of(TrialStaged) if event.attempt == 1] == [ONE, TWO, THREE]
     assert [event.trial for event in bench.of(DecisionTaken)] == [ONE]
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
-
-
-def test_a_trial_that_finds_the_journal_gone_when_it_is_staged_is_staged(bench: Bench) -> None:
-    set_back(bench.server)
-
-    bench.backend.slots = 3
-    bench.hand.add({})
-    bench.step(2)
-
-    assert bench.trial(THREE).status is TrialStatus.STAGED
-    assert bench.trial(THREE).attempt.number == 1
-    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
-    bench.start(THREE)
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
