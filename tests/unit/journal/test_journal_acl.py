@@ -93,7 +93,11 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
         drain_key("*"),
     }
     # A team does not set its own quota, and drains no worker that others use too.
-    assert [str(rule) for rule in rules_of("operator", experiments="team-a-*") if QUOTAS in str(rule) or drain_key("") in str(rule)] == [
+    assert [
+        str(rule)
+        for rule in rules_of("operator", experiments="team-a-*")
+        if QUOTAS in str(rule) or drain_key("") in str(rule)
+    ] == [
         f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}",
         f"+hexists %R~{QUOTAS}",
     ]
