@@ -273,6 +273,8 @@ class Bench:
         self.sequences: dict[str, int] = {}
         self.saved: dict[str, int] = {}
         self.backend = Slots(slots)
+        #: Whether the driver hears of nothing meanwhile, as one whose process is frozen.
+        self.is_away = False
         self.begin()
 
     def begin(self) -> None:
@@ -316,6 +318,9 @@ class Bench:
             checkpoints.look_through = lambda journal: iter(())  # type: ignore[method-assign]
         journal = MemoryJournal(server, NAME)
         journal.lock("driver", "", LEASE_S)
+        if server is self.server:
+            #: The driver's hand on the journal.
+            self.journal = journal
         driver = Driver(
             journal=journal,
             backend=backend,
@@ -338,7 +343,7 @@ class Bench:
 
     def step(self, times: int = 1) -> Bench:
         """Have the driver take in what there is, and act on it."""
-        for _ in range(times):
+        for _ in range(0 if self.is_away else times):
             self.driver.step(0)
         return self
 

@@ -50,6 +50,10 @@ def test_its_trials_run_while_nobody_calls_and_their_reports_can_be_had(opened: 
     eventually(lambda: asked[0].status is TrialStatus.COMPLETED)
     assert [report.metrics["loss"] for report in tuner.reports(asked[0])] == [1.0, 0.5]
     assert tuner.find("another") is None
+    # An error of what was asked is the asker's, and the thread goes on.
+    with pytest.raises(InvalidTransition):
+        tuner.do(lambda tuner: tuner.trial(found).stop())
+    assert tuner.do(lambda tuner: len(tuner.get_trials())) == 2
 
 
 def test_who_sees_a_trial_ended_sees_all_its_reports_also_in_the_middle_of_a_step(opened: Open) -> None:
@@ -66,37 +70,22 @@ def test_who_sees_a_trial_ended_sees_all_its_reports_also_in_the_middle_of_a_ste
     assert all(sequence == known for sequence, known in numbers)
 
 
-def test_the_next_one_has_the_reports_of_the_one_before(opened: Open) -> None:
+def test_the_next_one_has_the_reports_of_the_one_before_also_when_that_was_finished(opened: Open) -> None:
     first = opened()
     trial = first.do(lambda tuner: tuner.add({}, key="mine"))
     eventually(lambda: trial.status is TrialStatus.COMPLETED)
+    first.do(lambda tuner: tuner.finish())
+    another = first.do(lambda tuner: tuner.add({}))
+    eventually(lambda: another.status is TrialStatus.COMPLETED)
     first.close()
+    with pytest.raises(ConfigurationError, match="closed; make another one"):
+        first.do(lambda tuner: tuner.name)
 
     second = opened()
 
     found = second.find("mine")
     assert found is not None
     assert [report.sequence for report in second.reports(found)] == [1, 2, 3]
-
-
-def test_an_error_of_what_was_asked_is_the_askers_and_the_thread_goes_on(opened: Open) -> None:
-    tuner = opened()
-    trial = tuner.do(lambda tuner: tuner.add({}))
-    eventually(lambda: trial.status is TrialStatus.COMPLETED)
-
-    with pytest.raises(InvalidTransition):
-        tuner.do(lambda tuner: tuner.trial(trial).stop())
-
-    assert tuner.do(lambda tuner: len(tuner.get_trials())) == 1
-
-
-def test_what_was_finished_begins_again_with_the_next_trial(opened: Open) -> None:
-    tuner = opened()
-    tuner.do(lambda tuner: tuner.finish())
-
-    trial = tuner.do(lambda tuner: tuner.add({}))
-
-    eventually(lambda: trial.status is TrialStatus.COMPLETED)
 
 
 def test_what_can_not_be_opened_raises_why() -> None:
@@ -130,11 +119,3 @@ def test_an_error_of_the_tuner_ends_the_thread_and_is_everybodys(opened: Open, m
 
     assert errors == [tuner.problem] * 2
     assert str(tuner.problem) == "the disk is gone"
-
-
-def test_a_closed_one_refuses_to_do_anything(opened: Open) -> None:
-    tuner = opened()
-    tuner.close()
-
-    with pytest.raises(ConfigurationError, match="closed; make another one"):
-        tuner.do(lambda tuner: tuner.name)

@@ -199,30 +199,6 @@ def test_of_attempts_whose_publication_fails_none_counts(world: World) -> None:
     assert backend.free(SMALL) == 3
 
 
-def test_workers_of_one_shape_share_a_queue_and_their_slots_count_together(world: World) -> None:
-    world.join(SMALL, 2)
-    world.join(SMALL, 2)
-    world.join(LARGE, 1)
-    backend = backend_of(Resources())
-
-    publish(backend, 1, 2, 3, 4, 5)
-
-    assert world.waiting(SMALL) == names(1, 2, 3, 4)
-    assert world.waiting(LARGE) == names(5)
-
-
-def test_a_large_slot_is_not_taken_by_a_small_trial_while_a_small_one_is_free(world: World) -> None:
-    world.join(LARGE, 8)
-    world.join(SMALL, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1, 2)
-
-    backend.ended(TrialId("0001"), 1)
-    publish(backend, 3)
-
-    assert world.waiting(SMALL) == names(1, 3)
-
-
 @pytest.mark.parametrize(
     ("scarce", "plain"),
     [
@@ -251,65 +227,54 @@ def test_attempts_that_must_wait_are_spread_by_how_many_slots_there_are(world: W
     assert (len(world.waiting(SMALL)), len(world.waiting(LARGE))) == (2, 8)
 
 
-def test_only_slots_that_fit_get_attempts(world: World) -> None:
+def test_only_slots_that_fit_get_attempts_and_without_one_they_wait_in_the_queue_of_their_own_shape(
+    world: World,
+) -> None:
     world.join(SMALL, 9)
     world.join(Resources(gpus=1, cpus=8), 9)
-    world.join(replace(LARGE, tags=["fast"]), 1)
     backend = backend_of(Resources(cpus=8, tags=["fast"]))
+    publish(backend, 1)
+    assert (backend.slots, list(world.queues)) == (0, [queue_name(Resources(cpus=8, tags=["fast"]))])
+    world.queues.clear()
+    world.join(replace(LARGE, cpus=16, tags=["fast"]), 1)
+    backend.refresh()
 
-    publish(backend, 1, 2)
+    publish(backend, 2, 3)
 
     assert backend.slots == 1
-    assert list(world.queues) == [queue_name(replace(LARGE, tags=["fast"]))]
+    assert list(world.queues) == [queue_name(replace(LARGE, cpus=16, tags=["fast"]))]
 
 
-def test_where_no_slot_fits_an_attempt_waits_in_the_queue_of_its_own_shape(world: World) -> None:
+def test_what_is_published_names_the_attempt_shows_its_config_and_has_the_priority_of_its_experiment(
+    world: World,
+) -> None:
+    world.join(SMALL, 2)
     backend = backend_of(SMALL)
-
     publish(backend, 1)
+    backend.priority = "high"
+    publish(backend, 2)
 
-    assert world.waiting(SMALL) == names(1)
-
-
-def test_what_is_published_names_the_attempt_and_shows_its_config(world: World) -> None:
-    world.join(SMALL, 1)
-
-    publish(backend_of(SMALL), 1)
-
-    (sent,) = world.sent
-    assert sent["task_id"] == "x/0001/1"
-    assert sent["args"] == ("x", "0001", 1, "d")
-    assert sent["kwargsrepr"] == "lr=0.1"
-    assert sent["shadow"] == "x/f"
+    sent, urgent = world.sent
+    assert (sent["task_id"], sent["args"]) == ("x/0001/1", ("x", "0001", 1, "d"))
+    assert (sent["kwargsrepr"], sent["shadow"]) == ("lr=0.1", "x/f")
+    assert (sent["priority"], urgent["priority"]) == (0, 3)
 
 
-def test_an_attempt_is_counted_where_it_started(world: World) -> None:
+def test_an_attempt_is_counted_where_it_started_and_its_end_once(world: World) -> None:
     world.join(SMALL, 1)
     world.join(LARGE, 1)
     backend = backend_of(Resources())
-
-    backend.started(TrialId("0007"), 2, queue_name(SMALL))  # an earlier driver's
+    # An earlier driver's.
+    backend.started(TrialId("0007"), 2, queue_name(SMALL))
     publish(backend, 1)
     assert world.waiting(LARGE) == names(1)
 
-    backend.ended(TrialId("0007"), 2)
-    publish(backend, 2)
-    assert world.waiting(SMALL) == names(2)
-
-
-def test_an_end_counts_once(world: World) -> None:
-    world.join(SMALL, 1)
-    world.join(LARGE, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1, 2)
-
     for _ in range(3):
-        backend.ended(TrialId("0001"), 1)
+        backend.ended(TrialId("0007"), 2)
         backend.ended(TrialId("0099"), 1)
-    publish(backend, 3, 4)
+    publish(backend, 2, 3, 4)
 
-    assert world.waiting(SMALL) == names(1, 3, 4)
-    assert world.waiting(LARGE) == names(2), "it still runs"
+    assert (len(world.waiting(SMALL)), len(world.waiting(LARGE))) == (2, 2), "one of them still runs"
 
 
 @given(
@@ -434,33 +399,18 @@ def test_a_queue_that_is_too_long_to_look_through_leaves_it_open_what_waits(worl
 
 
 def test_a_fleet_is_described_by_its_shapes_largest_first(world: World) -> None:
-    gpu = Resources(gpus=1, cpus=4, gpu_memory_gb=24)
-    world.join(Resources(cpus=8), 2)
-    world.join(gpu, 2)
-    world.join(gpu, 2)
-
-    assert backend_of(SMALL).resource_string() == "3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs"
-
-
-def test_one_worker_reads_well_and_none_too(world: World) -> None:
     backend = backend_of(SMALL)
-    assert backend.resource_string() == "no worker"
-
+    assert (backend.resource_string(), backend.has_gpus()) == ("no worker", None)
     world.join(replace(LARGE, tags=["b", "a"]), 1)
     backend.refresh()
-    assert backend.resource_string() == "1 worker: 1 × 8 CPUs, tags a+b"
-
-
-def test_it_is_not_known_whether_there_are_gpus_before_there_is_a_worker(world: World) -> None:
-    backend = backend_of(SMALL)
-    assert backend.has_gpus() is None
-
-    world.join(SMALL, 1)
+    assert (backend.resource_string(), backend.has_gpus()) == ("1 worker: 1 × 8 CPUs, tags a+b", False)
+    world.workers.clear()
+    gpu = Resources(gpus=1, cpus=4, gpu_memory_gb=24)
+    for offer in (Resources(cpus=8), gpu, gpu):
+        world.join(offer, 2)
     backend.refresh()
-    assert backend.has_gpus() is False
 
-    world.join(Resources(gpus=0.5), 1)
-    backend.refresh()
+    assert backend.resource_string() == "3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs"
     assert backend.has_gpus() is True
 
 
@@ -550,14 +500,11 @@ def test_what_nobody_offers_is_said_with_what_there_is(world: World, bare: Celer
     assert bare.slots == 0
     assert re.match(rf"{asked}; connected: a@h: 4 × 1 GPU \(24 GB\), 1 CPU, mqtune", bare.why_no_slot())
     assert bare.why_no_slot().endswith(f"mqtune {__version__}.")
-
-
-def test_what_somebody_offers_is_no_error_even_when_it_is_taken(world: World, bare: CeleryBackend) -> None:
-    world.join(Resources(gpus=1, gpu_memory_gb=80, tags=["nvlink"]), 1)
+    for _ in range(8):
+        world.join(SMALL, 1)
     bare.refresh()
-    publish(bare, 1, 2)
-
-    assert bare.slots == 1
+    assert bare.why_no_slot().count("@h") == 5
+    assert "and 4 more" in bare.why_no_slot()
 
 
 def test_a_driver_that_brings_code_says_which_workers_take_it(world: World) -> None:
@@ -569,15 +516,6 @@ def test_a_driver_that_brings_code_says_which_workers_take_it(world: World) -> N
     world.join(Resources(cpus=1, tags=[ACCEPTS_TAG]), 1)
     backend.refresh()
     assert "--accept-code" not in backend.why_no_slot()
-
-
-def test_of_a_large_fleet_a_few_workers_are_named(world: World, bare: CeleryBackend) -> None:
-    for _ in range(9):
-        world.join(SMALL, 1)
-    bare.refresh()
-
-    assert bare.why_no_slot().count("@h") == 5
-    assert "and 4 more" in bare.why_no_slot()
 
 
 def test_an_event_that_can_not_be_sent_disturbs_nothing(world: World) -> None:
@@ -605,17 +543,6 @@ def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: Wor
     backend.refresh()
     publish(backend, 1)
     assert [sent["queue"] for sent in world.sent] == [queue_name(LARGE, "x*")]
-
-
-def test_the_priority_of_an_experiment_is_that_of_its_messages(world: World) -> None:
-    world.join(SMALL, slots=2)
-    backend = backend_of(SMALL)
-
-    publish(backend, 1)
-    backend.priority = "high"
-    publish(backend, 2)
-
-    assert [sent["priority"] for sent in world.sent] == [0, 3]
 
 
 def test_a_pool_has_the_slots_of_all_workers_and_who_runs_in_them(world: World) -> None:

@@ -28,7 +28,6 @@ from mqtune.core.codec import (
 )
 from mqtune.core.errors import MessageVersionError, ReportTooLarge
 from mqtune.core.events import (
-    AttemptEnded,
     AttemptStarted,
     Cursor,
     Event,
@@ -130,11 +129,6 @@ def test_a_batch_of_reports_comes_back_report_by_report(parts: Any) -> None:
     assert repr(list(decoded)) == repr(expected)
 
 
-@given(value=values)
-def test_plain_values_come_back(value: Any) -> None:
-    assert repr(decode_value(encode_value(value))) == repr(value)
-
-
 @given(reports=st.lists(st.tuples(st.floats(), maps), min_size=1, max_size=3))
 def test_reports_that_come_one_by_one_are_encoded_as_in_a_batch(reports: Any) -> None:
     encoder = ReportEncoder("0001", 2, report_packer())
@@ -144,34 +138,15 @@ def test_reports_that_come_one_by_one_are_encoded_as_in_a_batch(reports: Any) ->
             assert encoder.segment(sequence, *report, checkpoint) == segment_bytes("0001", 2, sequence, [packed])
 
 
-def test_a_worker_description_comes_back() -> None:
-    worker = WorkerInfo.decode(WIRE.joinpath("worker_with_tags.v1.msgpack").read_bytes())
-
-    assert WorkerInfo.decode(worker.encode()) == worker
-
-
 # What later versions write.
-
-
-@given(event=events, extra=st.dictionaries(texts.map("new_{}".format), values, min_size=1, max_size=3))
-def test_fields_of_a_later_mqtune_are_ignored(event: Event, extra: dict[str, Any]) -> None:
-    version, kind, body = decode_value(event.encode())  # type: ignore[union-attr]
-
-    assert repr(decode_event(event_of(body | extra, kind, version))) == repr(event)
-
-
-def test_fields_with_defaults_may_be_missing_as_an_earlier_mqtune_leaves_them_out() -> None:
-    body = {"trial": "0001", "attempt": 1, "end": "completed", "at": 1.0}
-
-    assert decode_event(event_of(body, "ended")) == AttemptEnded(
-        trial=TrialId("0001"), attempt=1, end=AttemptEnd.COMPLETED, at=1.0
-    )
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, "1", None, []])
 def test_a_version_that_is_not_known_is_a_clear_error(version: object) -> None:
     with pytest.raises(MessageVersionError, match=re.escape(f"version {version!r}; this mqtune reads version 1")):
         decode_event(event_of({}, version=version))
+    with pytest.raises(MessageVersionError, match=re.escape(f"version {version!r}; this mqtune reads 1")):
+        WorkerInfo.decode(encode_value([version, {}]))
 
 
 def test_a_kind_that_is_not_known_is_passed_over() -> None:
@@ -190,14 +165,6 @@ def test_a_body_is_checked_also_behind_a_sound_one_with_the_same_fields(changed:
         assert decode_event(event_of(body, kind, version)) == event
         with pytest.raises(MessageVersionError, match="broken 'started' event"):
             decode_event(event_of(body | changed, kind, version))
-
-
-@given(event=events, data=st.data())
-def test_a_truncated_event_is_a_version_error(event: Event, data: st.DataObject) -> None:
-    whole = event.encode()  # type: ignore[union-attr]
-
-    with pytest.raises(MessageVersionError):
-        decode_event(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
 @given(parts=segments.filter(bool), data=st.data())
@@ -222,11 +189,8 @@ GOOD = ["0001", 1, 1, [[1.0, {"loss": 1}]]]
     "body",
     [
         None,
-        7,
         "abcd",
-        {"0001": 1},
         {("0001", 1, 1, ()): 1},
-        [7],
         [GOOD, None],
         [["0001", 1, 1]],
         [[*GOOD, 5]],
@@ -234,19 +198,13 @@ GOOD = ["0001", 1, 1, [[1.0, {"loss": 1}]]]
         [["0001", "1", 1, []]],
         [["0001", 1, None, []]],
         [["0001", 1, 1, {}]],
-        [["0001", 1, 1, None]],
         [["0001", 1, 1, [5]]],
         [["0001", 1, 1, [[1.0]]]],
         [["0001", 1, 1, [{"loss": 1.0}]]],
-        [["0001", 1, 1, [[]]]],
-        [["0001", 1, 1, ["ab"]]],
         [["0001", 1, 1, [[1.0, {}, 3]]]],
-        [["0001", 1, 1, [[1.0, {}, None]]]],
         [["0001", 1, 1, [[1.0, {}, "p-0001-1-1", 4]]]],
-        [["0001", 1, 1, [[1.0, None]]]],
         [["0001", 1, 1, [[1.0, [1]]]]],
         [["0001", 1, 1, [["now", {}]]]],
-        [["0001", 1, 1, [[None, {}]]]],
     ],
     ids=repr,
 )
@@ -285,42 +243,28 @@ def test_a_report_that_can_not_be_read_takes_none_with_it_that_can(caplog: pytes
         ("staged", {"trial": 1}),
         ("staged", {"attempt": "1"}),
         ("staged", {"config": [1]}),
-        ("staged", {"cursor": [1, 1]}),
         ("staged", {"cursor": ["1-0", "1"]}),
-        ("staged", {"cursor": ["", 1]}),
         ("staged", {"cursor": [f"{'9' * 30}-0", 1]}),
-        ("staged", {"cursor": ["1-0", 1, 1]}),
         ("staged", {"cursor": [{}, []]}),
         ("decided", {"intent": "dance"}),
-        ("decided", {"intent": []}),
         ("ended", {"end": None}),
-        ("ended", {"cursor": 5}),
         ("started", {"devices": None}),
         ("started", {"environment": []}),
         ("staged", {"ttl_s": "1 h"}),
         ("decided", {"restart": None}),
         ("decided", {"restart": {"checkpoint": "m-0003-1-2"}}),
-        ("decided", {"restart": {"config": []}}),
         ("decided", {"restart": {"config": {}, "source": 3}}),
         ("answered", {"done": "yes"}),
+        ("ended", {"attempt": ...}),
     ],
     ids=repr,
 )
 def test_a_field_that_makes_no_sense_is_a_clear_error(kind: str, change: dict[str, Any]) -> None:
     body = decode_value(WIRE.joinpath(f"{kind}.v1.msgpack").read_bytes())[2]
+    wrong = {name: value for name, value in (body | change).items() if value is not ...}
 
     with pytest.raises(MessageVersionError, match=f"broken '{kind}' event"):
-        decode_event(event_of(body | change, kind))
-
-
-def test_a_missing_field_is_a_clear_error() -> None:
-    with pytest.raises(MessageVersionError, match="broken 'ended' event"):
-        decode_event(event_of({"trial": "0001"}, "ended"))
-
-
-def test_a_worker_description_of_another_version_is_a_clear_error() -> None:
-    with pytest.raises(MessageVersionError, match="version 2; this mqtune reads 1"):
-        WorkerInfo.decode(encode_value([2, {}]))
+        decode_event(event_of(wrong, kind))
 
 
 # Metrics.
@@ -331,38 +275,28 @@ def test_a_worker_description_of_another_version_is_a_clear_error() -> None:
     [
         (np.float64(0.5), 0.5),
         (np.float32(0.5), 0.5),
-        (np.float16(0.5), 0.5),
-        (np.int64(-3), -3),
         (np.uint8(3), 3),
         (np.uint64(2**64 - 1), 2**64 - 1),
         (np.bool_(True), True),
         (np.str_("a"), "a"),
         (np.array(2.5), 2.5),
-        (np.array(7), 7),
-        (True, True),
         (None, None),
-        ("text", "text"),
         (b"\x00", b"\x00"),
         ((1, 2), [1, 2]),
         ([np.float32(1), {"a": np.int8(2)}], [1.0, {"a": 2}]),
         ({1: "a", None: "b", 2.5: "c"}, {1: "a", None: "b", 2.5: "c"}),
         (2**64 - 1, 2**64 - 1),
         (-(2**63), -(2**63)),
+        (np.float32("nan"), math.nan),
+        (np.float64("-inf"), -math.inf),
     ],
     ids=repr,
 )
 def test_metrics_become_plain_values(value: object, plain: object) -> None:
     _, metrics = decode_value(pack_metrics(1.0, {"m": value}))
 
-    assert metrics == {"m": plain}
-    assert type(metrics["m"]) is type(plain)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf")], ids=repr)
-def test_nan_and_infinity_survive(value: float) -> None:
-    _, metrics = decode_value(pack_metrics(1.0, {"loss": value}))
-
-    assert repr(metrics["loss"]) == repr(float(value))
+    # By its text, in which NaN is equal to NaN.
+    assert repr(metrics["m"]) == repr(plain)
 
 
 def itself() -> list[Any]:
@@ -395,26 +329,18 @@ class Unshowable:
     "value",
     [
         {1, 2},
-        object(),
-        1j,
         np.complex64(1j),
         np.array([1.0, 2.0]),
-        np.datetime64("2020-01-01"),
-        2**70,
         2**64,
-        -(2**63) - 1,
         "\udc80",
         ["fine", {"deeper": {3}}],
         {"inner": 2**70},
-        {"inner": "\udc80"},
         {"\udc80": 1},
         {(1, 2): "a tuple is packed as a list, which is no key"},
         [{(1,): 1}],
-        ({(): 1},),
         itself(),
         deep(3000),
         [[1], deep(100_000)],
-        len,
         Unshowable(),
     ],
     ids=lambda value: type(value).__name__,
@@ -462,9 +388,9 @@ class Name(StrEnum):
     LOSS = "loss"
 
 
-@pytest.mark.parametrize("key", [Name.LOSS, np.str_("loss")])
-def test_a_metric_name_may_be_any_kind_of_string(key: str) -> None:
-    assert decode_value(pack_metrics(1.0, {key: 2})) == [1.0, {"loss": 2}]
+def test_a_metric_name_may_be_any_kind_of_string_and_metrics_any_kind_of_dict() -> None:
+    for metrics in ({Name.LOSS: 2}, {np.str_("loss"): 2}, OrderedDict(loss=2)):
+        assert decode_value(pack_metrics(1.0, metrics)) == [1.0, {"loss": 2}]
 
 
 @pytest.mark.parametrize(
@@ -473,10 +399,6 @@ def test_a_metric_name_may_be_any_kind_of_string(key: str) -> None:
 def test_metrics_that_are_no_dict_are_a_type_error_that_shows_the_right_form(metrics: object) -> None:
     with pytest.raises(TypeError, match=re.escape("must be a dict such as {'loss': 0.1}, not ")):
         pack_metrics(1.0, metrics)  # type: ignore[arg-type]
-
-
-def test_metrics_may_be_a_kind_of_dict() -> None:
-    assert decode_value(pack_metrics(1.0, OrderedDict(loss=1))) == [1.0, {"loss": 1}]
 
 
 @pytest.mark.parametrize("value", [{1}, 2**70, "\udc80", itself(), object()], ids=lambda value: str(type(value)))
@@ -511,12 +433,13 @@ REPORTS: dict[str, list[Report]] = {
 
 @pytest.mark.parametrize("path", EVENTS, ids=lambda path: path.name)
 def test_the_bytes_of_version_1_decode_for_ever(path: Path) -> None:
-    """To an event that says all that they say, by the same names."""
+    """To an event that says all that they say, by the same names; fields of a later mqtune are ignored."""
     version, kind, body = decode_value(path.read_bytes())
 
     event: Any = decode_event(path.read_bytes())
 
     assert kind == event.KIND
+    assert decode_event(event_of(body | {"new": 1, "newer": {"a": [b"", None]}}, kind, version)) == event
     again = decode_value(event.encode())
     assert again[:2] == [version, kind]
     assert part(again[2], body) == body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -130,14 +129,3 @@ def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(d
 
 def lower(one: Priority, than: Priority) -> bool:
     return PRIORITIES.index(one) > PRIORITIES.index(than)
-
-
-def test_a_large_fleet_is_shared_within_milliseconds():
-    demands = [wants(f"e{number}", weight=1.0 + number % 3, used=number % 7) for number in range(100)]
-
-    shares = entitlements(demands, {"q": 1_000})
-
-    assert sum(shares.values()) == 1_000
-    assert all(
-        math.floor(per) <= shares[f"e{n}"] <= math.ceil(per) for n in range(100) if (per := 1000 / 199 * (1 + n % 3))
-    )

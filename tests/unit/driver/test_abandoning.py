@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from mqtune.core.trial import (
     Trial,
     TrialId,
 )
+from mqtune.results.display import ranked
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import Resume, Scheduler, Start
 from mqtune.schedulers.halving import Rung
@@ -31,7 +31,6 @@ from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.pbt import PBT
 from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
 from mqtune.schedulers.timed import rank_of
-from mqtune.search.base import Searcher
 from mqtune.search.domains import choice, grid_search, uniform
 from mqtune.search.grid import GridSearcher
 from mqtune.search.points import PointsFirst
@@ -59,7 +58,7 @@ def told(scheduler: Scheduler, trial: Trial, value: float, time: int = 1) -> Dec
 # The fold and the results.
 
 
-def test_an_abandoned_trial_is_not_the_best_one(tmp_path: Path) -> None:
+def test_a_trial_that_is_abandoned_or_terminated_from_outside_is_not_the_best_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step().start(ONE).start(TWO)
     bench.report(ONE, 0.1)
     bench.report(TWO, 0.5)
@@ -71,32 +70,9 @@ def test_an_abandoned_trial_is_not_the_best_one(tmp_path: Path) -> None:
     assert bench.experiment.best is bench.trial(TWO)
     assert bench.replayed().best is not None
     assert [bench.hand.results().best_trial(scope).id for scope in ("all", "last", "avg")] == [TWO] * 3
-    assert [trial.id for trial in ranked_of(bench)][-1] == ONE
-
-
-def ranked_of(bench: Bench) -> list[Trial]:
-    from mqtune.results.display import ranked
-
-    return ranked(bench.experiment)
-
-
-def test_without_any_other_trial_there_is_no_best_one(tmp_path: Path) -> None:
-    bench = Bench(tmp_path).step().start(ONE)
-    bench.report(ONE, 0.1)
-
-    bench.hand.trial(ONE).abandon("its data were wrong")
-
+    assert [trial.id for trial in ranked(bench.experiment)][-1] == ONE
+    bench.end(TWO, AttemptEnd.STOPPED)
     assert bench.experiment.best is None
-
-
-def test_a_trial_that_was_terminated_from_outside_is_not_the_best_one_either(tmp_path: Path) -> None:
-    bench = Bench(tmp_path).step().start(ONE).start(TWO)
-    bench.report(ONE, 0.1)
-    bench.report(TWO, 0.5)
-
-    bench.end(ONE, AttemptEnd.STOPPED)
-
-    assert bench.experiment.best is bench.trial(TWO)
 
 
 def test_everybody_is_told_once_and_before_the_end(tmp_path: Path) -> None:
@@ -237,33 +213,19 @@ def test_a_plateau_is_one_of_trials_that_were_not_abandoned() -> None:
 # Searchers.
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: RandomSearcher(FINITE, 3),
-        lambda: RandomSearcher(GRID, 3),
-        lambda: PointsFirst([{"depth": 1}, {"depth": 2}], RandomSearcher(FINITE, 3), space=FINITE, seed=3),
-    ],
-)
-def test_random_search_never_suggests_an_abandoned_config_again(make: Callable[[], Searcher]) -> None:
-    """Also when it has suggested all that there are, and starts over."""
-    searcher = make()
-    first = searcher.suggest(TrialId("0001"))
+@pytest.mark.parametrize("space", [FINITE, GRID])
+def test_random_search_that_starts_over_suggests_no_abandoned_config_and_ends_without_others(space: Space) -> None:
+    searcher = RandomSearcher(space, 3)
+    first = searcher.suggest(ONE)
     assert first is not None
 
     searcher.on_abandon(trial_of(ONE, first))
 
-    suggested = [searcher.suggest(TrialId("0001")) for _ in range(20)]
-    assert first not in suggested
+    suggested = [searcher.suggest(ONE) for _ in range(20)]
     assert {config["depth"] for config in suggested if config} == {1, 2, 3} - {first["depth"]}
-
-
-def test_random_search_over_abandoned_configs_alone_is_exhausted() -> None:
-    searcher = RandomSearcher(FINITE, 3)
     for depth in (1, 2, 3):
         searcher.on_abandon(trial_of(ONE, {"depth": depth}))
-
-    assert searcher.suggest(TrialId("0001")) is None
+    assert searcher.suggest(ONE) is None
 
 
 def test_a_large_space_has_no_abandoned_config_either() -> None:
@@ -275,20 +237,12 @@ def test_a_large_space_has_no_abandoned_config_either() -> None:
     assert all(searcher.suggest(TrialId("0001")) != left for _ in range(2000))
 
 
-def test_grid_search_passes_over_what_was_abandoned_or_is_tried_anyway() -> None:
-    searcher = GridSearcher(GRID)
+def test_points_and_grid_search_pass_over_what_was_abandoned_or_is_tried_anyway() -> None:
+    searcher = PointsFirst([{"depth": 1}, {"depth": 1}], GridSearcher(GRID), space=GRID)
     searcher.avoid({"depth": 2})
-    searcher.on_abandon(trial_of(ONE, {"depth": 3}))
+    searcher.on_abandon(trial_of(ONE, searcher.suggest(ONE)))
 
-    assert [searcher.suggest(TrialId("0001")), searcher.suggest(TrialId("0001"))] == [{"depth": 1}, None]
-
-
-def test_a_point_that_is_an_abandoned_config_is_not_tried_again() -> None:
-    searcher = PointsFirst([{"depth": 1}, {"depth": 1}, {"depth": 2}], GridSearcher(GRID), space=GRID)
-    first = searcher.suggest(TrialId("0001"))
-    searcher.on_abandon(trial_of(ONE, first))
-
-    assert [searcher.suggest(TrialId("0001")) for _ in range(3)] == [{"depth": 2}, {"depth": 3}, None]
+    assert [searcher.suggest(ONE), searcher.suggest(ONE)] == [{"depth": 3}, None]
 
 
 def test_an_abandoned_config_does_not_come_back_by_a_driver_that_takes_over(tmp_path: Path) -> None:

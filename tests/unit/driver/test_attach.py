@@ -129,9 +129,14 @@ def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_fr
     ids=repr,
 )
 def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes], change: dict[str, Any]) -> None:
-    kept["x"] = encode_value(tuned().definition(None) | change)
+    definition = tuned().definition(None)
+    kept["x"] = encode_value(definition | change)
 
     with pytest.raises(ConfigurationError, match=r"ttl_s|invalid|experiment 'x'"):
+        attach()
+    del definition["retention"]
+    kept["x"] = encode_value(definition)
+    with pytest.raises(ConfigurationError, match="of experiment 'x' lacks 'retention'; run its script instead"):
         attach()
 
 
@@ -155,6 +160,7 @@ def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
     }
     definition = tuned().definition(None)
 
+    assert set(plans.MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= definition.keys()
     for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.RunOptions):
         names = {each.name for each in dataclasses.fields(group)} - of_this_run
         assert {name for name in names if elsewhere.get(name, name) not in definition} == set()
@@ -183,32 +189,27 @@ def test_an_experiment_with_a_budget_of_time_goes_on_with_it_as_a_rule(kept: dic
     assert attach()[0].definition(kept["x"]) == now
 
 
-def test_what_may_change_is_what_a_definition_has() -> None:
-    assert set(plans.MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= tuned().definition(None).keys()
-
-
-def test_the_place_is_as_it_was(kept: dict[str, bytes]) -> None:
-    script = tuned(run=mqtune.RunOptions(queue_trials=False))
+def test_a_script_that_changes_how_far_it_goes_changes_the_definition_and_the_place_is_as_it_was(
+    kept: dict[str, bytes],
+) -> None:
+    script = tuned(max_trials=3, seed=1, run=mqtune.RunOptions(queue_trials=False))
     script.store = "file:///data/x"
     kept["x"] = encode_value(script.definition(None))
+    changed = tuned(
+        max_trials=9,
+        failures=mqtune.Failures(on_driver_loss="finish"),
+        stop={"loss": 0.5},
+        run=mqtune.RunOptions(queue_trials=False),
+    )
+    changed.store = script.store
+    kept["x"] = encode_value(changed.definition(kept["x"]))
 
     again, place = attach()
 
-    assert (place.store, place.local_slots) == ("file:///data/x", None)
-    assert not again.plan.settings.run.queue_trials
-
-
-def test_a_script_that_changes_how_far_it_goes_changes_the_definition(kept: dict[str, bytes]) -> None:
-    kept["x"] = encode_value(tuned(max_trials=3, seed=1).definition(None))
-    changed = tuned(max_trials=9, failures=mqtune.Failures(on_driver_loss="finish"), stop={"loss": 0.5}).definition(
-        kept["x"]
-    )
-    kept["x"] = encode_value(changed)
-
-    again, _ = attach()
-
     assert (again.plan.limits.max_trials, again.plan.on_loss.policy, again.plan.settings.seed) == (9, "finish", 1)
     assert again.plan.limits.rule is not None
+    assert (place.store, place.local_slots) == ("file:///data/x", None)
+    assert not again.plan.settings.run.queue_trials
 
 
 def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) -> None:
@@ -263,15 +264,6 @@ def test_a_space_with_a_constraint_is_given_again(kept: dict[str, bytes]) -> Non
     assert attach(space=space)[0].definition(kept["x"])["space"] == space.describe()
     with pytest.raises(NameTaken, match=r"space./constraint was {'function': 'small'} and is not there"):
         tuned(space=SPACE, seed=2).definition(kept["x"])
-
-
-def test_a_definition_that_lacks_something_is_a_clear_error(kept: dict[str, bytes]) -> None:
-    definition = tuned().definition(None)
-    del definition["retention"]
-    kept["x"] = encode_value(definition)
-
-    with pytest.raises(ConfigurationError, match="of experiment 'x' lacks 'retention'; run its script instead"):
-        attach()
 
 
 # No such experiment.

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from bench import Bench
 
-import mqtune
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Config, Report, Trial, TrialId
 from mqtune.schedulers.background import BackgroundDecisions
 from mqtune.schedulers.base import FIFO
@@ -112,23 +110,18 @@ def live(bench: Bench) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_a_searcher_is_told_of_all_that_becomes_of_a_trial(bench: Bench, made: list[Told]) -> None:
+def test_a_searcher_is_told_of_all_that_becomes_of_a_trial_also_by_a_driver_that_resumes(
+    bench: Bench, made: list[Told]
+) -> None:
     expected = live(bench)
-
-    (told,) = made
-    assert [call for call in told.calls if call[0] != "suggest"] == expected
-    assert [call for call in told.calls if call[0] == "suggest"] == [("suggest", ONE), ("suggest", TWO)]
-
-
-def test_a_driver_that_resumes_tells_the_same_and_replays_what_was_suggested(bench: Bench, made: list[Told]) -> None:
-    expected = live(bench)
-
     bench.begin()
 
-    told = made[-1]
-    assert [call for call in told.calls if call[0] != "replay"] == expected
+    first, second = (told.calls for told in made)
+    assert [call for call in first if call[0] != "suggest"] == expected
+    assert [call for call in first if call[0] == "suggest"] == [("suggest", ONE), ("suggest", TWO)]
+    assert [call for call in second if call[0] != "replay"] == expected
     # Each right before its trial is staged.
-    assert told.calls[:4] == [("replay", ONE, 0.1), expected[0], ("replay", TWO, 0.2), expected[1]]
+    assert second[:4] == [("replay", ONE, 0.1), expected[0], ("replay", TWO, 0.2), expected[1]]
 
 
 class Undecided(FIFO):
@@ -149,9 +142,3 @@ def test_a_trial_that_a_scheduler_lets_go_on_in_the_background_gets_no_decision(
         bench.step()
 
     assert bench.trial(ONE).decision is None
-
-
-@pytest.mark.parametrize("searcher", [[1], {}, 3, "tep"])
-def test_what_is_no_searcher_is_refused_whatever_it_is(searcher: Any) -> None:
-    with pytest.raises(ConfigurationError, match="is not a Searcher"):
-        mqtune.Tuner("x.py", {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", searcher=searcher)

@@ -37,10 +37,6 @@ from mqtune.search.random import RandomSearcher
 ONE, TWO = "0001", "0002"
 
 
-class Killed(BaseException):
-    """The driver's process is gone."""
-
-
 class Queue(Slots):
     """A backend that knows what waits in its queue, and to which many attempts can be published at once."""
 
@@ -48,15 +44,11 @@ class Queue(Slots):
         super().__init__(slots)
         self.waiting: list[tuple[TrialId, int]] = []
         self.batches: list[list[str]] = []
-        #: The publication before which the driver is killed.
-        self.dies_at = 0
 
     def publish_all(self, offers: Sequence[Offer]) -> None:
         if not offers:
             return
         self.batches.append([offer.trial for offer in offers])
-        if len(self.batches) == self.dies_at:
-            raise Killed
         for offer in offers:
             self.publish(*offer)
 
@@ -83,25 +75,27 @@ def ends(bench: Bench) -> list[AttemptEnd | None]:
 # Publishing.
 
 
-def test_what_a_filling_stages_behind_its_first_attempt_is_published_together(tmp_path: Path) -> None:
-    bench, queue = queueing(tmp_path)
-
-    bench.step()
-
-    assert queue.batches == [["0001"], ["0002", "0003", "0004", "0005", "0006"]]
-
-
-def test_no_staged_attempt_waits_long_for_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("takes_s", "behind"),
+    [
+        (0.0, [["0002", "0003", "0004", "0005", "0006"]]),
+        # No staged attempt waits long for others.
+        (0.4 * GATHER_S, [["0002", "0003", "0004"], ["0005", "0006"]]),
+    ],
+)
+def test_what_a_filling_stages_behind_its_first_attempt_is_published_together(
+    tmp_path: Path, takes_s: float, behind: list[list[str]]
+) -> None:
     class Slow(RandomSearcher):
         def suggest(self, trial: TrialId) -> Any:
-            bench.clock.now += 0.4 * GATHER_S
+            bench.clock.now += takes_s
             return super().suggest(trial)
 
     bench, queue = queueing(tmp_path, searcher=lambda: Slow(SPACE, 7))
 
     bench.step()
 
-    assert queue.batches == [["0001"], ["0002", "0003", "0004"], ["0005", "0006"]]
+    assert queue.batches == [["0001"], *behind]
 
 
 def test_an_attempt_that_was_stopped_before_it_was_published_is_not_published(tmp_path: Path) -> None:
@@ -157,18 +151,6 @@ def test_a_server_that_is_away_is_waited_for_once_and_what_was_staged_is_publish
     assert queue.batches == [["0001"], ["0002", "0003"]]
 
 
-def test_what_a_driver_staged_and_died_before_it_published_its_heir_publishes_at_once(tmp_path: Path) -> None:
-    bench, queue = queueing(tmp_path)
-    queue.dies_at = 2
-    with pytest.raises(Killed):
-        bench.step()
-    assert queue.published == [("0001", 1)]
-
-    bench.begin()
-
-    assert queue.published == [(f"{number:04d}", 1) for number in range(1, 7)]
-
-
 def test_an_attempt_that_is_staged_by_hand_is_published_at_once(tmp_path: Path) -> None:
     bench, queue = queueing(tmp_path)
 
@@ -198,7 +180,7 @@ def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_no
 ) -> None:
     room = [Room(used=2, most=1)]
     bench, queue = queueing(tmp_path)
-    monkeypatch.setattr(bench.driver._journal, "room", lambda: room[0])
+    monkeypatch.setattr(bench.journal, "room", lambda: room[0])
     bench.step()
     refused = queue.waiting.pop(2)
     queue.published.clear()
@@ -270,7 +252,7 @@ def test_the_fleet_is_looked_at_when_it_says_that_it_changed(tmp_path: Path, mon
     looks: list[None] = []
     monkeypatch.setattr(bench.backend, "refresh", lambda: looks.append(None))
 
-    bench.driver._journal.fleet_changed = True
+    bench.journal.fleet_changed = True
     bench.step(2)
 
     assert len(looks) == 1
@@ -320,10 +302,11 @@ def test_the_searcher_decides_how_many_trials_there_are_when_nobody_else_does() 
     assert len(simulation.experiment.trials) == 3
 
 
-def test_retries_come_before_new_trials(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=9).step().start(ONE).fail(ONE)
+def test_retries_come_before_new_trials_with_the_same_time_to_live(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=9, ttl_s=60.0).step().start(ONE).fail(ONE)
 
     assert [(event.trial, event.attempt) for event in bench.of(TrialStaged)] == [(ONE, 1), (ONE, 2)]
+    assert bench.start(ONE).grant.assignment.ttl_s == 60.0
 
 
 # The lock, and leases.
@@ -379,7 +362,7 @@ def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_ar
     bench.step()
 
     bench.worker.renew([bench.claims[ONE]], 0.0)
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     bench.clock.now += LOOK_AT_LEASES_S
     bench.step()
     assert ends(bench) == [None]
@@ -397,7 +380,7 @@ def test_no_lease_is_reaped_that_ran_out_while_redis_was_full_and_took_no_renewa
     for _ in range(2):
         bench.clock.now += STALL_S - LOOK_AT_LEASES_S
         bench.step()
-    journal = bench.driver._journal
+    journal = bench.journal
     lock = journal.lock
 
     def lock_when_there_is_room(*arguments: Any, **options: Any) -> None:
@@ -497,11 +480,10 @@ def test_a_step_in_real_time_waits_once_also_when_what_came_leaves_nothing_to_do
     bench = Bench(tmp_path, slots=1).step(2).start()
     # From here on there is room for nothing, and a report leaves the round steady.
     bench.report("0001", 0.5)
-    journal, waits = bench.driver._journal, []
+    journal, waits = bench.journal, []
     read = journal.read
     monkeypatch.setattr(journal, "read", lambda *args, **how: waits.append(how) or read(*args, **how))
 
     bench.report("0001", 0.4)
 
-    assert bench.driver._pace.is_steady
     assert len(waits) == 1

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import NAME, Bench
 
-from mqtune.core.errors import InvalidTransition
+from mqtune.core.errors import InvalidTransition, UserCodeFailed
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
 from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
-from mqtune.driver.actions import AnswerRequest
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Wait
 
@@ -48,14 +44,6 @@ def answer(bench: Bench, id: str) -> RequestAnswered:
     return found  # type: ignore[no-any-return]
 
 
-@contextlib.contextmanager
-def away(bench: Bench) -> Iterator[None]:
-    """Have the driver hear of nothing meanwhile, as one whose process is frozen."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bench, "step", lambda: bench)
-        yield
-
-
 def answered(bench: Bench) -> list[str]:
     return [event.id for event in bench.of(RequestAnswered)]
 
@@ -74,36 +62,22 @@ def test_a_running_trial_is_told_what_a_request_says_and_the_answer_names_it(ben
     assert bench.told(ONE) == {"fail": "stop"}.get(action, action)
 
 
-def test_without_a_reason_it_is_who_asked(bench: Bench) -> None:
-    request(bench, "stop", ONE)
-
-    assert bench.of(DecisionTaken)[0].reason == "requested by ann"
-
-
-def test_a_paused_trial_is_closed_where_it_is(bench: Bench) -> None:
-    request(bench, "pause", ONE)
-    bench.end(ONE)
-
-    found = request(bench, "abandon", ONE)
-
-    assert (found.done, bench.trial().status) == (True, TrialStatus.ABANDONED)
-    assert bench.of(TrialClosed)[0].request == found.id
-
-
-def test_a_paused_trial_is_resumed_with_a_part_of_a_config(bench: Bench) -> None:
-    request(bench, "pause", ONE)
-    bench.end(ONE)
-
-    found = request(bench, "resume", ONE, config={"lr": 0.75})
-
-    assert found.done
-    staged = bench.of(TrialStaged)[-1]
-    assert (staged.trial, staged.config, staged.request) == (ONE, {"lr": 0.75, "depth": 3}, found.id)
-
-
-def test_a_running_trial_saves_a_checkpoint_on_request(bench: Bench) -> None:
+def test_a_trial_saves_pauses_goes_on_with_a_part_of_a_config_and_is_closed_by_requests(bench: Bench) -> None:
     assert request(bench, "save", ONE).done
     assert bench.told(ONE) == "save:1"
+    request(bench, "pause", ONE)
+    assert bench.of(DecisionTaken)[0].reason == "requested by ann"
+    bench.end(ONE)
+
+    resumed = request(bench, "resume", ONE, config={"lr": 0.75})
+
+    assert resumed.done
+    staged = bench.of(TrialStaged)[-1]
+    assert (staged.trial, staged.config, staged.request) == (ONE, {"lr": 0.75, "depth": 3}, resumed.id)
+    request(bench, "pause", ONE)
+    closed = request(bench, "abandon", ONE)
+    assert (closed.done, bench.trial().status) == (True, TrialStatus.ABANDONED)
+    assert bench.of(TrialClosed)[0].request == closed.id
 
 
 def test_a_trial_is_added_when_a_slot_is_free_and_only_then_answered(bench: Bench) -> None:
@@ -168,10 +142,10 @@ def test_a_script_that_brings_another_limit_later_has_the_last_word(bench: Bench
 
     bench.options["max_trials"] = 3
     bench.begin()
-    assert bench.driver._slots.max_trials == 3
     bench.begin()
+    bench.end(ONE).end(TWO).start(THREE).end(THREE)
 
-    assert bench.driver._slots.max_trials == 3
+    assert (bench.driver.is_finished, len(bench.experiment.trials)) == (True, 3)
 
 
 def test_a_script_that_asks_for_more_trials_again_and_again_gets_them(tmp_path: Path) -> None:
@@ -200,20 +174,16 @@ def test_an_end_lets_what_runs_end_by_itself_and_starts_nothing_else(tmp_path: P
     assert bench.driver.over == "requested by ann"
 
 
-def test_an_end_now_stops_what_runs(bench: Bench) -> None:
+@pytest.mark.parametrize("after_another", [False, True])
+def test_an_end_now_stops_what_runs_also_what_an_earlier_end_has_let_run_on(bench: Bench, after_another: bool) -> None:
+    if after_another:
+        request(bench, "end")
+        assert bench.trial().decision is None
+
     assert request(bench, "end", now=True, reason="the night is over").done
 
     assert bench.told(ONE) == bench.told(TWO) == "stop"
     assert bench.trial().reason == "the night is over"
-
-
-def test_an_end_now_stops_what_an_earlier_end_has_let_run_on(bench: Bench) -> None:
-    request(bench, "end")
-    assert bench.trial().decision is None
-
-    assert request(bench, "end", now=True).done
-
-    assert bench.told(ONE) == bench.told(TWO) == "stop"
 
 
 def test_a_trial_that_is_paused_after_the_end_was_requested_is_stopped_before_the_experiment_is_finished(
@@ -267,9 +237,7 @@ def test_what_waits_for_a_slot_when_the_experiment_is_ended_is_refused(bench: Be
 
 @pytest.mark.parametrize("action", ["resume", "restart"])
 @pytest.mark.parametrize("now", [True, False])
-def test_a_paused_trial_does_not_go_on_by_a_request_that_comes_with_the_end(
-    bench: Bench, action: str, now: bool
-) -> None:
+def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(bench: Bench, action: str, now: bool) -> None:
     request(bench, "pause", ONE)
     bench.end(ONE)
     assert bench.trial().status is TrialStatus.PAUSED
@@ -277,18 +245,10 @@ def test_a_paused_trial_does_not_go_on_by_a_request_that_comes_with_the_end(
 
     refused = request(bench, action, ONE)
 
-    assert (refused.done, refused.reason) == (
-        False,
-        "nothing is started any more: the experiment ends (requested by ann)",
-    )
-    assert [event.attempt for event in bench.of(TrialStaged) if event.trial == ONE] == [1]
-
-
-def test_a_running_trial_does_not_restart_once_the_experiment_is_to_end(bench: Bench) -> None:
-    ask(bench, "end")
-
-    assert not request(bench, "restart", ONE).done
-    assert bench.trial().decision is None
+    why = "nothing is started any more: the experiment ends (requested by ann)"
+    assert (refused.done, refused.reason) == (False, why)
+    assert not request(bench, "restart", TWO).done
+    assert [event.attempt for event in bench.of(TrialStaged)] == [1, 1]
 
 
 # What is refused.
@@ -315,13 +275,16 @@ def test_a_running_trial_does_not_restart_once_the_experiment_is_to_end(bench: B
         ({"action": "add", "config": {"lr": 0.5}, "checkpoint": "p-0001-1-9"}, "there is no checkpoint 'p-0001-1-9'"),
         ({"action": "add", "config": {"lr": 0.5}, "ttl_s": -1}, "ttl_s=-1"),
         ({"action": "add", "config": {"lr": 0.5}, "tags": "mine"}, "tags"),
-        ({"action": "add", "config": {"lr": 0.5}, "key": 7}, "key=7 of add is not of type str"),
         ({"action": "set"}, "set changes nothing"),
         ({"action": "set", "max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
         ({"action": "set", "max_concurrent": "2"}, "max_concurrent='2' is not a whole number"),
         ({"action": "set", "journal_mb": 0}, "journal_mb=0 must be above 0"),
-        ({"action": "set", "journal_mb": None}, "journal_mb=None is not a finite number"),
         ({"action": "end", "now": "yes"}, "now='yes' of end is not of type bool"),
+        ({"action": "label", "trial": "0099", "tags": ["a"]}, "there is no trial '0099'"),
+        ({"action": "label", "trial": ONE, "tags": [["a"]]}, "['a'] is not a tag"),
+        ({"action": "label", "trial": ONE, "untag": 5}, "tags=5 is not a list of names"),
+        ({"action": "label", "note": "x" * 10_001}, "10,001 characters"),
+        ({"action": "label", "trial": ONE, "colour": "red"}, "label has no argument 'colour'"),
     ],
 )
 def test_an_invalid_request_is_refused_for_a_reason_and_nothing_is_done(
@@ -335,14 +298,16 @@ def test_an_invalid_request_is_refused_for_a_reason_and_nothing_is_done(
     assert reason in found.reason
     # The request and its answer.
     assert len(bench.events()) == before + 2
+    assert (bench.trial(ONE).labels, bench.replayed().labels) == (NO_LABELS, NO_LABELS)
 
 
 def test_a_request_that_a_driver_finds_late_does_not_undo_what_its_trial_has_reported_since(bench: Bench) -> None:
     asked = ask(bench, "pause", ONE)
-    with away(bench):
-        bench.report(ONE, 0.5)
-        bench.end(ONE)
+    bench.is_away = True
+    bench.report(ONE, 0.5)
+    bench.end(ONE)
 
+    bench.is_away = False
     bench.step()
 
     assert not answer(bench, asked).done
@@ -387,37 +352,6 @@ def test_a_request_brings_an_experiment_that_had_finished_to_life_with_the_next_
     assert answer(bench, name).trial == THREE
 
 
-class Died(BaseException):
-    """The driver's process is gone."""
-
-
-@pytest.mark.parametrize(
-    ("action", "trial", "arguments"),
-    [("stop", ONE, {}), ("restart", ONE, {"config": {"lr": 0.75}}), ("add", "", {"config": {"lr": 0.75}})],
-)
-def test_a_driver_that_dies_between_effect_and_answer_is_followed_by_one_that_only_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, trial: str, arguments: dict[str, Any]
-) -> None:
-    bench = Bench(tmp_path, slots=3).step().start(ONE).start(TWO)
-    name = ask(bench, action, trial, **arguments)
-
-    def die(*_: Any) -> Any:
-        raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(AnswerRequest, "write", die)
-        with pytest.raises(Died):
-            bench.step()
-    assert answered(bench) == []
-    before = len(bench.events())
-
-    bench.begin()
-
-    assert answered(bench) == [name]
-    assert answer(bench, name).trial == (trial or THREE)
-    assert len(bench.events()) == before + 2  # that a driver begins, and the answer
-
-
 # While nothing runs.
 
 
@@ -436,7 +370,9 @@ def test_trials_that_a_request_has_paused_wait_for_another_request(bench: Bench)
 
 def test_a_driver_that_looks_on_leaves_requests_to_the_next(bench: Bench) -> None:
     """Its scheduler has failed, and it decides nothing any more."""
-    bench.driver._deciders.is_broken = True
+    bench.scheduler.decisions = None
+    with pytest.raises(UserCodeFailed):
+        bench.report(ONE, 1.0)
     name = ask(bench, "stop", ONE)
     bench.step()
     assert answered(bench) == []
@@ -449,21 +385,16 @@ def test_a_driver_that_looks_on_leaves_requests_to_the_next(bench: Bench) -> Non
 # In the driver's own process.
 
 
-def test_in_the_drivers_process_an_action_is_carried_out_at_once(bench: Bench) -> None:
+def test_in_the_drivers_process_an_action_is_carried_out_at_once_and_outlives_the_driver(bench: Bench) -> None:
     bench.driver.steer("pause", ONE, {"reason": "later"})
 
     assert bench.told(ONE) == "pause"
     assert bench.of(Requested) == []
     with pytest.raises(InvalidTransition, match="trial 0001 can't be told to pause"):
         bench.driver.steer("pause", ONE, {})
-
-
-def test_in_the_drivers_process_a_trial_that_is_added_outlives_the_driver(bench: Bench) -> None:
     bench.driver.steer("add", "", {"config": {"lr": 0.75}})
-
     bench.begin()
-    bench.end(ONE)
-
+    bench.end(TWO)
     assert bench.trial(THREE).config["lr"] == 0.75
 
 
@@ -485,22 +416,3 @@ def test_labels_are_in_force_before_a_driver_answers_and_once(bench: Bench) -> N
     assert bench.replayed().labels == Labels((), "all of it")
     assert all(event.done for event in bench.of(RequestAnswered))
     assert len(bench.of(RequestAnswered)) == 3
-
-
-@pytest.mark.parametrize(
-    ("trial", "arguments", "message"),
-    [
-        ("0099", {"tags": ["a"]}, "there is no trial '0099'"),
-        (ONE, {"tags": [["a"]]}, r"\['a'\] is not a tag"),
-        (ONE, {"untag": 5}, "tags=5 is not a list of names"),
-        ("", {"note": "x" * 10_001}, "10,001 characters"),
-        ("", {"note": 7}, "notes=7 is not text"),
-        (ONE, {"colour": "red"}, "label has no argument 'colour'"),
-    ],
-)
-def test_labels_that_are_none_change_nothing(bench: Bench, trial: str, arguments: dict[str, Any], message: str) -> None:
-    found = request(bench, "label", trial, **arguments)
-
-    assert not found.done
-    assert re.search(message, found.reason)
-    assert (bench.trial(ONE).labels, bench.replayed().labels) == (NO_LABELS, NO_LABELS)

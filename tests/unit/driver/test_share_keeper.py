@@ -288,9 +288,6 @@ def test_a_slot_that_can_not_be_divided_goes_round():
 def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
     with pytest.raises(ConfigurationError, match=next(iter(changes))):
         Standing().changed(changes)
-
-
-def test_a_standing_changes_only_in_what_is_given():
     assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)
 
 

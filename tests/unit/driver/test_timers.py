@@ -48,30 +48,25 @@ def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Be
     assert ends(bench)[0] is AttemptEnd.LOST
 
 
-def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(bench: Bench) -> None:
+@pytest.mark.parametrize(("renews", "end"), [(True, None), (False, AttemptEnd.LOST)])
+def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(
+    bench: Bench, renews: bool, end: AttemptEnd | None
+) -> None:
     """Neither the driver nor anybody else has seen an error: the server, or the machine, did nothing for a while."""
     bench.clock.now += 2 * LEASE_S
     bench.step()
     wait(bench, LEASE_GRACE_S / 2)
-    bench.worker.renew(list(bench.claims.values()), LEASE_S)
+    assert ends(bench) == [None]
+    if renews:
+        bench.worker.renew(list(bench.claims.values()), LEASE_S)
 
     wait(bench, LEASE_GRACE_S)
 
-    assert ends(bench) == [None]
-
-
-def test_after_a_freeze_a_lease_that_nobody_renews_is_reaped_after_the_grace(bench: Bench) -> None:
-    bench.clock.now += 2 * LEASE_S
-    bench.step()
-    assert ends(bench) == [None]
-
-    wait(bench, LEASE_GRACE_S + LOOK_AT_LEASES_S)
-
-    assert ends(bench)[0] is AttemptEnd.LOST
+    assert ends(bench)[0] is end
 
 
 def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench) -> None:
-    journal = bench.driver._journal
+    journal = bench.journal
     expired = journal.expired
 
     def slow_to_answer() -> list[str]:
@@ -129,7 +124,7 @@ def test_an_attempt_whose_key_is_gone_is_lost_once_the_driver_has_read_on_althou
     def lacks_one(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         return UnderWay(f"{next(newest)}-0", [trial != ONE for trial, _ in attempts])
 
-    monkeypatch.setattr(bench.driver._journal, "look", lacks_one)
+    monkeypatch.setattr(bench.journal, "look", lacks_one)
     del bench.server.experiments[NAME].trials[TrialId(ONE)]
     wait(bench, 3 * LOOK_AT_ATTEMPTS_S)
     assert bench.trial(ONE).attempt.end is None
@@ -146,13 +141,13 @@ def test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while(
     """While the driver asks it decides nothing: no report is to wait for a check of thousands."""
     bench = Bench(tmp_path, max_trials=1_000, slots=1_000).step()
     checked: list[int] = []
-    look = bench.driver._journal.look
+    look = bench.journal.look
 
     def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         checked.append(len(attempts))
         return look(attempts, lease_s)
 
-    monkeypatch.setattr(bench.driver._journal, "look", counted)
+    monkeypatch.setattr(bench.journal, "look", counted)
     assert len(bench.experiment.trials) >= 1_000
 
     wait(bench, 2 * LOOK_AT_ATTEMPTS_S - LOOK_AT_LEASES_S)
@@ -185,7 +180,7 @@ def test_an_attempt_whose_lease_is_gone_is_lost_unless_its_worker_renews_it(benc
 
 def test_an_end_that_the_driver_has_not_read_yet_is_no_loss(bench: Bench) -> None:
     """A driver may lag behind its journal for as long as it takes to decide on a flood of reports."""
-    journal = bench.driver._journal
+    journal = bench.journal
     read = journal.read
     journal.read = lambda *_, **__: []  # type: ignore[method-assign]
     bench.report("0001", 0.5)
@@ -213,21 +208,21 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
 def test_while_many_workers_come_a_driver_has_most_of_its_time_for_other_work(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timers, looks = bench.driver._timers, 0
+    looks = 0
 
     def refresh() -> None:
         nonlocal looks
         looks += 1
         bench.clock.now += 0.02
 
-    monkeypatch.setattr(timers._backend, "refresh", refresh)
+    monkeypatch.setattr(bench.backend, "refresh", refresh)
     for _ in range(1_000):
         bench.clock.now += 0.001
-        timers._journal.fleet_changed = True
-        timers.look_at_fleet_if_changed()
+        bench.journal.fleet_changed = True
+        bench.step()
 
     assert 2 <= looks <= 7
     before = looks
     bench.clock.now += 0.5
-    timers.look_at_fleet_if_changed()
+    bench.step()
     assert looks == before + 1, "the last of them is seen too"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -109,6 +108,10 @@ class BrokenInLoop(Broken):
     in_loop = True
 
 
+class Exiting(Broken):
+    error = SystemExit(3)
+
+
 def every_event(mine: Experiment, one: Trial) -> list[tuple[Any, ...]]:
     return [
         ("on_start", mine),
@@ -139,12 +142,7 @@ def test_a_callback_is_told_each_event_once_and_in_order(kind: type[Recorder]) -
 
     assert recorder.told == events
     assert dispatcher.problems == ()
-
-
-def test_there_is_an_event_for_each_method_of_a_callback() -> None:
-    mine = Experiment("mine", metric="loss", mode="min")
-
-    assert {event[0] for event in every_event(mine, trial())} == {m for m in vars(Callback) if m.startswith("on_")}
+    assert {event[0] for event in events} == {name for name in vars(Callback) if name.startswith("on_")}
 
 
 def test_callbacks_are_told_in_one_thread_of_their_own_unless_they_belong_into_the_loop() -> None:
@@ -187,19 +185,17 @@ def test_a_method_that_was_given_to_one_callback_alone_is_called() -> None:
     assert told == ["why"]
 
 
-def test_what_a_run_has_by_default_stays_off_the_path_of_a_report(tmp_path: Any) -> None:
-    dispatcher = CallbackDispatcher([ProgressDisplay(), ErrorLog(tmp_path)])
-
-    assert not dispatcher.hears("on_report")
-    assert dispatcher.interval_s == ProgressDisplay().interval_s
-
-
-def test_the_shortest_interval_counts() -> None:
+def test_the_shortest_interval_counts_and_what_a_run_has_by_default_stays_off_the_path_of_a_report(
+    tmp_path: Path,
+) -> None:
     first, second = Recorder(), Recorder()
     first.interval_s, second.interval_s = 5.0, 0.5
+    by_default = CallbackDispatcher([ProgressDisplay(), ErrorLog(tmp_path)])
 
     assert CallbackDispatcher([Recorder(), first, second]).interval_s == 0.5
     assert CallbackDispatcher([Recorder()]).interval_s is None
+    assert not by_default.hears("on_report")
+    assert by_default.interval_s == ProgressDisplay().interval_s
 
 
 @pytest.mark.parametrize(
@@ -234,12 +230,12 @@ def test_a_callback_gets_a_trial_as_it_was_at_the_event(slow: Slow) -> None:
 # Errors.
 
 
-@pytest.mark.parametrize("kind", [Broken, BrokenInLoop])
+@pytest.mark.parametrize("kind", [Broken, BrokenInLoop, Exiting])
 def test_an_error_in_a_callback_is_logged_once_counted_and_ends_nothing(
     kind: type[Broken], caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder()
-    dispatcher = CallbackDispatcher([kind(), recorder])
+    dispatcher = CallbackDispatcher([kind(), kind(), recorder])
 
     for sequence in range(1, 4):
         dispatcher.tell("on_report", trial(), report(sequence))
@@ -247,40 +243,17 @@ def test_an_error_in_a_callback_is_logged_once_counted_and_ends_nothing(
     dispatcher.close()
 
     assert len(recorder.told) == 4
-    assert dispatcher.problems == (
-        f"{kind.__name__} failed 4 times, first in on_report on report 1 of trial 0001: ValueError: no such row",
+    error = f"{type(kind.error).__name__}: {kind.error}"
+    assert dispatcher.problems == 2 * (
+        f"{kind.__name__} failed 4 times, first in on_report on report 1 of trial 0001: {error}",
     )
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [record.getMessage().partition(";")[0] for record in errors] == [
+    assert [record.getMessage().partition(";")[0] for record in errors] == 2 * [
         f"callback {kind.__name__}: on_report on report 1 of trial 0001 failed"
     ]
     assert errors[0].exc_info is not None
-    assert errors[0].exc_info[1] is Broken.error
+    assert errors[0].exc_info[1] is kind.error
     assert "failed 4 times" in caplog.records[-1].getMessage()
-
-
-def test_a_callback_that_exits_does_not_silence_the_others() -> None:
-    class Exits(Callback):
-        def on_trial_end(self, trial: Trial) -> None:
-            sys.exit(3)
-
-    recorder = Recorder()
-    dispatcher = CallbackDispatcher([Exits(), recorder])
-
-    dispatcher.tell("on_trial_end", trial())
-    dispatcher.close()
-
-    assert len(recorder.told) == 1
-    assert "SystemExit" in dispatcher.problems[0]
-
-
-def test_two_callbacks_of_one_kind_are_counted_apart() -> None:
-    dispatcher = CallbackDispatcher([Broken(), Broken()])
-
-    dispatcher.tell("on_end")
-    dispatcher.close()
-
-    assert len(dispatcher.problems) == 2
 
 
 # What can't keep up.
@@ -325,7 +298,7 @@ def test_reports_beyond_what_may_wait_are_left_out_and_counted_and_nothing_else_
     assert sum("reports are dropped until" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_of_steps_only_the_latest_waits(slow: Slow) -> None:
+def test_of_steps_only_the_latest_waits_and_the_next_one_is_told_again(slow: Slow) -> None:
     dispatcher = CallbackDispatcher([slow])
     dispatcher.tell("on_report", trial(), report())
     assert slow.is_busy.wait(DEADLINE_S)
@@ -333,21 +306,11 @@ def test_of_steps_only_the_latest_waits(slow: Slow) -> None:
     for number in range(100):
         dispatcher.tell("on_step", f"reason {number}")
     slow.go.set()
+    eventually(lambda: len(slow.told) == 2)
+    dispatcher.tell("on_step", "another")
     dispatcher.close()
 
-    assert slow.told[1:] == [("on_step", "reason 99")]
-
-
-def test_a_step_is_told_again_after_it_was_told() -> None:
-    recorder = Recorder()
-    dispatcher = CallbackDispatcher([recorder])
-
-    for number in range(3):
-        dispatcher.tell("on_step", str(number))
-        eventually(lambda number=number: len(recorder.told) == number + 1)
-    dispatcher.close()
-
-    assert recorder.told == [("on_step", "0"), ("on_step", "1"), ("on_step", "2")]
+    assert slow.told[1:] == [("on_step", "reason 99"), ("on_step", "another")]
 
 
 # The end.

@@ -59,44 +59,32 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path / "mine")
 
 
-def test_a_failure_is_written_with_its_time_trial_worker_and_traceback(watched: Watched) -> None:
+def test_each_failed_attempt_is_written_with_its_time_trial_worker_and_traceback(tmp_path: Path) -> None:
+    """Also when its trial runs again, and when its worker was lost."""
+    watched = Watched(tmp_path / "mine", max_failures=1)
     watched.fail()
-
     watched.read()
-
-    assert watched.path.read_text() == (
+    first = (
         "2023-11-14T22:13:23.000+00:00 trial 0001 attempt 1, on w1@host, ValueError, exit code 1\n"
         "    Traceback (most recent call last):\n"
         '      File "train.py", line 3, in f\n'
         "    ValueError: no data\n"
         "\n"
     )
-
-
-def test_each_failed_attempt_has_an_entry_also_when_its_trial_runs_again(tmp_path: Path) -> None:
-    watched = Watched(tmp_path / "mine", max_failures=1)
+    assert watched.path.read_text() == first
     watched.fail()
-    watched.read()
-    before = watched.path.read_text()
-    watched.fail()
+    watched.book.stage("0002")
+    watched.book.end("0002", AttemptEnd.LOST)
+    watched.fail("0003", error="killed", error_type="", exit_code=None, signal=9)
+
     watched.read()
 
-    assert [head.split(",")[0].split(" ", 1)[1] for head in watched.heads] == [
-        "trial 0001 attempt 1",
-        "trial 0001 attempt 2",
+    assert watched.path.read_text().startswith(first)
+    assert [head.partition(" ")[2] for head in watched.heads[1:]] == [
+        "trial 0001 attempt 2, on w1@host, ValueError, exit code 1",
+        "trial 0002 attempt 1, on w1@host, its worker was lost",
+        "trial 0003 attempt 1, on w1@host, signal 9",
     ]
-    assert watched.path.read_text().startswith(before)
-
-
-def test_a_lost_worker_is_a_failure_and_a_signal_is_named(watched: Watched) -> None:
-    watched.book.stage("0001")
-    watched.book.end("0001", AttemptEnd.LOST)
-    watched.fail("0002", error="killed", error_type="", exit_code=None, signal=9)
-
-    watched.read()
-
-    assert watched.heads[0].endswith("trial 0001 attempt 1, on w1@host, its worker was lost")
-    assert watched.heads[1].endswith("trial 0002 attempt 1, on w1@host, signal 9")
 
 
 @pytest.mark.parametrize("max_failures", [0, 1])
@@ -136,20 +124,11 @@ def test_a_resumed_driver_adds_what_no_driver_saw_and_nothing_twice(watched: Wat
 
     watched.resume()
     watched.resume()
+    for trial in watched.experiment.trials.values():
+        watched.log.on_attempt_end(trial, trial.attempt)
 
     assert watched.path.read_text().startswith(before)
     assert [head.split()[2] for head in watched.heads] == ["0001", "0003", "0002", "0004"]
-
-
-def test_a_failure_that_is_seen_at_the_start_and_then_told_is_written_once(watched: Watched) -> None:
-    watched.fail()
-    watched.read(tell=False)
-
-    watched.resume()
-    (trial,) = watched.experiment.trials.values()
-    watched.log.on_attempt_end(trial, trial.attempt)
-
-    assert len(watched.heads) == 1
 
 
 def test_text_of_any_kind_can_be_written_and_looks_like_no_entry(watched: Watched) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import math
@@ -107,50 +108,33 @@ def test_a_cell_has_one_output_that_is_drawn_over(tmp_path: Path, monkeypatch: p
 # In a terminal.
 
 
-def test_the_table_shows_counts_the_best_trial_and_each_trial(live: Watched):
+def test_the_table_shows_counts_the_best_trial_and_each_trial_those_that_run_first(live: Watched):
     live.book.run("0001", 0.5, 0.25, config={"lr": 0.125})
-    live.book.stage("0002")
-
-    shown = live.step()
-
-    assert "1/8 trials: 1 running, 1 completed" in shown
-    assert "2 reports" in shown
-    assert "best loss=0.25 in trial 0001: lr=0.125" in shown
-    assert "w1@host" in shown
-
-
-def test_running_trials_stand_above_waiting_and_ended_ones(live: Watched):
-    live.book.run("0001", 0.5)
     live.book.stage("0002")
     live.book.stage("0003", start=False)
     live.book.run("0004", 0.5)
 
     shown = live.step()
 
+    assert "2/8 trials: 1 staged, 1 running, 2 completed" in shown
+    assert "3 reports" in shown
+    assert "best loss=0.25 in trial 0001: lr=0.125" in shown
+    assert "w1@host" in shown
     table = shown[shown.index("iteration") :]
     assert sorted(("0001", "0002", "0003", "0004"), key=table.index) == ["0002", "0003", "0004", "0001"]
 
 
-def test_many_trials_are_cut_to_the_terminal_and_counted(tmp_path: Path):
+def test_many_trials_are_cut_to_the_terminal_and_counted_and_at_the_end_the_best_are_shown(tmp_path: Path):
     watched = Watched(tmp_path / "mine", height=13)
     watched.progress.on_start(watched.experiment)
     for number in range(1, 31):
-        watched.book.run(f"{number:04d}", 0.5)
+        watched.book.run(f"{number:04d}", number / 100)
 
-    shown = watched.step()
+    shown, last = watched.step(), watched.end()
 
     assert shown.count("completed") == 1 + 6
     assert "… and 24 more" in shown
-
-
-def test_at_the_end_the_best_trials_are_shown(live: Watched):
-    for number in range(1, 31):
-        live.book.run(f"{number:04d}", number / 100)
-    live.step()
-
-    shown = live.end()
-
-    table = shown[shown.rindex("iteration") :]
+    table = last[last.rindex("iteration") :]
     assert [number for number in range(1, 31) if f"{number:04d}" in table] == [*range(1, 11)]
 
 
@@ -161,16 +145,6 @@ def test_it_draws_four_times_a_second_at_most(live: Watched):
 
     assert 3 <= sum(drawn) <= 5
     assert live.progress.interval_s == 0.25
-
-
-def test_ended_trials_are_forgotten_so_that_work_does_not_grow_with_them(live: Watched):
-    for number in range(1, 500):
-        live.book.run(f"{number:04d}", 0.5)
-        if number % 7 == 0:
-            live.step()
-
-    assert len(live.progress._open) == 0
-    assert len(live.progress._ended) <= 10
 
 
 def test_a_resumed_driver_shows_what_was_there_before(tmp_path: Path):
@@ -214,41 +188,26 @@ def test_no_terminal_is_too_narrow_and_no_config_too_large(tmp_path: Path, width
     assert len(shown) < 50_000
 
 
-def test_the_terminal_is_left_in_order_after_an_error_in_the_middle(live: Watched, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("part", "error"), [("trial_table", ZeroDivisionError), ("best_text", KeyboardInterrupt)])
+def test_the_terminal_is_left_in_order_after_an_error_or_ctrl_c_in_the_middle_of_drawing(
+    live: Watched, monkeypatch: pytest.MonkeyPatch, part: str, error: type[BaseException]
+):
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
     live.step()
     assert HIDE_CURSOR in live.file.getvalue()
-    monkeypatch.setattr("mqtune.results.display.trial_table", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(f"mqtune.results.display.{part}", fail)
     live.book.run("0001", 0.5)
-
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         live.step()
-    with pytest.raises(ZeroDivisionError):
+
+    if error is KeyboardInterrupt:
+        monkeypatch.undo()
+    with contextlib.nullcontext() if error is KeyboardInterrupt else pytest.raises(error):
         live.end()
 
     assert live.file.getvalue().rindex(SHOW_CURSOR) > live.file.getvalue().rindex(HIDE_CURSOR)
-
-
-def test_the_terminal_is_left_in_order_after_ctrl_c_in_the_middle_of_drawing(
-    live: Watched, monkeypatch: pytest.MonkeyPatch
-):
-    live.step()
-    live.book.run("0001", 0.5)
-    monkeypatch.setattr("mqtune.results.display.best_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        live.step()
-    monkeypatch.undo()
-
-    live.end()
-
-    assert live.file.getvalue().rindex(SHOW_CURSOR) > live.file.getvalue().rindex(HIDE_CURSOR)
-
-
-def test_output_that_does_not_go_to_the_terminal_is_not_pulled_there(live: Watched):
-    before = sys.stdout, sys.stderr
-
-    live.step()
-
-    assert (sys.stdout, sys.stderr) == before
 
 
 def test_an_end_without_a_beginning_and_a_second_end_do_nothing(tmp_path: Path):
@@ -339,12 +298,9 @@ def test_a_reader_or_terminal_that_goes_away_does_not_end_the_experiment(
     ("value", "text"),
     [
         (0.123456, "0.1235"),
-        (1e-12, "1e-12"),
         (math.nan, "nan"),
-        (-math.inf, "-inf"),
         (True, "True"),
         (None, "None"),
-        (10**9, "1000000000"),
         ("a\nb", "a b"),
         ("x" * 31, "x" * 29 + "…"),
     ],
@@ -379,13 +335,8 @@ def test_a_wait_whose_text_counts_seconds_is_shown_after_two_and_then_now_and_th
 
     shown = [text.strip() for text in written if text.strip()]
     assert shown == ["importing your code (3 s)", "importing your code (13 s)"]
-
-
-def test_another_reason_to_wait_is_shown_at_once(lines: Watched):
-    for _ in range(4):
-        lines.step("starting the local worker")
-
-    assert lines.step("importing your code (1 s)").strip() == "importing your code (1 s)"
+    # Another reason is shown at once.
+    assert lines.step("starting the local worker").strip() == "starting the local worker"
 
 
 def screen_of(text: str, *, columns: int, lines: int) -> list[str]:

@@ -70,12 +70,15 @@ def followed(book: Book) -> Followed[Heard]:
     return Followed(FolderSource(book.folder), "mine", Heard)
 
 
-def test_it_begins_with_all_there_is_and_takes_in_what_comes_once(book: Book, file: JournalFile) -> None:
+def test_it_takes_in_what_there_is_and_what_comes_once_and_has_ended_until_a_driver_goes_on_with_it(
+    book: Book, file: JournalFile
+) -> None:
     live = followed(book)
     assert (live.fold.values, live.last, live.take_in(0)) == ([3.0, 2.0], book.entries[-1].id, False)
     before = len(book.entries)
     book.report("0001", {"loss": 1.0})
     book.end("0001")
+    book.finish()
     file.append(book.entries[before:])
 
     assert live.take_in(0)
@@ -84,21 +87,11 @@ def test_it_begins_with_all_there_is_and_takes_in_what_comes_once(book: Book, fi
     assert live.fold.values == [3.0, 2.0, 1.0]
     assert live.fold.experiment.trials == Results.load(book.folder).experiment.trials
     assert live.last == book.entries[-1].id
-
-
-def test_it_has_ended_until_a_driver_goes_on_with_it(book: Book, file: JournalFile) -> None:
-    live, before = followed(book), len(book.entries)
-    book.end("0001")
-    book.finish()
-    file.append(book.entries[before:])
-    live.take_in(0)
     assert (live.has_ended, live.fold.ended_at) == (True, book.now - 1)
     before = len(book.entries)
     book.stage("0002")
     file.append(book.entries[before:])
-
     live.take_in(0)
-
     assert not live.has_ended
 
 

@@ -86,8 +86,6 @@ def test_a_retry_and_a_restart_keep_the_labels(tmp_path: Path) -> None:
     ("labels", "message"),
     [
         ({"tags": "baseline"}, "tags='baseline' is not a list of names"),
-        ({"tags": 5}, "tags=5 is not a list"),
-        ({"tags": [""]}, "'' is not a tag"),
         ({"tags": ["a\nb"]}, "is not a tag"),
         ({"tags": ["x" * 101]}, "is not a tag"),
         ({"tags": [3]}, "3 is not a tag"),
@@ -191,15 +189,19 @@ def test_what_is_in_a_folder_alone_is_labelled_there(mqtune_home: Path, tmp_path
 
         assert said("label", name, "--tag", "paper", "--tag", "old") == f"{name} has new labels\n"
         said("label", name, "--untag", "old")
-        said("label", name, "best", "--tag", "odd")
-        said("label", name, "1", "--note", "diverges")
+        best = Results.load(name).best.id
+        both = dict.fromkeys(("0001", best))
+        told = said("label", name, "1", "best", "--tag", "odd", "--tag", "late", "--note", "diverges")
+        assert told.splitlines() == [f"trial {id_} has new labels" for id_ in both]
+        said("label", name, "1", "--untag", "odd", "--note", "", "--replace")
         said("label", name, "--note", "for section 3")
 
         results = Results.load(name)
         assert (results.tags, results.notes) == (("paper",), "for section 3")
-        assert "odd" in results.best.tags
-        assert "diverges" in results["0001"].notes
-        assert len(list(JournalFile(mqtune_home / name / "journal.msgpack").read())) == before + 5
+        first = results["0001"]
+        assert ("odd" in first.tags, "late" in first.tags, first.notes) == (False, True, "")
+        assert len(both) == 1 or {"odd", "late"} < {*results.best.tags}
+        assert len(list(JournalFile(mqtune_home / name / "journal.msgpack").read())) == before + 4 + len(both)
         assert name in said("list", "--tag", "paper")
 
 
@@ -223,18 +225,6 @@ def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_
     copy.close()
 
     assert list(copy.read()) == before
-
-
-def test_several_trials_get_several_labels_at_once(mqtune_home: Path) -> None:
-    run("simulated")
-
-    told = said("label", "simulated", "1", "best", "--tag", "odd", "--tag", "late", "--note", "diverges")
-    said("label", "simulated", "1", "--untag", "odd", "--note", "", "--replace")
-
-    results = Results.load("simulated")
-    best = results.best.id
-    assert told.splitlines() == [f"trial {id_} has new labels" for id_ in dict.fromkeys(("0001", best))]
-    assert ("odd" in results["0001"].tags, "late" in results["0001"].tags, results["0001"].notes) == (False, True, "")
 
 
 def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) -> None:

@@ -182,10 +182,13 @@ def test_pairs_are_completed_trials() -> None:
 # What fits.
 
 
-def test_constants_and_what_is_not_searched_any_more_do_not_matter(old: Results) -> None:
+def test_constants_and_what_is_not_searched_any_more_do_not_matter_and_a_constraint_does(old: Results) -> None:
     space = {"x": mqtune.uniform(-1, 1), "epochs": 27, "twice": mqtune.sample_from(lambda config: 2 * config["x"])}
     found = learnt(WarmStart(["old"]), space=space)
 
+    limited = Space(SPACE, constraint=lambda config: config["opt"]["name"] == "sgd")
+
+    assert {config["opt"]["name"] for config, *_ in learnt(WarmStart(["old"]), space=limited)} == {"sgd"}
     assert len(found) == len(learnt(WarmStart(["old"])))
     assert all(config == {"x": config["x"], "epochs": 27, "twice": 2 * config["x"]} for config, *_ in found)
 
@@ -199,12 +202,6 @@ def test_what_does_not_fit_is_left_out_and_said_once(old: Results, caplog: pytes
     (said,) = caplog.messages
     assert f"nothing is learnt from {len(whole) - len(found)} of the {len(whole)} trials of old" in said
     assert "is outside uniform(0.0, 1.0)" in said
-
-
-def test_the_constraint_counts(old: Results) -> None:
-    space = Space(SPACE, constraint=lambda config: config["opt"]["name"] == "sgd")
-
-    assert {config["opt"]["name"] for config, *_ in learnt(WarmStart(["old"]), space=space)} == {"sgd"}
 
 
 @pytest.mark.parametrize(
