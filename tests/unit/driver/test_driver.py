@@ -332,18 +332,29 @@ def test_a_driver_keeps_its_lock_for_as_long_as_it_steps_and_lets_the_next_one_i
         bench.step()
 
 
-def test_a_driver_that_catches_up_for_long_keeps_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqtune.driver.plain._LOOK_EVERY", 1)
+@pytest.mark.parametrize("slow", ["reports", "other entries"])
+def test_a_driver_that_catches_up_for_long_keeps_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    if slow == "reports":
+        # Behind other entries it looks at its lock in any case.
+        monkeypatch.setattr("mqtune.driver.plain._LOOK_EVERY", 1)
 
     class Slow(Obedient):
         takes_s = 0.0
+
+        def on_stage(self, trial: Trial) -> None:
+            bench.clock.now += self.takes_s
+            super().on_stage(trial)
 
         def on_report(self, trial: Trial, report: Report) -> Decision:
             bench.clock.now += self.takes_s
             return super().on_report(trial, report)
 
-    bench = Bench(tmp_path, scheduler=Slow).step().start(ONE)
-    for _ in range(30):
+    many = 1 if slow == "reports" else 30
+    bench = Bench(tmp_path, slots=many, max_trials=many, scheduler=Slow)
+    bench.step().start(ONE)
+    for _ in range(31 - many):
         bench.report(ONE, 1.0)
     Slow.takes_s = LOCK_S / 4
     began = bench.clock.now

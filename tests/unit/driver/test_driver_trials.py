@@ -307,22 +307,18 @@ def test_what_a_trial_in_this_status_can_not_do_is_refused_and_does_nothing(
 
 
 @pytest.mark.parametrize(("first", "then"), [("stop", "pause"), ("stop", "stop"), ("abandon", "stop")])
-def test_a_trial_that_is_told_to_end_is_told_once(bench: Bench, first: str, then: str) -> None:
+def test_a_trial_that_is_told_to_end_is_told_once_and_one_that_is_to_pause_can_still_be(
+    bench: Bench, first: str, then: str
+) -> None:
+    bench.hand.trial(ONE).pause()
     getattr(bench.hand.trial(ONE), first)("enough")
 
     with pytest.raises(InvalidTransition, match=rf"told to {first} already \(enough\)"):
         getattr(bench.hand.trial(ONE), then)("really")
 
     assert (bench.told(ONE), bench.trial().reason) == (first, "enough")
-
-
-def test_a_trial_that_is_told_to_pause_can_still_be_stopped(bench: Bench) -> None:
-    bench.hand.trial(ONE).pause()
-    bench.hand.trial(ONE).stop("after all")
-
-    assert bench.told(ONE) == "stop"
     bench.end(ONE)
-    assert bench.trial().status is TrialStatus.EARLY_STOPPED
+    assert bench.trial().status.is_terminal
     assert_comes_back(bench)
 
 
@@ -549,22 +545,26 @@ def test_a_trial_that_gives_way_is_told_once_to_hurry_when_its_driver_goes_and_n
     assert_comes_back(bench)
 
 
-def test_paused_trials_that_nothing_resumes_are_an_error_that_names_them(bench: Bench) -> None:
-    for trial in (ONE, TWO):
-        bench.hand.trial(trial).pause()
+@pytest.mark.parametrize(
+    ("paused", "says"),
+    [
+        ((), r"^no trial is paused, nothing runs, .*Obedient.*nobody is good enough"),
+        ((ONE, TWO), r"2 trials are paused \(0001, 0002\).*Obedient.*nobody is good enough"),
+    ],
+)
+def test_a_scheduler_that_wants_nothing_while_nothing_runs_is_an_error_that_names_what_is_paused(
+    tmp_path: Path, paused: tuple[str, ...], says: str
+) -> None:
+    bench = Bench(tmp_path)
+    if paused:
+        bench.step().start(ONE).start(TWO)
+        for trial in paused:
+            bench.hand.trial(trial).pause()
+        bench.end(ONE)
     bench.scheduler.choices.append(Wait("nobody is good enough"))
-    bench.end(ONE)
 
-    with pytest.raises(NothingResumes, match=r"2 trials are paused \(0001, 0002\).*Obedient.*nobody is good enough"):
-        bench.end(TWO).step()
-
-
-def test_a_scheduler_that_wants_nothing_at_all_is_an_error_that_says_so(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=1)
-    bench.scheduler.choices.append(Wait("nothing is worth it"))
-
-    with pytest.raises(NothingResumes, match=r"^no trial is paused, nothing runs, .*Obedient.*nothing is worth it"):
-        bench.step()
+    with pytest.raises(NothingResumes, match=says):
+        (bench.end(TWO) if paused else bench).step()
 
 
 # Looking.

@@ -124,13 +124,16 @@ def test_the_table_shows_counts_the_best_trial_and_each_trial_those_that_run_fir
     assert sorted(("0001", "0002", "0003", "0004"), key=table.index) == ["0002", "0003", "0004", "0001"]
 
 
-def test_many_trials_are_cut_to_the_terminal_and_counted_and_at_the_end_the_best_are_shown(tmp_path: Path):
-    watched = Watched(tmp_path / "mine", height=13)
-    watched.progress.on_start(watched.experiment)
+def test_many_trials_are_cut_to_the_terminal_and_counted_and_at_the_end_the_best_are_shown(
+    live: Watched, tmp_path: Path
+):
+    low = Watched(tmp_path / "low", height=13)
+    low.progress.on_start(low.experiment)
     for number in range(1, 31):
-        watched.book.run(f"{number:04d}", number / 100)
+        for watched in (live, low):
+            watched.book.run(f"{number:04d}", number / 100)
 
-    shown, last = watched.step(), watched.end()
+    shown, _, last = low.step(), live.step(), live.end()
 
     assert shown.count("completed") == 1 + 6
     assert "… and 24 more" in shown

@@ -154,7 +154,7 @@ def test_whatever_byte_of_it_is_damaged_and_wherever_it_is_cut_the_copy_counts(t
     folder = book_of(tmp_path / "x", trials=2).save()
     expected = opened(folder)
     state = (folder / STATE_FILE).read_bytes()
-    for place in range(0, len(state), 7):
+    for place in range(0, len(state), 17):
         damaged = bytearray(state)
         damaged[place] ^= 0x41
         for content in (bytes(damaged), state[:place]):

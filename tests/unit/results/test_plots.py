@@ -171,8 +171,13 @@ def test_curves_say_where_trials_were_stopped_and_begin_again_where_trials_did(b
     assert found["best: trial 0002"] == [(1, 1.0), (2, 0.5)]
 
 
-def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out(experiments: dict[str, Results]):
+def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out_as_is_one_that_is_the_same_in_all(
+    experiments: dict[str, Results], book: Book
+):
     results = experiments["promotion"]
+    for number, lr in enumerate((0.1, 0.2, 0.3), 1):
+        book.run(f"{number:04}", 1 / lr, config={"lr": lr, "layers": 3, "name": "mlp"})
+    assert [panel.x.label for panel in results_of(book).plot.slices().panels] == ["lr"]
 
     panels = {panel.x.label: panel for panel in results.plot.slices().panels}
 
@@ -184,13 +189,6 @@ def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out(e
     assert [name for _, name in panels["opt.name"].x.ticks] == ["adam", "sgd"]
     with_momentum = sum("momentum" in result.config["opt"] for result in results)
     assert 0 < sum(len(each.x) for each in panels["opt.momentum"].series) == with_momentum < len(results)
-
-
-def test_a_parameter_that_is_the_same_in_all_trials_has_no_panel(book: Book):
-    for number, lr in enumerate((0.1, 0.2, 0.3), 1):
-        book.run(f"{number:04}", 1 / lr, config={"lr": lr, "layers": 3, "name": "mlp"})
-
-    assert [panel.x.label for panel in results_of(book).plot.slices().panels] == ["lr"]
 
 
 def test_a_parameter_that_matters_is_more_important_than_one_that_does_not(experiments: dict[str, Results]):
@@ -349,7 +347,7 @@ def test_what_a_trial_calls_things_is_neither_markup_nor_a_formula(tmp_path: Pat
 
 
 def test_of_many_trials_and_reports_some_are_drawn_and_the_best_is_among_them(book: Book):
-    count = 2_500
+    count = 1_600
     for number in range(count):
         losses = (1 + (number * 7919 % count) / count + 1 / epoch for epoch in range(1, 5))
         book.run(f"{number:04}", *losses, config={"lr": 10 ** (-4 * number / count), "kind": f"k{number % 50}"})
@@ -362,20 +360,29 @@ def test_of_many_trials_and_reports_some_are_drawn_and_the_best_is_among_them(bo
         assert 0 < len(rows) <= 1.2 * MOST_POINTS, kind
         assert kind == "timeline" or results.best.id in {row["label"] for row in rows}, kind
         picture.figure("matplotlib")
-    assert "200 of 2,500 trials" in results.plot.curves().note
+    assert "200 of 1,600 trials" in results.plot.curves().note
 
-    # 10,000 reports are read four times; it takes some 2 s.
+    # 6,400 reports are read four times; it takes some 2 s.
     assert time.process_time() - began < 20
 
 
 # What there is to draw with.
 
 
-def test_without_a_library_the_error_says_what_to_install(book: Book, monkeypatch: pytest.MonkeyPatch):
+def test_names_that_say_nothing_are_refused_and_without_a_library_the_error_says_what_to_install(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     book.run("0001", 1.0)
     results = results_of(book)
-    monkeypatch.setattr("mqtune.results.plots.picture.find_spec", lambda name: None)
+    plot = results.plot
 
+    with pytest.raises(ConfigurationError, match="there are history, curves"):
+        plot.draw("curvess")
+    with pytest.raises(ConfigurationError, match=r"ends in \.png, \.svg"):
+        plot.curves().save(tmp_path / "curves.jpeg")
+    with pytest.raises(ConfigurationError, match="plotly"):
+        plot.curves().figure("bokeh")
+    monkeypatch.setattr("mqtune.results.plots.picture.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'mqtune\[plot\]'"):
         results.plot  # noqa: B018
 
@@ -393,15 +400,3 @@ def test_importances_without_their_library_say_what_to_install(book: Book, missi
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert re.search(r"ConfigurationError: .*pip install 'mqtune\[(optuna|plot)\]'", done.stderr)
-
-
-def test_names_that_say_nothing_are_refused(book: Book, tmp_path: Path):
-    book.run("0001", 1.0)
-    plot = results_of(book).plot
-
-    with pytest.raises(ConfigurationError, match="there are history, curves"):
-        plot.draw("curvess")
-    with pytest.raises(ConfigurationError, match=r"ends in \.png, \.svg"):
-        plot.curves().save(tmp_path / "curves.jpeg")
-    with pytest.raises(ConfigurationError, match="plotly"):
-        plot.curves().figure("bokeh")
