@@ -300,10 +300,6 @@ def test_a_searcher_proposes_each_recorded_config_once(searcher: Any) -> None:
     results = recorded()
 
     replayed = mqtune.results.Replay(results).run(searcher=searcher)
-<<<<<<< HEAD
-=======
-    on_more_slots = mqtune.results.Replay(results).run(slots=12).course
->>>>>>> 2d51e21 (Tests of results, backends and what drivers look at: tables and stories in place of copies, and shorter games)
 
     assert (replayed.course.trials, replayed.course.failed, replayed.course.cut) == (12, 0, ())
     assert replayed.course.trials_s == pytest.approx(replayed.original.trials_s, abs=0.01)
