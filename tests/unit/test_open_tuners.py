@@ -99,9 +99,17 @@ def test_trials_that_are_paused_wait_for_whoever_drives() -> None:
     tuner.close()
 
 
-def test_without_a_metric_there_is_no_best_trial_and_none_is_missed(mqtune_home: Path) -> None:
-    tuner = opened()
+def test_without_a_metric_there_is_no_best_trial_none_is_missed_and_one_that_fails_ends_alone(
+    mqtune_home: Path,
+) -> None:
+    def reports(config: dict[str, Any]) -> Any:
+        yield from curve(config)
+        if "fails" in config:
+            yield 1.0, ValueError("too large")
+
+    tuner = opened(mqtune.Simulated(reports, slots=2))
     drive_until(tuner, tuner.add({"steps": 0}), TrialStatus.COMPLETED)
+    drive_until(tuner, tuner.add({"fails": True}), TrialStatus.FAILED)
     drive_until(tuner, tuner.add({}), TrialStatus.COMPLETED)
 
     results = tuner.finish()
@@ -109,17 +117,7 @@ def test_without_a_metric_there_is_no_best_trial_and_none_is_missed(mqtune_home:
     with pytest.raises(MetricMissing):
         _ = results.best
     tuner.close()
-    assert [trial.status for trial in Results.load(mqtune_home / "open")] == [TrialStatus.COMPLETED] * 2
-
-
-def test_without_a_metric_a_trial_that_fails_after_reports_lacks_none_and_ends_alone() -> None:
-    tuner = opened(mqtune.Simulated(lambda _: [(1.0, {"loss": 1.0}), (1.0, ValueError("too large"))]))
-    failed = tuner.add({})
-
-    drive_until(tuner, failed, TrialStatus.FAILED)
-    drive_until(tuner, tuner.add({}), TrialStatus.FAILED)
-
-    tuner.close()
+    assert [trial.status.name for trial in Results.load(mqtune_home / "open")] == ["COMPLETED", "FAILED", "COMPLETED"]
 
 
 def test_with_a_metric_the_best_trial_is_known_and_a_scheduler_may_decide() -> None:

@@ -323,6 +323,10 @@ def test_attempts_that_wait_are_found_in_every_queue(world: World) -> None:
     assert backend.queued() == keys(1, 2, 3)
     world.take(LARGE)
     assert backend.queued() == keys(1, 3)
+    world.too_long = queue_name(LARGE)
+    assert backend.queued() is None, "it is too long to look through"
+    # This Celery has no events, and that disturbs nothing.
+    backend.lost(TrialId("0001"), Attempt(number=1, staged_at=0.0, worker="gpu@a"))
 
 
 def test_an_attempt_goes_to_another_shape_when_its_workers_are_gone(world: World) -> None:
@@ -384,15 +388,6 @@ def test_a_lost_attempt_is_published_again_to_the_slot_that_was_its_own(world: W
     publish(backend, 1)
 
     assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), [])
-
-
-def test_a_queue_that_is_too_long_to_look_through_leaves_it_open_what_waits(world: World) -> None:
-    world.join(SMALL, 1)
-    world.join(LARGE, 1)
-    backend = backend_of(Resources())
-    world.too_long = queue_name(LARGE)
-
-    assert backend.queued() is None
 
 
 # What there is.
@@ -516,17 +511,6 @@ def test_a_driver_that_brings_code_says_which_workers_take_it(world: World) -> N
     world.join(Resources(cpus=1, tags=[ACCEPTS_TAG]), 1)
     backend.refresh()
     assert "--accept-code" not in backend.why_no_slot()
-
-
-def test_an_event_that_can_not_be_sent_disturbs_nothing(world: World) -> None:
-    world.join(SMALL, 1)
-    backend = backend_of(SMALL)
-
-    # This Celery has no events.
-    backend.lost(TrialId("0001"), Attempt(number=1, staged_at=0.0, worker="gpu@a"))
-
-    publish(backend, 1)
-    assert world.waiting(SMALL) == names(1)
 
 
 def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: World) -> None:

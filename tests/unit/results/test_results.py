@@ -444,14 +444,6 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(book: Book, monkeyp
     assert [*book.folder.glob("*.new")] == []
 
 
-def test_without_pandas_the_error_says_what_to_install(book: Book, monkeypatch: pytest.MonkeyPatch):
-    book.run("0001", 1.0)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-
-    with pytest.raises(MqtuneError, match="pip install pandas"):
-        results_of(book).dataframe()
-
-
 LIBRARIES = ["pandas", "polars"]
 
 
@@ -505,7 +497,7 @@ def test_a_dataframe_may_have_a_row_for_each_report_or_attempt(book: Book, libra
     assert not {"started_at", "end", "signal"} & {*second}
 
 
-def test_rows_libraries_and_scopes_that_there_are_none_of_are_refused(book: Book):
+def test_rows_libraries_and_scopes_that_there_are_none_of_are_refused(book: Book, monkeypatch: pytest.MonkeyPatch):
     book.run("0001", 1.0)
     results = results_of(book)
 
@@ -515,6 +507,9 @@ def test_rows_libraries_and_scopes_that_there_are_none_of_are_refused(book: Book
         results.dataframe(library="numpy")
     with pytest.raises(ConfigurationError, match="'mean' is none of 'all', 'last', 'avg'"):
         results.best_trial("mean")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MqtuneError, match="pip install pandas"):
+        results.dataframe()
 
 
 def test_a_notebook_shows_results_and_trials_and_nothing_in_them_is_markup(tmp_path: Path):
