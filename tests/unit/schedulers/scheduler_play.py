@@ -333,6 +333,11 @@ def check_replay(play: Play, scheduler: Scheduler) -> None:
         assert (number, call.answer, call.choices) == (number, answer, choices)
 
 
+def told(choice: Choice) -> str:
+    """Return a choice in words, without its reason."""
+    return " ".join([type(choice).__name__, *(choice[:1] if isinstance(choice, Resume | Release) else ())])
+
+
 def scattered(number: int, time: int, *, values: int = 1000) -> float:
     """A score without any order in it, the same for the same arguments."""
     return random.Random(f"{number} {time}").randrange(values)
@@ -342,6 +347,11 @@ def rough(config: dict[str, Any], time: int) -> Metrics:
     """Scores with many ties, and with NaN and infinities among them."""
     value = scattered(config["number"], time, values=6)
     return {"loss": {4: math.nan, 5: math.inf}.get(value, value)}
+
+
+def partial(config: dict[str, Any], time: int) -> Metrics | None:
+    """Rough scores, which some reports lack, of trials that end by themselves."""
+    return None if time > 12 else {} if scattered(config["number"], time + 100, values=6) == 0 else rough(config, time)
 
 
 class Score(float):

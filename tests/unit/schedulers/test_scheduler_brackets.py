@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_table import Table, bound
 
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import START, Release, Resume, Scheduler
 
@@ -31,42 +31,6 @@ def given_to(count: int, brackets: int, *, rungs: int = 4, factor: int = 3) -> l
 
 
 # Who is given to which
-
-
-def test_of_49_trials_hyperbands_numbers_begin_at_each_rung() -> None:
-    scheduler = bound(ASHA(27, brackets=4))
-
-    # All score the same, so that none stops.
-    for now in (1, 3, 9, 27):
-        for number in range(49):
-            tell(scheduler, number, now)
-
-    assert scheduler.rung_sizes == (27, 27 + 12, 27 + 12 + 6, 49)
-
-
-def test_who_is_next_goes_where_most_is_lacking() -> None:
-    scheduler = bound(ASHA(27, brackets=4))
-    entered = []
-    for number in range(9):
-        before = scheduler.rung_sizes[0]
-        tell(scheduler, number, 1)
-        entered.append(scheduler.rung_sizes[0] - before)
-
-    assert given_to(9, 4) == [0, 1, 0, 2, 0, 3, 0, 1, 0]
-    assert entered == [1, 0, 1, 0, 1, 0, 1, 0, 1]
-
-
-def test_trials_compare_with_those_of_their_bracket_alone() -> None:
-    # The second of three is of bracket 1, whose first rung is at 3.
-    scheduler = bound(ASHA(27, brackets=2))
-    for number in range(3):
-        assert tell(scheduler, number, 1, number) == (
-            CONTINUE if number < 2 else Decision(Action.STOP, "bracket 0, rung 1: loss=2 is not among the best 1 of 2")
-        )
-
-    assert tell(scheduler, 0, 3, 0) is CONTINUE
-    assert tell(scheduler, 1, 3, 9) is CONTINUE
-    assert scheduler.rung_sizes == (2, 2, 0, 0)
 
 
 # The rule

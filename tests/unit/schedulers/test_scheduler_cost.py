@@ -48,19 +48,6 @@ def test_of_cheap_trials_more_are_promoted_than_one_in_the_factor() -> None:
     assert at.scheduler.choose(can_start=True) == START
 
 
-def test_an_expensive_trial_is_not_promoted_before_others_have_cost_as_much() -> None:
-    at = costly()
-    for number, (loss, dollars) in enumerate([(1, 10), (2, 1), (3, 1)]):
-        arrive(at, number, loss, dollars)
-    assert at.scheduler.choose(can_start=True) == START
-    arrive(at, 3, 4, 17.9)
-    assert at.scheduler.choose(can_start=True) == START
-
-    arrive(at, 4, 5, 0.1)
-
-    assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "rung 1: among the best 1 of 5")
-
-
 def test_a_report_without_a_cost_enters_no_rung_and_the_next_one_does() -> None:
     at = costly()
     arrive(at, 0, 1, 1)

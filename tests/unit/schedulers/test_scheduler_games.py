@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from population_table import MUTATIONS, starting
+from population_table import starting
 from scheduler_play import Faults, check_game, rngs, rough, scattered, some_faults
 from scheduler_table import bound
 
@@ -29,32 +29,22 @@ def moasha() -> Scheduler:
     return scheduler
 
 
-def pbt(**arguments: Any) -> Scheduler:
-    return mqtune.PBT(2, MUTATIONS, quantile_fraction=0.5, **arguments)
-
-
+#: Those whose every decision and choice is held to a rule, whatever happens, have games of their own.
 KINDS: Final[dict[str, Callable[[], Scheduler]]] = {
     "asha in brackets": lambda: mqtune.ASHA(MAX_T, reduction_factor=2, brackets=3),
     "asha to the end": lambda: mqtune.ASHA(MAX_T, reduction_factor=2, stop_last_trials=False),
     "asha by a mean": lambda: mqtune.ASHA(MAX_T, scope="last-3-avg"),
-    "promotion": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2),
     "promotion of few": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, most_paused=1),
     "promotion in brackets": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, brackets=3),
-    "promotion to the end": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, stop_last_trials=False),
     "promotion by a mean": lambda: mqtune.PromotionASHA(MAX_T, scope="last-3-avg"),
     "promotion by cost": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, cost="cost"),
     "pasha": lambda: mqtune.PASHA(MAX_T, reduction_factor=2),
     "rush": lambda: mqtune.RUSH(MAX_T, 3, reduction_factor=2),
     "moasha": moasha,
-    "hyperband": lambda: mqtune.HyperBand(MAX_T, reduction_factor=2),
     "hyperband of one bracket": lambda: mqtune.HyperBand(MAX_T, brackets=1),
-    "hyperband to the end": lambda: mqtune.HyperBand(MAX_T, reduction_factor=2, stop_last_trials=False),
     "hyperband by a mean": lambda: mqtune.HyperBand(MAX_T, scope="last-3-avg"),
     "median": lambda: mqtune.MedianStopping(min_samples=2),
     "quantile": lambda: mqtune.MedianStopping(min_samples=2, cutoff=0.2),
-    "pbt": pbt,
-    "pbt by turns": lambda: pbt(population_size=4),
-    "pbt in generations": lambda: pbt(population_size=4, synchronous=True),
 }
 
 

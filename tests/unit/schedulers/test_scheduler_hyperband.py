@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from scheduler_play import Play, scattered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Faults, Play, partial, rngs, some_faults, told
 from scheduler_table import Table, bound
 
-from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, TrialId, TrialStatus
-from mqtune.schedulers.base import START, Release, Resume, Wait
-from mqtune.schedulers.hyperband import HyperBand
-
-NAN = math.nan
+from mqtune.core.trial import TrialId
+from mqtune.schedulers.base import START, Resume, Wait
+from mqtune.schedulers.hyperband import HyperBand, Round
 
 
 def hyperband(mode: str = "min", **arguments: Any) -> Any:
@@ -75,90 +77,6 @@ def test_a_factor_close_to_one_does_not_hold_up_the_start() -> None:
     Table(scheduler).stage("a")
 
 
-# The rule, by hand
-
-
-def test_a_round_is_over_when_all_have_come_and_then_the_best_go_on() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, a=4, b=3, c=2)
-
-    assert table.choose() == START
-    table.arrive(1, d=1)
-
-    assert table.choose() == Release(TrialId("b"), "bracket 0: not among the best 2 of 4 at 1")
-    table.end("b", TrialStatus.EARLY_STOPPED)
-    table.end("a", TrialStatus.EARLY_STOPPED)
-    assert table.choose() == Resume(TrialId("d"), "bracket 0: among the best 2 of 4 at 1")
-    table.stage("d")
-    assert table.choose() == Resume(TrialId("c"), "bracket 0: among the best 2 of 4 at 1")
-    table.stage("c")
-    assert table.choose() == START
-
-
-def test_trials_go_to_the_brackets_in_the_order_of_their_staging() -> None:
-    table = Table(hyperband())
-    table.stage(*"abcdefghijk")
-
-    # a to d are a bracket that begins with time 1, e to g one with 2, h to j one with 4, and k is the first of the next.
-    assert [table.report(name, 1, 0).action.name for name in "aehk"] == ["PAUSE", "CONTINUE", "CONTINUE", "PAUSE"]
-    assert table.report("e", 2, 0) == Decision(Action.PAUSE, "bracket 1: waits for the others at 2")
-    assert table.report("h", 2, 0) is CONTINUE
-    assert table.report("h", 4, 0).action is Action.COMPLETE
-
-
-def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, d=NAN, c=1, b=1, a=1)
-    assert table.everything_chosen() == ["Release c", "Release d", "Resume a", "Resume b"]
-
-    table = Table(hyperband("max"))
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, d=NAN, c=-math.inf, b=NAN, a=NAN)
-    assert table.everything_chosen() == ["Release b", "Release d", "Resume c", "Resume a"]
-
-
-def test_a_trial_that_fails_is_out_and_leaves_no_place_empty() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, a=1, b=2)
-    table.end("c")
-    table.report("d", 1, 0)
-    table.end("d")
-
-    # Two of four go on, and two are left.
-    assert table.everything_chosen() == ["Resume a", "Resume b"]
-    table.end("a", TrialStatus.ABANDONED)
-    table.arrive(2, b=2)
-    assert table.everything_chosen() == ["Resume b"]
-
-
-def test_a_bracket_whose_trials_all_failed_is_over() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    for name in "abcd":
-        table.end(name)
-
-    assert table.choose() == START
-    assert isinstance(table.choose(can_start=False), Wait)
-
-
-def test_a_chosen_trial_that_is_abandoned_before_it_runs_holds_nobody_up() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, a=1, b=2, c=3, d=4)
-    for name in "cda":
-        table.end(name, TrialStatus.ABANDONED)
-
-    assert table.everything_chosen() == ["Resume b"]
-    table.arrive(2, b=1)
-    assert table.everything_chosen() == ["Resume b"]
-
-
-# A bracket that is not full
-
-
 def test_a_bracket_that_is_not_full_is_closed_as_it_is_when_nothing_new_can_start() -> None:
     table = Table(hyperband())
     table.stage("a", "b", "c")
@@ -173,132 +91,132 @@ def test_a_bracket_that_is_not_full_is_closed_as_it_is_when_nothing_new_can_star
     assert table.everything_chosen(can_start=False) == ["Resume a", "Release b", "Release c"]
 
 
-def test_who_comes_after_a_bracket_was_closed_goes_to_the_next() -> None:
-    table = Table(hyperband())
-    table.stage("a")
-    table.arrive(1, a=1)
-    assert table.everything_chosen(can_start=False) == ["Resume a"]
+@dataclass
+class Bracket:
+    """A bracket as plain dicts have it."""
 
-    table.stage("b")
+    plan: tuple[Round, ...]
+    round: int = 0
+    is_closed: bool = False
+    #: All that were ever in it, in the order of their staging.
+    names: list[str] = field(default_factory=list)
+    #: Those that are in it now: under way, waiting, chosen or out.
+    states: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, tuple[bool, float, int]] = field(default_factory=dict)
 
-    assert table.report("b", 1, 1) is CONTINUE
-    assert table.report("b", 2, 1).action is Action.PAUSE
-
-
-def test_a_trial_alone_runs_to_max_t() -> None:
-    table = Table(hyperband())
-    table.stage("a")
-    table.arrive(1, a=NAN)
-    table.everything_chosen(can_start=False)
-    table.arrive(2, a=NAN)
-    table.everything_chosen(can_start=False)
-
-    assert table.report("a", 4).action is Action.COMPLETE
+    @property
+    def waiting(self) -> list[str]:
+        """Who waits, the best first; nobody while others are missing."""
+        if {"under way", "chosen"} & {*self.states.values()}:
+            return []
+        return sorted((name for name, state in self.states.items() if state == "waits"), key=self.scores.__getitem__)
 
 
-# Reports that are not like the others
+class Rule:
+    """The rule as the docstring states it: what a report leads to, and what a free slot is for."""
+
+    def __init__(self, scheduler: HyperBand, factor: int, last: str) -> None:
+        #: What comes of those that have reached max_t.
+        self.last = last
+        self.plans = scheduler.brackets
+        self.factor = factor
+        self.brackets: list[Bracket] = []
+        self.of: dict[str, Bracket] = {}
+        #: Of those that were chosen or are out: their bracket, and their place in it.
+        self.places: dict[str, tuple[int, int, str]] = {}
+
+    def follow(self, play: Play) -> None:
+        """Check each decision and each choice of a game."""
+        for call in play.calls:
+            name = call.trial.id
+            if call.method == "on_stage":
+                self.stage(name)
+            elif call.method == "on_trial_pause" and self.of[name].states.get(name) == "under way":
+                if name in self.of[name].scores:
+                    self.of[name].states[name] = "waits"
+                else:
+                    self.leave(name)
+                self.end_round(self.of[name])
+            elif call.method == "on_trial_end":
+                self.leave(name)
+                self.end_round(self.of[name])
+            elif call.report is not None and call.answer is not None:
+                metrics = call.report.metrics
+                assert call.answer.action.name == self.decided(name, metrics["training_iteration"], metrics.get("loss"))
+            assert [*map(told, call.choices)] == self.wanted()
+
+    def stage(self, name: str) -> None:
+        if name not in self.of:
+            if not self.brackets or self.brackets[-1].is_closed:
+                self.brackets.append(Bracket(self.plans[len(self.brackets) % len(self.plans)]))
+            bracket = self.of[name] = self.brackets[-1]
+            bracket.names.append(name)
+            bracket.is_closed = len(bracket.names) == bracket.plan[0].trials
+            bracket.states[name] = "under way"
+            return
+        bracket = self.of[name]
+        if not bracket.is_closed and bracket.waiting[:1] == [name]:
+            # Nothing new could start when this one was chosen.
+            bracket.is_closed = True
+            self.end_round(bracket)
+        if bracket.states.get(name) == "chosen":
+            bracket.states[name] = "under way"
+        elif bracket.states.get(name) != "under way":
+            self.leave(name)
+
+    def leave(self, name: str) -> None:
+        self.of[name].states.pop(name, None)
+        self.of[name].scores.pop(name, None)
+
+    def end_round(self, bracket: Bracket) -> None:
+        if bracket.is_closed and (ranked := bracket.waiting):
+            kept = max(1, len(bracket.names) // self.factor**bracket.round // self.factor)
+            for place, name in enumerate(ranked):
+                bracket.states[name] = "chosen" if place < kept else "out"
+                self.places[name] = (self.brackets.index(bracket), place, name)
+            bracket.scores.clear()
+            bracket.round += 1
+
+    def decided(self, name: str, now: int, loss: float | None) -> str:
+        bracket = self.of[name]
+        if now >= bracket.plan[-1].time:
+            if self.last == "CONTINUE":
+                self.leave(name)
+                self.end_round(bracket)
+            return self.last
+        if name not in bracket.states or now < bracket.plan[bracket.round].time:
+            return "CONTINUE"
+        if name not in bracket.scores:
+            if loss is None:
+                return "CONTINUE"
+            bracket.scores[name] = (math.isnan(loss), 0 if math.isnan(loss) else loss, bracket.names.index(name))
+        return "PAUSE"
+
+    def wanted(self) -> list[str]:
+        for state, verb in (("out", "Release"), ("chosen", "Resume")):
+            found = [self.places[name] for each in self.brackets for name in each.states if each.states[name] == state]
+            if found:
+                return [f"{verb} {min(found)[-1]}"] * 2
+        open_ = self.brackets[-1].waiting if not self.brackets[-1].is_closed else []
+        return ["Start", f"Resume {open_[0]}" if open_ else "Wait"]
 
 
-def test_a_report_without_the_metric_gives_no_score_and_the_next_one_does() -> None:
-    table = Table(hyperband())
-    table.stage("a")
-
-    assert table.report("a", 1) is CONTINUE
-    assert table.report("a", 2, 1).action is Action.PAUSE
-
-
-def test_a_report_that_skips_rounds_counts_in_the_present_one() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(3, a=1)
-    table.arrive(1, b=2, c=3, d=4)
-    table.everything_chosen()
-
-    assert table.report("a", 3, 1).action is Action.PAUSE
-    assert table.report("b", 7, 2).action is Action.COMPLETE
-
-
-def test_a_retry_goes_for_the_same_round_and_keeps_the_score_that_it_has() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.stage("a")
-    table.report("b", 1, 9)
-    table.stage("b")
-
-    assert table.report("b", 1, 0).action is Action.PAUSE
-    table.pause("b")
-    table.arrive(1, a=1, c=2, d=3)
-    assert table.everything_chosen() == ["Release d", "Release b", "Resume a", "Resume c"]
-
-
-def test_a_resume_without_a_checkpoint_is_looked_at_only_at_the_end_of_its_round() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, a=1, b=2, c=3, d=4)
-    table.everything_chosen()
-
-    assert table.report("a", 1, 9) is CONTINUE
-    assert table.report("a", 2, 9).action is Action.PAUSE
-
-
-# By hand
-
-
-def test_a_trial_that_a_person_pauses_leaves_its_bracket_and_then_runs_to_max_t() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.pause("d")
-    table.arrive(1, a=1, b=2, c=3)
-
-    assert table.everything_chosen() == ["Release c", "Resume a", "Resume b"]
-    table.stage("d")
-    assert table.report("d", 3, 9) is CONTINUE
-    assert table.report("d", 4, 9).action is Action.COMPLETE
-
-
-def test_a_trial_that_a_person_resumes_leaves_its_bracket_and_runs_to_max_t() -> None:
-    table = Table(hyperband())
-    table.stage("a", "b", "c", "d")
-    table.arrive(1, a=1, b=2)
-    table.stage("a")
-    table.arrive(1, c=3, d=4)
-    table.stage("d")
-
-    assert table.everything_chosen() == ["Resume b", "Resume c"]
-    assert [table.report(name, 3, 0) for name in "ad"] == [CONTINUE, CONTINUE]
-
-
-# Games
-
-SIZES = (27, 12, 6, 4)
-LEVELS = ((1, 3, 9, 27), (3, 9, 27), (9, 27), (27,))
-
-
-@pytest.mark.parametrize("slots", [1, 22])
-@pytest.mark.parametrize(
-    ("trials", "brackets"), [(49, 4), (40, 4), (27, 4), (20, 4), (98 + 30, 4), (27, 1), (20, 1), (60, 1), (90, 2)]
+@given(
+    rng=rngs,
+    slots=st.integers(1, 12),
+    trials=st.integers(1, 40),
+    factor=st.integers(2, 3),
+    brackets=st.sampled_from([1, 2, None]),
+    stops=st.booleans(),
+    faults=some_faults,
 )
-def test_who_survives_is_what_the_paper_says(slots: int, trials: int, brackets: int) -> None:
-    def score(number: int, now: int) -> int:
-        return scattered(number, now, values=10**9)
+@settings(max_examples=120)
+def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
+    rng: random.Random, slots: int, trials: int, factor: int, brackets: int | None, stops: bool, faults: Faults
+) -> None:
+    scheduler = hyperband(max_t=9, reduction_factor=factor, brackets=brackets, stop_last_trials=stops)
 
-    def smooth(config: dict[str, Any], now: int) -> Metrics:
-        return {"loss": score(config["number"], now)}
+    play = Play(scheduler, partial, slots=slots, trials=trials, rng=rng, faults=faults, keeps_calls=True).run()
 
-    scheduler = hyperband(max_t=27, reduction_factor=3, brackets=brackets)
-    play = Play(scheduler, smooth, slots=slots, trials=trials).run()
-
-    expected: dict[str, int] = {}
-    numbers, bracket = list(range(trials)), 0
-    while numbers:
-        size, levels = SIZES[bracket % brackets], LEVELS[bracket % brackets]
-        members, numbers = numbers[:size], numbers[size:]
-        count = len(members)
-        for index, level in enumerate(levels):
-            expected |= {f"{number:03d}": level for number in members}
-            kept = max(1, math.floor(math.floor(count / 3**index) / 3))
-            members = sorted(members, key=lambda number, level=level: score(number, level))[:kept]
-        bracket += 1
-    assert {name: play.reached(name) for name in play.known} == expected
-    finished = {name for name, status in play.statuses.items() if status == "COMPLETED"}
-    assert finished == {name for name, level in expected.items() if level == 27}
+    Rule(scheduler, factor, "COMPLETE" if stops else "CONTINUE").follow(play)
+    play.check_end()

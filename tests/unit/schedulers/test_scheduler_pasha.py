@@ -14,7 +14,7 @@ from scheduler_play import Play, rngs, scattered
 from scheduler_table import Table, bound
 
 from mqtune.core.trial import CONTINUE, Metrics, TrialId
-from mqtune.schedulers.base import START, Release, Resume, Wait
+from mqtune.schedulers.base import Release, Wait
 from mqtune.schedulers.pasha import PASHA
 
 
@@ -33,51 +33,6 @@ def climb(at: Any, number: int, *losses: float, since: int = 1) -> None:
 
 
 # The rule, by hand
-
-
-def test_nobody_is_promoted_beyond_the_second_rung_while_rankings_agree() -> None:
-    at = table()
-    for number in range(4):
-        climb(at, number, number)
-    for number in (0, 1):
-        assert at.scheduler.choose(can_start=True).trial == str(number)
-        climb(at, number, number, since=2)
-
-    assert at.scheduler.current_max_t == 2
-    # Of the two at the second rung one is best, but that is the top.
-    assert at.scheduler.choose(can_start=True) == START
-    assert at.scheduler.choose(can_start=False)[0] == "2"
-
-
-def test_the_top_rung_rises_when_two_trials_there_change_places() -> None:
-    at = table()
-    for number in range(4):
-        climb(at, number, number)
-    climb(at, 0, 5, since=2)
-    assert at.scheduler.current_max_t == 2
-
-    climb(at, 1, 4, since=2)
-
-    assert at.scheduler.current_max_t == 4
-    assert at.scheduler.choose(can_start=True) == Resume(TrialId("1"), "rung 2: among the best 1 of 2")
-
-
-def test_trials_that_cross_and_cross_back_differ_by_noise() -> None:
-    # Rungs 3 and 6. At time 3 the first is better by 1, at 4 the other, at 5 the first, and at 6 the other, by 2.
-    at = table(grace_period=3)
-    for number, losses in enumerate([(5, 5, 5), (6, 6, 6), (9, 9, 9), (9, 9, 9)]):
-        climb(at, number, *losses)
-    climb(at, 0, 5, 5, 6, since=4)
-    climb(at, 1, 4, 6, 4, since=4)
-
-    # They are apart by 2 at the end, and were by 1 in the rung below: no more than noise.
-    assert at.scheduler.current_max_t == 6
-
-    # A third, which crosses none of them more than once, and was 5 behind.
-    for number in (4, 5):
-        climb(at, number, 10, 10, 10)
-    climb(at, 2, 3, 3, 3, since=4)
-    assert at.scheduler.current_max_t == 12
 
 
 def test_who_is_abandoned_is_in_no_ranking() -> None:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from population_table import pbt, population, starting
-from scheduler_play import Play, rngs
-from scheduler_table import Table
+from population_table import curve, pbt, population, starting
+from scheduler_play import Faults, Play, rngs, some_faults
 
-from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId, TrialStatus
-from mqtune.schedulers.base import START, Resume, Wait
+from mqtune.core.trial import CONTINUE, Action, Attempt, Config, Decision, Metrics, TrialId, TrialStatus, trial_of
+from mqtune.schedulers.base import START, Choice, Resume
 
 # Taking turns
-
-
-def test_without_a_size_nobody_takes_turns() -> None:
-    table = population()
-    table.stage("a", "b", "c")
-
-    for name, loss in {"a": 1, "b": 2, "c": 1.5}.items():
-        assert table.report(name, 1, loss) is CONTINUE
-    assert table.report("a", 2, 1) is CONTINUE
-    assert table.choose() == START
 
 
 def test_a_member_pauses_at_its_milestone_while_others_have_not_begun() -> None:
@@ -37,36 +29,6 @@ def test_a_member_pauses_at_its_milestone_while_others_have_not_begun() -> None:
     table.pause("a")
     assert table.choose() == START
     assert table.choose(can_start=False) == Resume(TrialId("a"), "its turn, from 2 on")
-
-
-def test_who_has_come_least_far_is_next() -> None:
-    table = population(population_size=3)
-    table.stage("a")
-    table.report("a", 4, 1)
-    table.pause("a")
-    table.stage("b")
-    table.report("b", 2, 0.5)
-    table.pause("b")
-    table.stage("c")
-    table.report("c", 2, 0.7)
-    table.pause("c")
-
-    # The population is full, so that no other starts.
-    order = []
-    for _ in range(3):
-        order.append(table.resumed().trial)
-        table.stage(order[-1])
-    assert order == ["b", "c", "a"]
-    assert isinstance(table.choose(), Wait)
-
-
-def test_nobody_pauses_where_all_have_a_slot() -> None:
-    table = population(population_size=3)
-    table.stage("a", "b", "c")
-
-    for now in (2, 4, 6):
-        for name in "abc":
-            assert table.report(name, now, 1, saves=False) is CONTINUE
 
 
 def test_a_member_pauses_while_another_waits_in_a_queue() -> None:
@@ -83,261 +45,295 @@ def test_a_member_pauses_while_another_waits_in_a_queue() -> None:
     assert table.report("b", 2, 0) is CONTINUE
 
 
-def test_nobody_waits_for_members_that_can_not_be_started() -> None:
-    table = population(population_size=3)
-    table.stage("a", "b")
-    table.report("a", 2, 1)
-    table.pause("a")
-    assert table.choose(can_start=False) == Resume(TrialId("a"), "its turn, from 2 on")
-    table.stage("a")
-
-    assert table.report("b", 2, 0) is CONTINUE
-    assert table.report("a", 4, 0) is CONTINUE
-    # A person adds one.
-    table.stage("c")
-    table.end("c")
-    assert table.report("b", 4, 0).action is Action.PAUSE
+# The rules, against games
 
 
-def test_who_is_replaced_waits_as_far_as_what_it_copies() -> None:
-    table = population(population_size=3)
-    table.stage("a")
-    table.report("a", 6, 1)
-    table.pause("a")
-    table.stage("b")
-    assert table.report("b", 2, 2).source == "a"
-    table.pause("b")
-    table.stage("c")
-    table.report("c", 4, 1.5)
-    table.pause("c")
+@dataclass
+class Member:
+    """What a rule has of a trial that has not ended."""
 
-    assert table.resumed() == Resume(TrialId("c"), "its turn, from 4 on")
-    table.stage("c")
-    assert table.resumed() == Resume(TrialId("a"), "its turn, from 6 on")
-    table.stage("a")
-    assert (table.resumed().trial, table.resumed().source) == ("b", "a")
-
-
-def test_the_first_of_a_population_copy_those_that_begin_after_them() -> None:
-    table = population(population_size=2)
-    table.stage("a")
-    table.report("a", 2, 5)
-    table.pause("a")
-    table.stage("b")
-    table.report("b", 2, 1)
-    table.pause("b")
-    table.stage("a")
-
-    assert table.report("a", 4, 5, sequence=1).reason == "among the worst 1 of 2 at 4: goes on from trial b"
+    order: int
+    due: float
+    #: Its rank, and one that counts once it has paused.
+    rank: tuple[bool, float, int] | None = None
+    score: tuple[bool, float, int] | None = None
+    #: How far it has come, or what it copies.
+    reached: int = 0
+    #: How many of those that began first it may copy.
+    peers: int | None = None
+    #: What it is to copy: sources, and their checkpoints.
+    copy: dict[str, str] = field(default_factory=dict)
+    is_replaced: bool = False
+    #: Whether nobody knows how far the checkpoint is from which it goes on.
+    is_lost: bool = False
+    checkpoint: str = ""
+    saves: bool = False
 
 
-def test_a_member_that_ended_makes_room_for_another() -> None:
-    table = population(population_size=2)
-    table.stage("a", "b")
-    assert isinstance(table.choose(), Wait)
+class Population:
+    """The rule as the docstring states it, from plain dicts: what a report leads to, and what a free slot is for."""
 
-    table.end("a")
-    assert table.choose() == START
+    def __init__(self, size: int | None, fraction: float, grace: int = 0) -> None:
+        self.size, self.fraction, self.lowest = size, fraction, max(2, grace + grace % 2)
+        self.begun = 0
+        self.members: dict[str, Member] = {}
+        #: Those that a person has paused, and those that no one copies any more.
+        self.aside: set[str] = set()
+        self.abandoned: set[str] = set()
 
+    def follow(self, play: Play) -> None:
+        """Check each decision and each choice of a game."""
+        decided: set[str] = set()
+        for call in play.calls:
+            name = call.trial.id
+            if name not in self.members and call.method == "on_stage":
+                self.members[name] = Member(self.begun, self.lowest)
+                self.begun += 1
+                self.enrol(name)
+            if (member := self.members.get(name)) is None:
+                continue
+            member.checkpoint, member.saves = call.trial.checkpoint, bool(call.trial.checkpoints)
+            if call.method == "on_stage":
+                decided.discard(name)
+                self.stage(name, call.trial.attempt, play)
+            elif call.method == "on_trial_pause":
+                self.pause(name, by_hand=name not in decided)
+            elif call.method in ("on_abandon", "on_trial_end"):
+                self.abandoned |= {name} if call.method == "on_abandon" else set()
+                self.end(name)
+            elif call.report is not None and call.answer is not None:
+                now, loss = call.report.metrics["training_iteration"], call.report.metrics.get("loss")
+                answer = call.answer.action.name, call.answer.source
+                assert answer == ("CONTINUE", None) if now < member.due else self.is_right(name, now, loss, *answer)
+                decided |= {name} if answer[0] != "CONTINUE" else set()
+            for choice, wanted in zip(call.choices, self.wanted(), strict=True):
+                assert self.fits(choice, wanted), (choice, wanted)
 
-def test_one_that_a_person_paused_takes_nobodys_place() -> None:
-    table = population(population_size=2)
-    table.stage("a", "b")
-    table.report("a", 1, 1)
-    table.pause("a")
+    def fits(self, choice: Choice, wanted: str | None) -> bool:
+        """Whether a choice is to start, to wait, for None, or to resume this member."""
+        if not isinstance(choice, Resume):
+            return type(choice).__name__ == (wanted or "Wait")
+        sources = self.copies_of(choice.trial)
+        if choice.source is None:
+            return choice.trial == wanted and (not sources or bool(self.abandoned & sources.keys()))
+        is_there = choice.source not in self.abandoned
+        return choice.trial == wanted and is_there and sources[choice.source] == choice.checkpoint
 
-    assert table.choose() == START
-    table.stage("a")
-    assert isinstance(table.choose(), Wait)
+    def copies_of(self, name: str) -> dict[str, str]:
+        return self.members[name].copy
 
+    @property
+    def has_room(self) -> bool:
+        return self.size is None or len(self.members) - len(self.aside) < self.size
 
-# Generations
+    def after(self, time: float) -> float:
+        """The next milestone."""
+        return max(self.lowest, time // 2 * 2 + 2)
 
+    def rank_of(self, name: str, loss: float) -> tuple[bool, float, int]:
+        return (math.isnan(loss), 0 if math.isnan(loss) else loss, self.members[name].order)
 
-def generations(**arguments: Any) -> Table:
-    return population(**{"synchronous": True, "population_size": 4, **arguments})
-
-
-def come_to(table: Table, now: int, losses: dict[str, float]) -> None:
-    """Let members come to a milestone and pause there."""
-    for name, loss in losses.items():
-        sequence = len(table.trials[name].attempts) * 100 + now
-        assert table.report(name, now, loss, sequence=sequence).action is Action.PAUSE
-        table.pause(name)
-
-
-def all_resumed(table: Table, *, can_start: bool = True) -> list[Resume]:
-    """Resume whoever may go on, and return the choices."""
-    found = []
-    while isinstance(choice := table.choose(can_start=can_start), Resume):
-        found.append(choice)
-        table.stage(choice.trial, config=choice.config, source=choice.source)
-    return found
-
-
-def test_a_generation_waits_for_its_last_member() -> None:
-    table = generations()
-    table.stage("a", "b")
-    assert table.report("a", 1, 3) is CONTINUE
-    assert table.report("a", 2, 3) == Decision(Action.PAUSE, "generation 1: waits for the others at 2")
-    table.pause("a")
-    assert table.choose() == START
-    table.stage("c", "d")
-    come_to(table, 2, {"b": 1, "c": 2})
-
-    assert isinstance(table.choose(), Wait)
-    come_to(table, 2, {"d": 4})
-
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [
-        ("d", "b"),
-        ("b", None),
-        ("c", None),
-        ("a", None),
-    ]
-
-
-def test_all_members_of_a_generation_are_judged_by_the_same_scores() -> None:
-    table = generations(quantile_fraction=0.5, resample_probability=0, perturbation_factors=(0.8,))
-    table.stage("a", "b", "c", "d")
-    table.trials["a"].attempt.config = {"lr": 0.1}
-    table.trials["b"].attempt.config = {"lr": 0.2}
-    come_to(table, 2, {"d": 4, "c": 3, "b": 2, "a": 1})
-
-    copies = all_resumed(table)[:2]
-
-    assert [one.trial for one in copies] == ["c", "d"]
-    assert {one.reason[:41] for one in copies} == {"generation 1: among the worst 2 of 4 at 2"}
-    for one in copies:
-        assert one.source in ("a", "b")
-        assert one.config == {"lr": pytest.approx({"a": 0.08, "b": 0.16}[one.source])}
+    def ranked(self, names: Iterable[str]) -> tuple[list[str], int]:
+        """Those that have a rank, the best first, and how many of them are copied and copy."""
+        found = [(rank, name) for name in names if (rank := self.members[name].rank) is not None]
+        return [name for _, name in sorted(found)], min(max(1, math.floor(len(found) * self.fraction)), len(found) // 2)
 
 
-def test_the_next_generation_ends_at_the_milestone_behind_the_furthest() -> None:
-    table = generations(population_size=2)
-    table.stage("a", "b")
-    come_to(table, 2, {"a": 1})
-    come_to(table, 5, {"b": 2})
-    assert len(all_resumed(table)) == 2
+class Turns(Population):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        #: When whose turn it is; and whether there was no config to start with.
+        self.waiting: dict[str, tuple[int, int]] = {}
+        self.has_no_more = False
 
-    assert table.report("a", 4, 1, sequence=201) is CONTINUE
-    assert table.report("a", 6, 1, sequence=202).reason == "generation 2: waits for the others at 6"
+    def enrol(self, name: str) -> None:
+        self.has_no_more = False
 
+    def stage(self, name: str, attempt: Attempt, play: Play) -> None:
+        member = self.members[name]
+        self.aside.discard(name)
+        if self.waiting.pop(name, None):
+            self.has_no_more = self.has_room
+        if member.copy and attempt.source in member.copy:
+            member.is_lost = trial_of(attempt.checkpoint) not in {*self.members, attempt.source}
+            member.due = -math.inf if member.is_lost else self.after(len(play.states[attempt.checkpoint]))
+        elif member.copy:
+            member.is_replaced = False
+        member.copy = {}
 
-def test_a_copy_is_judged_with_the_others_at_the_next_milestone() -> None:
-    table = generations(population_size=2, interval=1)
-    table.stage("a", "b")
-    for now in range(1, 4):
-        come_to(table, now, {"a": 1, "b": 2})
-        assert [(one.trial, one.source) for one in all_resumed(table)] == [("b", "a"), ("a", None)]
+    def is_right(self, name: str, now: int, loss: float | None, action: str, source: str | None) -> bool:
+        member = self.members[name]
+        if member.is_lost or loss is None:
+            member.due = self.after(now) if member.is_lost else member.due
+            member.is_lost = False
+            return action == "CONTINUE"
+        member.due, member.reached, member.is_replaced = self.after(now), now, False
+        member.rank = self.rank_of(name, loss)
+        member.peers = member.peers or max(self.begun, self.size or 0)
+        ranked, share = self.ranked(self.members)
+        sources = [
+            other
+            for other in ranked[:share]
+            if self.members[other].saves
+            and not self.members[other].is_replaced
+            and self.members[other].order < member.peers
+        ]
+        if name in ranked[len(ranked) - share :] and sources:
+            assert source in sources
+            member.copy = {source: self.members[source].checkpoint}
+            member.is_replaced, member.reached = True, self.members[source].reached
+            return action == "PAUSE"
+        others_wait = self.size is not None and (self.waiting or (self.has_room and not self.has_no_more))
+        return (action, source) == ("PAUSE" if others_wait else "CONTINUE", None)
 
+    def pause(self, name: str, *, by_hand: bool) -> None:
+        member = self.members[name]
+        if by_hand:
+            self.aside.add(name)
+            member.rank = None
+        else:
+            self.waiting[name] = (member.reached, member.order)
 
-def test_a_member_that_ends_or_fails_does_not_hold_the_others_up() -> None:
-    table = generations()
-    table.stage("a", "b", "c", "d")
-    come_to(table, 2, {"a": 1, "b": 2, "c": 3})
+    def end(self, name: str) -> None:
+        del self.members[name]
+        self.waiting.pop(name, None)
+        self.aside.discard(name)
 
-    table.end("d")
-
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [("c", "a"), ("a", None), ("b", None)]
-    come_to(table, 4, {"a": 1, "b": 2})
-    table.end("b", TrialStatus.ABANDONED)
-    table.end("c", TrialStatus.COMPLETED)
-    assert [one.trial for one in all_resumed(table)] == ["a"]
-
-
-def test_those_that_begin_when_a_population_is_full_are_the_next_one() -> None:
-    table = generations(population_size=2)
-    table.stage("a", "b")
-    assert isinstance(table.choose(), Wait)
-    come_to(table, 2, {"a": 1, "b": 2})
-    table.end("b")
-    assert len(all_resumed(table)) == 1
-
-    assert table.choose() == START
-    table.stage("c")
-    come_to(table, 4, {"a": 1})
-    # a is all of its population, and c waits for another one.
-    assert [one.trial for one in all_resumed(table)] == ["a"]
-    come_to(table, 2, {"c": 1})
-    table.end("a")
-    assert table.choose() == START
-    table.stage("d")
-    come_to(table, 2, {"d": 2})
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [("d", "c"), ("c", None)]
-
-
-def test_a_population_that_nobody_can_join_goes_on_as_it_is() -> None:
-    table = generations(population_size=9)
-    table.stage("a", "b", "c")
-    come_to(table, 2, {"a": 1, "b": 2, "c": 3})
-    assert table.choose() == START
-
-    assert [(one.trial, one.source) for one in all_resumed(table, can_start=False)] == [
-        ("c", "a"),
-        ("a", None),
-        ("b", None),
-    ]
-    come_to(table, 4, {"a": 1, "b": 2, "c": 3})
-    assert len(all_resumed(table)) == 3
+    def wanted(self) -> tuple[str | None, str | None]:
+        first = min(self.waiting, key=self.waiting.__getitem__, default=None)
+        starts = first is None if self.size is None else self.has_room
+        return "Start" if starts else first, first
 
 
-def test_a_generation_goes_on_without_one_that_a_person_has_paused() -> None:
-    table = generations(population_size=3)
-    table.stage("a", "b", "c")
-    table.report("a", 1, 1)
-    table.pause("a")
-    come_to(table, 2, {"b": 1, "c": 2})
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [("c", "b"), ("b", None)]
+@dataclass
+class Cohort:
+    """Those that wait for one another."""
 
-    table.stage("a")
-    come_to(table, 4, {"b": 1, "c": 2})
-    assert not isinstance(table.choose(), Resume)
-    come_to(table, 4, {"a": 0})
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [("c", "a"), ("a", None), ("b", None)]
+    level: float
+    begun: int = 0
+    is_filling: bool = True
+    generation: int = 1
+    reached: int = 0
 
 
-def test_one_that_a_person_resumes_scores_again() -> None:
-    table = generations(population_size=2)
-    table.stage("a", "b")
-    come_to(table, 2, {"a": 1})
-    table.stage("a")
-    come_to(table, 2, {"b": 2})
+class Generations(Population):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.cohorts: list[Cohort] = []
+        self.of: dict[str, Cohort] = {}
+        #: Those that go on, by their places.
+        self.ready: dict[str, tuple[int, int, int]] = {}
 
-    assert isinstance(table.choose(), Wait)
-    come_to(table, 3, {"a": 3})
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [("a", "b"), ("b", None)]
+    def enrol(self, name: str) -> None:
+        if not self.cohorts or not self.cohorts[-1].is_filling:
+            self.cohorts.append(Cohort(self.lowest))
+        cohort = self.of[name] = self.cohorts[-1]
+        cohort.begun += 1
+        cohort.is_filling = cohort.begun < (self.size or 0)
+
+    def is_missing(self, name: str) -> bool:
+        return self.members[name].rank is None and name not in self.aside
+
+    def parts(self, cohort: Cohort) -> dict[str, dict[str, str]]:
+        """Those that go on when the generation is over, in their order, with what they may copy; none before."""
+        names = [name for name in self.members if self.of[name] is cohort]
+        if any(map(self.is_missing, names)):
+            return {}
+        ranked, share = self.ranked(names)
+        sources = {name: self.members[name].checkpoint for name in ranked[:share] if self.members[name].saves}
+        copies = {name: sources for name in ranked[len(ranked) - share :] if sources}
+        return copies | {name: {} for name in ranked if name not in copies}
+
+    def complete(self, cohort: Cohort) -> None:
+        parts = self.parts(cohort)
+        cohort.is_filling = False
+        cohort.generation += 1
+        cohort.level = self.after(max(cohort.level, cohort.reached))
+        for place, (name, sources) in enumerate(parts.items()):
+            member = self.members[name]
+            member.rank, member.score, member.copy = None, None, sources
+            self.ready[name] = (self.cohorts.index(cohort), cohort.generation, place)
+
+    def counted_off(self, cohort: Cohort) -> None:
+        missing = any(self.is_missing(name) for name in self.members if self.of[name] is cohort)
+        if not cohort.is_filling and not missing:
+            self.complete(cohort)
+
+    def stage(self, name: str, attempt: Attempt, play: Play) -> None:
+        member, cohort = self.members[name], self.of[name]
+        if member.rank and cohort.is_filling and next(iter(self.parts(cohort)), "") == name:
+            self.complete(cohort)
+        member.rank = None
+        member.copy = {}
+        self.ready.pop(name, None)
+        self.aside.discard(name)
+        member.due = cohort.level
+
+    def is_right(self, name: str, now: int, loss: float | None, action: str, source: str | None) -> bool:
+        if loss is not None:
+            member = self.members[name]
+            member.due, member.reached, member.score = math.inf, now, self.rank_of(name, loss)
+        return (action, source) == ("CONTINUE" if loss is None else "PAUSE", None)
+
+    def pause(self, name: str, *, by_hand: bool) -> None:
+        member, cohort = self.members[name], self.of[name]
+        if by_hand or member.score is None:
+            self.aside.add(name)
+        else:
+            member.rank = member.score
+            cohort.reached = max(cohort.reached, member.reached)
+        self.counted_off(cohort)
+
+    def end(self, name: str) -> None:
+        was_missing = self.is_missing(name)
+        del self.members[name]
+        self.ready.pop(name, None)
+        self.aside.discard(name)
+        if was_missing:
+            self.counted_off(self.of[name])
+
+    def copies_of(self, name: str) -> dict[str, str]:
+        return self.members[name].copy if name in self.ready else self.parts(self.of[name])[name]
+
+    def wanted(self) -> tuple[str | None, str | None]:
+        if self.ready:
+            first = min(self.ready, key=self.ready.__getitem__)
+            return first, first
+        is_open = bool(self.cohorts) and self.cohorts[-1].is_filling
+        return "Start" if self.has_room else None, next(iter(self.parts(self.cohorts[-1])), None) if is_open else None
 
 
-def test_without_checkpoints_all_go_on_as_they_are() -> None:
-    table = generations(population_size=2)
-    table.stage("a", "b")
-    for name, loss in {"a": 1, "b": 2}.items():
-        table.report(name, 2, loss, saves=False)
-        table.pause(name)
+@pytest.mark.parametrize("synchronous", [False, True])
+@given(
+    rng=rngs,
+    slots=st.integers(1, 8),
+    trials=st.integers(2, 12),
+    fraction=st.sampled_from([0.2, 0.25, 0.5]),
+    size=st.sampled_from([None, 2, 3, 5]),
+    grace=st.sampled_from([0, 5]),
+    faults=some_faults,
+    checkpoints=st.sampled_from([True, True, False]),
+)
+@settings(max_examples=150)
+def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
+    synchronous: bool,
+    rng: random.Random,
+    slots: int,
+    trials: int,
+    fraction: float,
+    size: int | None,
+    grace: int,
+    faults: Faults,
+    checkpoints: bool,
+) -> None:
+    size = size or 4 if synchronous else size
+    scheduler = pbt(population_size=size, synchronous=synchronous, quantile_fraction=fraction, grace_period=grace)
+    game = {"slots": slots, "trials": trials, "rng": rng, "faults": faults, "checkpoints": checkpoints}
 
-    assert [(one.trial, one.source) for one in all_resumed(table)] == [("a", None), ("b", None)]
+    play = Play(scheduler, curve, configs=starting, keeps_calls=True, **game).run()  # type: ignore[arg-type]
 
-
-# Games
-
-
-@given(rng=rngs, size=st.integers(2, 8))
-@settings(max_examples=40)
-def test_in_one_slot_nobody_gets_two_intervals_ahead(rng: random.Random, size: int) -> None:
-    def even(config: Config, now: int) -> Metrics | None:
-        return None if now > 12 else {"loss": config["lr"]}
-
-    play = Play(pbt(population_size=size), even, slots=1, trials=size, rng=rng, configs=starting, keeps_calls=True)
-    play.run()
-
-    reached = dict.fromkeys(play.known, 0)
-    for call in play.calls:
-        if call.report is not None and call.answer is not None and call.report.metrics["training_iteration"] < 12:
-            reached[call.trial.id] = call.report.metrics["training_iteration"]
-            if call.answer.source is not None:
-                # It is as far as what it is to copy.
-                reached[call.trial.id] = reached[call.answer.source]
-            assert max(reached.values()) - min(reached.values()) <= 2
+    (Generations if synchronous else Turns)(size, fraction, grace).follow(play)
+    play.check_end()
 
 
 @given(rng=rngs, slots=st.integers(1, 9), fraction=st.sampled_from([0.2, 0.25, 0.5]))

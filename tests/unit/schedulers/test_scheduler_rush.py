@@ -36,18 +36,6 @@ def test_one_that_asha_would_let_go_on_is_stopped_by_the_candidates() -> None:
     assert at.report(9, 3, 3.9) is CONTINUE
 
 
-def test_candidates_are_the_first_that_are_staged_whoever_reports_first() -> None:
-    at = rush()
-    at.stage(0)
-    assert at.report(1, 1, 9) is CONTINUE
-    assert at.report(0, 1, 5) is CONTINUE
-    for number in range(2, 9):
-        at.report(number, 1, 9)
-
-    assert at.report(9, 1, 5.5).reason == "rung 1: loss=5.5 is worse than that of trial 0, whose config was known"
-    assert at.report(10, 1, 5) is CONTINUE
-
-
 def test_a_candidate_that_stops_or_is_abandoned_is_no_measure() -> None:
     at = rush(2)
     at.report(0, 1, 3)

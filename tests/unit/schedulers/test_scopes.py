@@ -64,18 +64,6 @@ def test_after_each_report_a_trial_is_ranked_by_what_the_scope_says(scope: str, 
 # Results.
 
 
-def test_the_best_by_the_mean_of_the_last_values_has_fewer_if_it_has_no_more(tmp_path: Path) -> None:
-    book = Book(tmp_path / "noisy")
-    book.run("0001", 0.0, 9.0, 9.0, 9.0)
-    book.run("0002", 9.0, 4.0, 4.0, 1.0)
-    book.run("0003", 3.5)
-    results = Results.load(book.save())
-
-    found = [results.best_trial(f"last-{count}-avg") for count in (1, 3, 10)]
-
-    assert [(each.id, each.value) for each in found] == [("0002", 1.0), ("0002", 3.0), ("0003", 3.5)]
-
-
 def test_a_nan_among_the_last_values_counts_and_late_reports_do_not(tmp_path: Path) -> None:
     book = Book(tmp_path / "diverged")
     book.run("0001", 1.0, NAN)

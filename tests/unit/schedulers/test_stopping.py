@@ -25,7 +25,7 @@ from mqtune.schedulers.stopping.experiment_rules import (
     TrialsFailed,
     TrialsStarted,
 )
-from mqtune.schedulers.stopping.rule import AllRule, AnyRule, FunctionRule, MetricBounds, Scope, StopRule, as_rule
+from mqtune.schedulers.stopping.rule import AllRule, AnyRule, MetricBounds, Scope, StopRule, as_rule
 from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialDiverged, TrialPlateau
 
 NAN, INF = math.nan, math.inf
@@ -76,21 +76,17 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
     ("mode", "bounds", "metrics", "stops"),
     [
         ("min", {"loss": 0.1}, {"loss": 0.1}, True),
-        ("min", {"loss": 0.1}, {"loss": 0.09}, True),
         ("min", {"loss": 0.1}, {"loss": 0.11}, False),
         ("max", {"loss": 0.1}, {"loss": 0.1}, True),
         ("max", {"loss": 0.1}, {"loss": 0.09}, False),
-        ("min", {"epoch": 3}, {"epoch": 2}, False),
         ("min", {"epoch": 3}, {"epoch": 3}, True),
         ("min", {"epoch": 3}, {"epoch": 3.5}, True),
-        ("min", {"loss": 0.1, "epoch": 3}, {"loss": 9.0, "epoch": 3}, True),
         ("min", {"loss": 0.1, "epoch": 3}, {"loss": 0.0, "epoch": 1}, True),
         ("min", {"loss": 0.1}, {"loss": NAN}, False),
         ("max", {"loss": 0.1}, {"loss": NAN}, False),
         ("min", {"loss": 0.1}, {"loss": -INF}, True),
         ("max", {"loss": 0.1}, {"loss": INF}, True),
         ("min", {"loss": 0.1}, {"loss": None}, False),
-        ("min", {"done": True}, {"done": True}, True),
         ("min", {"done": True}, {"done": False}, False),
         ("min", {"done": 1}, {"done": True}, True),
     ],
@@ -101,10 +97,6 @@ def test_a_bound_is_reached_at_its_very_value_and_from_the_side_that_is_meant(
     rule = bound(bounds, mode)
 
     assert bool(rule.stops_trial(trial(), Report(TrialId("0001"), 1, 1, T0, metrics))) is stops
-
-
-def test_the_reason_names_the_metric_its_value_and_the_bound() -> None:
-    assert Run(bound({"loss": 0.1})).report(0.05) == "loss=0.05 reached 0.1"
 
 
 def test_an_iteration_that_is_not_reported_is_the_sequence_number() -> None:
@@ -137,15 +129,12 @@ def test_a_metric_that_no_report_had_is_an_error_when_a_trial_completes() -> Non
 
 
 @pytest.mark.parametrize("status", [TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED])
-def test_a_trial_that_was_cut_short_proves_nothing_about_a_metric(status: TrialStatus) -> None:
+def test_a_trial_that_was_cut_short_or_has_not_reported_proves_nothing_about_a_metric(status: TrialStatus) -> None:
     run = Run(bound({"late": 1}))
+    run.end("0002")
     run.report(0.5)
 
     run.end(status=status)
-
-
-def test_a_trial_that_has_not_reported_proves_nothing_about_a_metric() -> None:
-    Run(bound({"loss": 1})).end()
 
 
 def test_a_metric_that_some_trial_has_reported_may_be_missing_from_others() -> None:
@@ -169,12 +158,6 @@ def test_a_maximum_is_reached_from_below_even_by_a_metric_that_is_minimised() ->
     run = Run(bound(MetricMaximum("loss", 100)))
 
     assert [bool(run.report(loss)) for loss in (0.0, 99.0, 100, 1e9, INF)] == [False, False, True, True, True]
-
-
-def test_a_metric_that_is_nan_has_passed_its_maximum() -> None:
-    run = Run(bound(MetricMaximum("loss", 100)))
-
-    assert run.report(1.0) == ""
     assert run.report(NAN) == "loss is NaN, and its maximum is 100"
 
 
@@ -187,15 +170,9 @@ def test_a_trial_whose_metric_is_nan_or_infinite_has_diverged() -> None:
     reasons = [run.report(loss) for loss in (0.0, 1e300, None, NAN, INF, -INF)]
 
     assert reasons == ["", "", "", "loss has diverged: nan", "loss has diverged: inf", "loss has diverged: -inf"]
-
-
-def test_another_metric_than_the_experiments_can_diverge() -> None:
-    rule = bound(TrialDiverged("gradient_norm"))
-    run = Run(rule)
-
-    assert rule.reads == {"gradient_norm"}
-    assert run.report(NAN, gradient_norm=1.0) == ""
-    assert run.report(0.5, gradient_norm=INF) == "gradient_norm has diverged: inf"
+    other = Run(bound(TrialDiverged("gradient_norm")))
+    assert other.rule.reads == {"gradient_norm"}
+    assert other.report(NAN, gradient_norm=1.0) == ""
 
 
 # A number of iterations.
@@ -220,18 +197,12 @@ def test_a_function_is_asked_with_the_trial_and_its_report() -> None:
     assert run.report(0.5, name="0002") == ""
 
 
-class Diverged:
-    def __call__(self, trial: Trial, report: Report) -> bool:
-        return bool(report.metrics["loss"] > 1)
-
-
 def limit(most: float, trial: Trial, report: Report) -> bool:
     return bool(report.metrics["loss"] > most)
 
 
-@pytest.mark.parametrize("function", [Diverged(), functools.partial(limit, 1), Diverged().__call__])
-def test_anything_that_can_be_called_with_two_arguments_is_a_function(function: Any) -> None:
-    run = Run(bound(function))
+def test_anything_that_can_be_called_with_two_arguments_is_a_function() -> None:
+    run = Run(bound(functools.partial(limit, 1)))
 
     assert run.report(2.0)
     assert not run.report(0.5)
@@ -358,13 +329,9 @@ def test_a_time_limit_holds_from_its_very_moment_on_and_says_when_that_is() -> N
     assert rule.due(mine, T0 + 60) == INF
     assert (rule | TimeLimit(90)).due(mine, T0 + 60) == T0 + 90
     assert TrialsFailed(1).due(mine, T0) == INF
-
-
-def test_a_time_limit_does_not_run_before_the_experiment_is_created() -> None:
-    rule, mine = TimeLimit(60), experiment()
+    # It does not run before the experiment is created.
     mine.created_at = None
-
-    assert rule.stops_experiment(mine, T0) == ""
+    assert rule.stops_experiment(mine, T0 + 99) == ""
     assert rule.due(mine, T0) == INF
 
 
@@ -391,15 +358,6 @@ def test_an_experiment_has_a_plateau_when_its_best_trials_are_close() -> None:
     run.report(5.05, name="6")
 
     assert run.rule.stops_experiment(mine, T0) == "loss has a plateau: std 0.0408 over the best 3 trials"
-
-
-def test_one_trial_alone_is_no_plateau_however_often_it_reports() -> None:
-    run = Run(bound(ExperimentPlateau(std=1, top=2)))
-
-    for _ in range(100):
-        run.report(0.5)
-
-    assert run.rule.stops_experiment(experiment(), T0) == ""
 
 
 def test_a_plateau_of_an_experiment_waits_for_trials_that_end_and_a_better_value_starts_anew() -> None:
@@ -539,37 +497,22 @@ def test_a_rule_stands_in_one_place() -> None:
 # What a user gives.
 
 
-def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
-    rule = TimeLimit(1)
-
-    assert as_rule(None) is None
-    assert as_rule(rule) is rule
-    assert isinstance(as_rule({"loss": 1}), MetricBounds)
-    assert isinstance(as_rule(lambda trial, report: True), FunctionRule)
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: as_rule(100), "stop=100 is not a stop rule; give a dict"),
-        (lambda: as_rule("loss"), "stop='loss' is not a stop rule"),
         (lambda: as_rule([TimeLimit(1)]), r"join several by \| \(any\) or & \(all\)"),
         (lambda: as_rule(TimeLimit), "stop=TimeLimit is a class"),
         (lambda: as_rule({}), "has no bound"),
-        (lambda: as_rule({"loss": "low"}), "loss='low' is not a finite number"),
         (lambda: as_rule({"loss": NAN}), "loss=nan is not a finite number"),
         (lambda: as_rule({"": 1}), "'' is not a name"),
-        (lambda: as_rule({3: 1}), "3 is not a name"),
         (lambda: as_rule(lambda report: True), "must take a trial and a report"),
         (lambda: as_rule(later), "later is a coroutine"),
         (lambda: TimeLimit(1) | None, "None is not a stop rule"),
         (AnyRule, "has no rule"),
         (lambda: MetricMaximum("", 1), "'' is not a name"),
         (lambda: MaximumIteration(0), "iterations=0 is not a whole number of at least 1"),
-        (lambda: MaximumIteration(2.5), "iterations=2.5"),  # type: ignore[arg-type]
-        (lambda: MaximumIteration(True), "iterations=True"),
         (lambda: TrialDiverged(""), "metric='' is not a name"),
-        (lambda: TrialPlateau(""), "metric='' is not a name"),
         (lambda: TrialPlateau(std=-1), "std=-1 must not be below 0"),
         (lambda: TrialPlateau(num_results=1), "num_results=1 is not a whole number of at least 2"),
         (lambda: TrialPlateau(grace_period=-1), "grace_period=-1"),
@@ -577,8 +520,6 @@ def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
         (lambda: ExperimentPlateau(patience=-1), "patience=-1"),
         (lambda: ExperimentPlateau(mode="low"), "mode='low'"),  # type: ignore[arg-type]
         (lambda: TimeLimit(0), "seconds=0 must be above 0"),
-        (lambda: TimeLimit(True), "seconds=True"),
-        (lambda: TimeLimit(INF), "seconds=inf"),
         (lambda: TrialsStarted(0), "TrialsStarted: trials=0"),
         (lambda: ReportsReceived(0), "ReportsReceived: reports=0 is not a whole number of at least 1"),
         (lambda: TargetReached("low"), "value='low'"),  # type: ignore[arg-type]
