@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import struct
@@ -19,7 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mqtune.checkpoints import decode_dict
-from mqtune.checkpoints.manifest import Manifest, _seal
+from mqtune.checkpoints.manifest import Manifest
 from mqtune.core.codec import decode_value, encode_value, pack_metrics
 from mqtune.core.errors import (
     CheckpointBroken,
@@ -35,7 +34,7 @@ from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.copy import JournalFile
 from mqtune.journal.fleet import _headers
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import FRAME, RECORD
+from mqtune.trainable.process.protocol import FRAME
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.uplink import Stream, Uplink
@@ -305,30 +304,6 @@ def test_a_checkpoint_whose_checksum_is_right_and_whose_content_is_not_is_broken
             decode_dict(encode_value([1, zlib.crc32(body), body]))
 
 
-@given(body=st.dictionaries(st.sampled_from(["id", "content", "files", "directories", "counters"]), values, max_size=5))
-def test_a_manifest_whose_seal_is_right_and_whose_content_is_not_is_broken(body: dict[str, Any]):
-    assume(all(not isinstance(value, bytes) for value in body.values()))
-    try:
-        body = {
-            "id": "c",
-            "content": "x",
-            "files": [],
-            "directories": [],
-            "counters": {},
-            **json.loads(json.dumps(body)),
-        }
-    except TypeError:
-        return
-    data = json.dumps({"version": 1, "sha256": _seal(body), "checkpoint": body}).encode()
-    try:
-        manifest = Manifest.decode(data, CheckpointId("c"), "here")
-    except CheckpointBroken:
-        return
-
-    assert all(type(file.size) is int and isinstance(file.path, str) for file in manifest.files)
-    assert manifest.size >= 0
-
-
 # What a trial's process sends to its worker.
 
 
@@ -456,16 +431,3 @@ def test_a_message_on_a_channel_that_claims_to_have_4_gb_is_its_end():
     finally:
         ours.close()
         theirs.close()
-
-
-@given(records=st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 2**64 - 1)), max_size=10))
-def test_records_of_kinds_that_a_trial_does_not_know_are_passed_over(records: list[tuple[bytes, int]]):
-    session = the_control_records(b"".join(RECORD.pack(kind, number) for kind, number in records))
-
-    assert session.wanted == (
-        "stop"
-        if any(kind == b"S" for kind, _ in records)
-        else "pause"
-        if any(kind == b"P" for kind, _ in records)
-        else ""
-    )

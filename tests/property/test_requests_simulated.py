@@ -16,8 +16,6 @@ from mqtune.journal.memory import MemoryJournal
 
 #: Those that treat pauses and added trials in different ways.
 SOME = pytest.mark.parametrize("name", ["fifo", "asha-2", "promotion", "hyperband", "pbt"])
-WORLD = World(seed=3, trials=6, slots=2, decision_s=0.5, report_s=0.3, failing=0.3, max_failures=1)
-
 TRIALS = st.sampled_from(["0001", "0002", "0003", "0004", "0009"])
 CONFIGS = st.floats(0, 1, exclude_max=True).map(lambda lr: {"lr": lr})
 #: A trial, an action and its arguments.
@@ -109,23 +107,6 @@ def assert_each_was_done_once(played: Played) -> None:
     last = max(place for place, event in enumerate(events) if isinstance(event, DriverStarted))
     early = {event.id for event in events[:last] if isinstance(event, Requested)}
     assert early <= {event.id for event in answers}
-
-
-@SOME
-def test_a_driver_that_is_killed_at_any_call_is_followed_by_one_that_does_what_is_left(name: str) -> None:
-    asks = [
-        (2, ("0001", "pause", {})),
-        (4, ("", "add", {"config": {"lr": 0.25}})),
-        (6, ("0002", "restart", {"config": {"lr": 0.75}})),
-        (7, ("0002", "stop", {})),
-        (9, ("0001", "resume", {})),
-        (12, ("", "set", {"max_trials": 9, "max_concurrent": 1})),
-        (15, ("0003", "abandon", {})),
-    ]
-    uncut = Played(WORLD, name, asks, [])
-    assert_each_was_done_once(uncut)
-    for call in range(1, uncut.simulation.journal.calls + 1, 13):
-        assert_each_was_done_once(Played(WORLD, name, asks, [call]))
 
 
 @SOME
