@@ -7,15 +7,10 @@ import math
 import random
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
-
-import optuna
-import pytest
 
 import mqtune
 from mqtune.core.trial import Config, Metrics
-from mqtune.integrations.optuna import OptunaSearcher
 
 MAX_T: Final = 27
 SEEDS: Final = 5
@@ -30,11 +25,6 @@ SPACE: Final[dict[str, Any]] = {
 }
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
 
 
 def regret(config: Config) -> float:
@@ -90,27 +80,3 @@ def median_regret(scheduler: type[mqtune.schedulers.Scheduler], searcher: str) -
 
 def test_hyperband_with_a_model_finds_much_better_configs_than_with_random_search() -> None:
     assert median_regret(mqtune.HyperBand, "tpe") < 0.5 * median_regret(mqtune.HyperBand, "random")
-
-
-def test_the_model_gets_the_values_at_the_times_of_the_rungs() -> None:
-    seen: list[optuna.Study] = []
-
-    class Looking(optuna.samplers.TPESampler):
-        def infer_relative_search_space(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Any:
-            seen.append(study)
-            return super().infer_relative_search_space(study, trial)
-
-    results = tuned(mqtune.HyperBand(MAX_T, brackets=1), OptunaSearcher(Looking(seed=1)), seed=1, trials=27)
-
-    known = seen[-1].get_trials()
-    paused = [trial for trial in known if trial.state is optuna.trial.TrialState.PRUNED]
-    completed = [trial for trial in known if trial.state is optuna.trial.TrialState.COMPLETE]
-    # 27 trials pause at 1, nine of them at 3, three at 9, and one comes to the end.
-    assert sorted(trial.last_step or 0 for trial in paused) == [1] * 27 + [3] * 9 + [9] * 3
-    assert [trial.last_step for trial in completed] == [MAX_T]
-    configs = {trial.config["lr"]: trial.config for trial in results}
-    for trial in known:
-        config = configs[trial.params["lr"]]
-        assert trial.intermediate_values == {
-            time: pytest.approx(loss(config, time)) for time in range(1, (trial.last_step or 0) + 1)
-        }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.search.space import Space
 
@@ -287,6 +285,10 @@ def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
         mqtune.Repeater(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher"):
         mqtune.Repeater("seed", "best")
+    with pytest.raises(ConfigurationError, match="Repeater goes by one metric"):
+        mqtune.Tuner(
+            curve, {"seed": mqtune.choice([1])}, metric=["loss", "x"], mode="min", searcher=mqtune.Repeater("seed")
+        )
     with pytest.raises(ConfigurationError, match="another experiment's"):
         noting().repeater.check_space(Space({"seed": mqtune.choice([1])}))
 
@@ -318,29 +320,7 @@ def curve(config: Config) -> Any:
     yield 1.0, {"loss": config["x"] + 0.1 * config["data"]["seed"]}
 
 
-def test_a_model_learns_of_means_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
-    model, space = OptunaSearcher(), {"x": mqtune.uniform(0, 9), "data": {"seed": mqtune.choice([1, 2])}}
-    results = mqtune.Tuner(
-        curve,
-        space,
-        metric="loss",
-        mode="min",
-        max_trials=6,
-        searcher=mqtune.Repeater("data/seed", model),
-        backend=mqtune.Simulated(curve, slots=3),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
-
-    learnt = sorted((trial.params["x"], trial.value) for trial in model._study.trials if trial.value is not None)
-    assert learnt == sorted((each.config["x"], each.mean) for each in results.repeated())
-    assert len(learnt) == 3
-    with pytest.raises(ConfigurationError, match="Repeater goes by one metric"):
-        mqtune.Tuner(curve, space, metric=["loss", "x"], mode="min", searcher=mqtune.Repeater("data/seed"))
-
-
-def test_results_show_the_means_the_best_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+def test_results_show_the_means_the_best_first() -> None:
     space = {"x": mqtune.grid_search([3, 2, 1]), "data": {"seed": mqtune.choice([1, 2, 3])}}
     results = mqtune.Tuner(
         curve,

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +57,7 @@ class Color(enum.IntEnum):
 
 # Domains: properties over all bounds
 
-reals = st.floats(min_value=-1e300, max_value=1e300)
-positive = st.floats(min_value=1e-300, max_value=sys.float_info.max)
 seeds = st.integers(0, 2**32)
-
-
-@patient
-@given(low=positive, high=positive, seed=seeds)
-def test_loguniform_stays_between_its_bounds(low: float, high: float, seed: int) -> None:
-    assume(low < high)
-
-    value = samples(loguniform(low, high), 1, seed)[0]
-
-    assert low <= value <= high
 
 
 @pytest.mark.parametrize("make", [quniform, qloguniform])
@@ -93,32 +80,6 @@ def test_quantised_floats_are_exact_multiples_within_the_bounds(
     assert low <= written <= low + width
     assert written % q == 0
     space.check(config, partial=False)
-
-
-@patient
-@given(low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), q=st.integers(1, 2**65), seed=seeds)
-def test_integer_domains_give_ints_within_the_bounds_and_on_the_grid(low: int, width: int, q: int, seed: int) -> None:
-    high = low + width
-    assume(high < 2**64 and q <= width)
-
-    plain, quantised = samples(randint(low, high), 1, seed)[0], samples(qrandint(low, high, q), 1, seed)[0]
-
-    assert type(plain) is int
-    assert low <= plain <= high
-    assert type(quantised) is int
-    assert low <= quantised <= high
-    assert quantised % q == 0
-
-
-@patient
-@given(low=st.integers(1, 2**64 - 2), width=st.integers(1, 2**64), seed=seeds)
-def test_lograndint_gives_ints_within_the_bounds(low: int, width: int, seed: int) -> None:
-    assume(low + width < 2**64)
-
-    value = samples(lograndint(low, low + width), 1, seed)[0]
-
-    assert type(value) is int
-    assert low <= value <= low + width
 
 
 domains = st.one_of(
@@ -166,14 +127,21 @@ shares = st.one_of(st.just(0.0), st.just(1 - 2**-53), st.floats(0, 1, exclude_ma
 
 
 @patient
-@given(low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), share=shares)
-def test_an_integer_at_a_share_is_within_its_bounds(low: int, width: int, share: float) -> None:
-    high = min(low + width, 2**64 - 1)
+@given(
+    low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), q=st.integers(1, 2**65), share=shares, seed=seeds
+)
+def test_whole_numbers_lie_within_their_bounds_and_on_their_grid(
+    low: int, width: int, q: int, share: float, seed: int
+) -> None:
+    high = low + width
+    assume(high < 2**64 and q <= width)
 
-    value = randint(low, high).at(share)
-
-    assert type(value) is int
-    assert low <= value <= high
+    made = [(randint(low, high), 1), (qrandint(low, high, q), q)]
+    for domain, step in [*made, (lograndint(low, high), 1)] if low > 0 else made:
+        for value in (domain.at(share), domain.sample(random.Random(seed))):
+            assert type(value) is int
+            assert low <= value <= high
+            assert value % step == 0
 
 
 @patient
@@ -182,6 +150,8 @@ def test_a_float_at_a_share_is_within_its_bounds_however_far_apart(low: float, h
     assume(low < high < math.inf)
 
     assert low <= uniform(low, high).at(share) <= high
+    if low >= 1e-300:
+        assert low <= loguniform(low, high).at(share) <= high
 
 
 @patient
@@ -221,10 +191,6 @@ def test_both_bounds_of_every_integer_domain_are_included() -> None:
     assert set(samples(randint(0, 3))) == {0, 1, 2, 3}
     assert set(samples(lograndint(1, 4))) == {1, 2, 3, 4}
     assert set(samples(qrandint(0, 8, 4))) == {0, 4, 8}
-    assert set(samples(quniform(0, 0.5, 0.25))) == {0.0, 0.25, 0.5}
-
-
-def test_quantised_values_are_the_decimals_that_one_would_write() -> None:
     assert sorted(set(samples(quniform(0, 1, 0.1)))) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
@@ -255,42 +221,31 @@ def test_normal_has_its_mean_and_standard_deviation() -> None:
     assert sum((value - 10) ** 2 for value in values) / 4000 == pytest.approx(4, rel=0.1)
 
 
-def test_a_choice_that_stands_twice_is_twice_as_likely() -> None:
-    counts = Counter(samples(choice(["a", "a", "b"]), 3000))
-
-    assert 1850 < counts["a"] < 2150
+def test_a_choice_that_stands_twice_is_twice_as_likely_and_the_lowest_of_a_log_scale_has_its_share() -> None:
+    assert 1850 < Counter(samples(choice(["a", "a", "b"]), 3000))["a"] < 2150
+    # From 0.5 to 1.5 is as far in a log scale as from 1.5 to 4.5, so 1 is as likely as 2, 3 and 4 together.
+    assert 1850 < Counter(samples(lograndint(1, 4), 4000))[1] < 2150
 
 
 # Domains: what is refused when they are built
 
 bad_domains: list[tuple[Callable[..., Domain], tuple[Any, ...], str]] = [
     (uniform, (1, 0), r"uniform: low=1.0 must be below high=0.0"),
-    (uniform, (1, 1), r"low=1.0 must be below"),
     (uniform, ("0", 1), r"uniform: low='0' is not a finite number"),
     (uniform, (0, None), r"high=None is not a finite number"),
-    (uniform, (False, 1), r"low=False is not a finite number"),
-    (uniform, (0, math.nan), r"high=nan is not a finite number"),
-    (uniform, (-math.inf, 0), r"low=-inf is not a finite number"),
     (loguniform, (0, 1), r"loguniform: low=0.0 must be above 0"),
-    (loguniform, (-1, 1), r"low=-1.0 must be above 0"),
     (qloguniform, (0, 1, 0.1), r"qloguniform: low=0 must be above 0"),
     (quniform, (0, 1, 0), r"quniform: q=0 must be above 0"),
-    (quniform, (0, 1, -0.1), r"q=-0.1 must be above 0"),
-    (quniform, (0, 1, math.nan), r"q=nan is not a finite number"),
     (quniform, (0, 1, 2), r"q=2 is larger than the range from 0 to 1"),
     (quniform, (0, 1000000.0, 1e-12), r"q=1e-12 is too small"),
     (qrandint, (0, 10, 2.5), r"qrandint: q=2.5 is not a whole number"),
-    (qrandint, (0, 10, 11), r"q=11 is larger than the range"),
     (randint, (0, 10.0), r"randint: high=10.0 is not a whole number"),
     (randint, (5, 5), r"randint: low=5 must be below high=5"),
     (randint, (0, 2**64), r"high: 18446744073709551616 does not fit in 64 bits"),
     (lograndint, (0, 10), r"lograndint: low=0 must be above 0"),
     (normal, (0, 0), r"normal: sd=0 must be above 0"),
-    (normal, (math.inf, 1), r"normal: mean=inf is not a finite number"),
     (choice, ([],), r"choice: the list \[\] is empty"),
     (choice, ("adam",), r"choice: 'adam' is not a list"),
-    (choice, ({1, 2},), r"choice: \{1, 2\} is not a list"),
-    (choice, (3,), r"choice: 3 is not a list"),
     (choice, ([1, object],), r"choice: value 1: <class 'object'> is of type type, which can't be sent"),
     (choice, ([{"lr": uniform(0, 1), "act": print}],), r"choice: value 0/act: <built-in .* can't be sent to a worker"),
     (choice, ([{"lr": uniform(0, 1), 3: 1}],), r"choice: value 0: the key 3 is not a string"),
@@ -386,18 +341,7 @@ def test_a_key_that_is_no_name_is_refused(key: Any) -> None:
         Space({"outer": {key: 1}})
 
 
-@pytest.mark.parametrize("definition", [None, [], "lr", uniform(0, 1), [("lr", 1)]])
-def test_a_space_is_made_of_a_dict(definition: Any) -> None:
-    with pytest.raises(SpaceError, match=r"the search space .* is not a dict"):
-        Space(definition)
-
-
 # Spaces
-
-
-def test_an_empty_space_and_a_space_of_constants_are_fine() -> None:
-    assert Space({}).sample(random.Random(0)) == {}
-    assert Space({"a": 1, "b": {"c": "x", "d": {}}}).sample(random.Random(0)) == {"a": 1, "b": {"c": "x", "d": {}}}
 
 
 def test_configs_share_nothing_with_each_other_nor_with_the_space() -> None:
@@ -420,15 +364,15 @@ def test_configs_share_nothing_with_each_other_nor_with_the_space() -> None:
     point["grid"].append(3)
     assert space.sample(random.Random(0), point)["grid"] == [1, 2, 3]
     assert next(space.grid_points()) == {"grid": [1, 2]}
-
-
-def test_the_configs_of_a_finite_space_share_nothing() -> None:
-    configs = list(Space({"x": choice([[1], [2]]), "y": randint(0, 1)}).configs())
-
-    for config in configs:
-        config["x"].append(9)
-
-    assert sorted(config["x"] for config in configs) == [[1, 9], [1, 9], [2, 9], [2, 9]]
+    finite = list(Space({"x": choice([[1]]), "y": randint(0, 1)}).configs())
+    finite[0]["x"].append(9)
+    assert finite[1]["x"] == [1]
+    given_ = {"x": [1]}
+    Space({"x": choice([[1], [3]])}).complete(given_, random.Random(0))["x"].append(9)
+    assert given_ == {"x": [1]}
+    conditional = Space({"a": choice([{"x": [1], "y": uniform(0, 1)}])})
+    conditional.sample(random.Random(0))["a"]["x"].append(9)
+    assert conditional.sample(random.Random(0))["a"]["x"] == [1]
 
 
 def test_a_grid_is_walked_like_nested_loops_with_the_last_key_fastest() -> None:
@@ -437,16 +381,10 @@ def test_a_grid_is_walked_like_nested_loops_with_the_last_key_fastest() -> None:
     points = list(space.grid_points())
 
     assert space.grid_size == 4
+    assert list(Space({"x": uniform(0, 1)}).grid_points()) == [{}]
     assert points == [{"a": a, "in/b": b} for a, b in itertools.product([1, 2], ["p", "q"])]
     config = space.sample(random.Random(0), points[2])
     assert (config["a"], config["in"]["b"]) == (2, "p")
-
-
-def test_a_space_without_a_grid_has_one_empty_grid_point() -> None:
-    space = Space({"x": uniform(0, 1)})
-
-    assert space.grid_size == 1
-    assert list(space.grid_points()) == [{}]
 
 
 def test_the_size_of_a_space_counts_its_different_configs() -> None:
@@ -477,20 +415,6 @@ def test_a_description_is_plain_and_tells_definitions_apart() -> None:
 
 
 # sample_from
-
-
-def test_sample_from_computes_from_the_rest_of_the_config() -> None:
-    space = Space(
-        {
-            "double": sample_from(lambda c: c["width"] * 2),
-            "width": randint(1, 9),
-            "in": {"lr": sample_from(lambda c: c["width"])},
-        }
-    )
-
-    config = space.sample(random.Random(1))
-
-    assert config["double"] == 2 * config["width"] == 2 * config["in"]["lr"]
 
 
 @pytest.mark.parametrize("order", ["abcd", "dcba", "bdac"])
@@ -586,47 +510,18 @@ def test_a_point_takes_the_form_that_a_sample_has(space: Space) -> None:
     assert repr(config["batch"]) == "32"
 
 
-def test_completed_configs_share_nothing_with_their_point() -> None:
-    point = {"x": [1], "y": [2]}
-    space = Space({"x": choice([[1], [3]]), "y": sample_from(lambda config: config["x"])})
-
-    space.complete(point, random.Random(0))["x"].append(9)
-    space.complete(point, random.Random(0))["y"].append(9)
-
-    assert point == {"x": [1], "y": [2]}
-
-
-def test_a_log_scale_of_integers_gives_the_lowest_its_share() -> None:
-    # From 0.5 to 1.5 is as far in a log scale as from 1.5 to 4.5, so 1 is as likely as 2, 3 and 4 together.
-    counts = Counter(samples(lograndint(1, 4), 4000))
-
-    assert 1850 < counts[1] < 2150
-
-
-def test_a_point_may_give_a_computed_value_and_a_constant_that_agrees(space: Space) -> None:
-    config = space.complete({"double": 5, "epochs": 27}, random.Random(0))
-
-    assert config["double"] == 5
-
-
 @pytest.mark.parametrize(
     ("point", "message"),
     [
         ({"lr": 1}, r"lr: 1 is outside loguniform\(0.0001, 0.1\)"),
         ({"lr": math.nan}, "lr: .*nan is not a finite number"),
-        ({"lr": "0.1"}, "lr: .*'0.1' is not a finite number"),
-        ({"lr": True}, "lr: .*True is not a finite number"),
         ({"model": {"width": 12}}, r"model/width: 12 is not a multiple of q=8 in qrandint\(8, 64, 8\); the nearest is"),
         ({"model": {"width": 16.0}}, "model/width: .*16.0 is not a whole number"),
-        ({"model": {"width": 72}}, "model/width: 72 is outside"),
         ({"model": {"act": "tanh"}}, r"model/act: 'tanh' is not one of choice\(\['relu', 'gelu', None\]\)"),
         ({"model": 3}, "model: 3 is not a dict"),
         ({"model": {"depth": 3}}, "model/depth is not in the space, which has width, act there"),
-        ({"learning_rate": 3}, "learning_rate is not in the space, which has lr, model"),
         ({"dropout": 0.1 + 0.2}, "dropout: 0.30000000000000004 is not a multiple of q=0.1 .* the nearest is 0.3"),
-        ({"batch": 33}, "batch: 33 is not one of grid_search"),
         ({"epochs": 28}, "epochs: 28 is not the constant 27"),
-        ({"epochs": True}, "epochs: True is not"),
         ({"double": object()}, "double: .*can't be sent"),
         ([("lr", 0.1)], "the config: .* is not a dict"),
     ],
@@ -638,26 +533,12 @@ def test_a_point_outside_the_space_is_refused_by_path_and_value(space: Space, po
         space.complete(point, random.Random(0))
 
 
-def test_a_config_that_must_be_complete_names_what_it_lacks(space: Space) -> None:
-    space.check({})
-    with pytest.raises(SpaceError, match="lacks lr, model/act, dropout, batch, double, epochs"):
-        space.check({"model": {"width": 8}}, partial=False)
-
-
 def test_true_and_one_are_different_choices_and_nan_is_found() -> None:
     space = Space({"x": choice([1, True, math.nan])})
 
     assert space.complete({"x": True}, random.Random(0))["x"] is True
     assert space.complete({"x": 1.0}, random.Random(0))["x"] == 1
     assert math.isnan(space.complete({"x": math.nan}, random.Random(0))["x"])
-
-
-@patient
-@given(k=st.integers(-1000, 1000))
-def test_a_multiple_written_as_a_decimal_passes_the_check(k: int) -> None:
-    value = float(Fraction(k, 1000))
-
-    assert Space({"x": quniform(-1, 1, 0.001)}).complete({"x": value}, random.Random(0)) == {"x": value}
 
 
 # Conditions, and domains in lists
@@ -673,37 +554,6 @@ OPTIMIZERS = [
 @pytest.fixture
 def conditional() -> Space:
     return Space({"layers": [randint(1, 4), {"width": randint(8, 9)}], "opt": choice(OPTIMIZERS), "seed": 3})
-
-
-def shapes(config: Config) -> str:
-    """What of the entries of a conditional space's choice a config has."""
-    opt = config["opt"]
-    if isinstance(opt, dict):
-        return str({key: isinstance(value, dict) if key == "nesterov" else key for key, value in opt.items()})
-    return type(opt).__name__
-
-
-def test_a_config_has_the_values_of_the_entry_that_was_chosen_alone(conditional: Space) -> None:
-    rng = random.Random(0)
-    drawn = conditional.draws(np.random.default_rng(0))
-    sampled = [conditional.sample(rng) for _ in range(200)]
-
-    for config in [*sampled, *(conditional.config(next(drawn)) for _ in range(200))]:
-        conditional.check(config, partial=False)
-        match config["opt"]:
-            case {"name": "adam", **rest}:
-                assert 1e-5 <= rest.pop("lr") <= 1e-1
-                assert 0.8 <= rest["betas"][0] <= 1
-                assert rest == {"betas": [rest["betas"][0], 0.999]}
-            case {"name": "sgd", **rest}:
-                assert rest.keys() == {"momentum", "nesterov"}
-                assert rest["nesterov"] is None or rest["nesterov"]["damping"] in (0, 0.5, 1)
-            case other:
-                assert other is None or 1 <= other <= 2
-        assert config["layers"][0] in (1, 2, 3, 4)
-        assert config["layers"][1]["width"] in (8, 9)
-    assert all(count > 15 for count in Counter(map(shapes, sampled)).values())
-    assert len(Counter(map(shapes, sampled))) == 5
 
 
 leaves = st.one_of(
@@ -900,18 +750,6 @@ def test_a_conditional_description_is_plain_and_names_what_it_can_not_make_again
         space_of(computed.describe())
     read = space_of(computed.describe(), any_unknown=True)
     assert read.values({"opt": {"lr": "what it was"}, "l": [3]}) == {"opt": 0, "opt/0/lr": "what it was", "l/0": 3}
-
-
-def test_configs_of_a_conditional_space_share_nothing() -> None:
-    space = Space({"a": choice([{"x": [1], "y": uniform(0, 1)}]), "b": [{"z": {}, "u": uniform(0, 1)}]})
-    first = space.sample(random.Random(0))
-    first["a"]["x"].append(2)
-    first["b"][0]["z"]["new"] = 1
-
-    config = space.sample(random.Random(0))
-
-    assert config["a"]["x"] == [1]
-    assert config["b"][0]["z"] == {}
 
 
 # Constraints

@@ -53,23 +53,6 @@ def test_a_config_is_a_row_with_a_column_for_each_number_and_each_value_of_a_cho
     assert all(map(alike, encoding.decode(encoding.encode([sgd, adam])), [sgd, adam]))
 
 
-@pytest.mark.parametrize(
-    ("domain", "value", "share"),
-    [
-        (mqtune.uniform(-1, 1), 0.5, 0.75),
-        (mqtune.loguniform(1e-4, 1), 1e-1, 0.75),
-        (mqtune.reverseloguniform(0.9, 0.999), 0.99, 0.5),
-        (mqtune.normal(3, 2), 3.0, 0.5),
-        (mqtune.normal(0, 1), 1.0, 0.8413447),
-        (mqtune.quniform(0, 1, 0.5), 0.5, 0.5),
-        (mqtune.ordinal(["s", "m", "l", "xl"]), "m", 0.375),
-        (mqtune.finrange(0, 1, 5), 1.0, 0.9),
-    ],
-)
-def test_a_number_is_the_share_of_what_is_sampled_that_lies_below_it(domain: Any, value: Any, share: float) -> None:
-    assert Encoding(Space({"x": domain})).encode([{"x": value}]).tolist() == [[pytest.approx(share)]]
-
-
 def test_no_configs_and_no_columns_are_arrays_too() -> None:
     assert Encoding(SPACE).encode([]).shape == (0, 10)
     nothing = Encoding(Space({"depth": 3}))
@@ -139,21 +122,6 @@ def alike(left: Any, right: Any) -> bool:
     if isinstance(left, float) or isinstance(right, float):
         return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-6)
     return bool(left == right)
-
-
-@_quick
-@given(_spaces, st.integers(0, 2**32))
-def test_what_was_encoded_comes_back(definition: dict[str, Any], seed: int) -> None:
-    space = Space(definition)
-    configs = [space.sample(random.Random(seed + number)) for number in range(3)]
-    encoding = Encoding(space)
-    rows = encoding.encode(configs)
-
-    assert rows.shape == (3, len(encoding.columns))
-    assert np.all(np.isnan(rows) | ((rows >= 0) & (rows <= 1)))
-    for config, found in zip(configs, encoding.decode(rows), strict=True):
-        space.check(found, partial=False)
-        assert alike(config, found)
 
 
 @_quick
