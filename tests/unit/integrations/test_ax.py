@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,28 +91,6 @@ def step_of(progression: float) -> int:
 @pytest.fixture
 def story() -> OfAx:
     return OfAx(bound())
-
-
-@pytest.mark.parametrize("strategy", ["random_search", "fast"])
-def test_it_suggests_configs_of_the_space(strategy: str) -> None:
-    story = OfAx(bound(strategy))
-    for number in range(7):
-        config = story.end(story.report(story.begin(), number)).config
-        SPACE.check(config, partial=False)
-        assert config["half"] == config["x"] / 2
-        assert (config["fixed"], config["one"], config["single"]) == ("always", "only", 0.2)
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_a_model_finds_what_random_search_does_not(mode: str) -> None:
-    story = OfAx(bound("fast", LINE, mode=mode))
-    distances = []
-    for _ in range(10):
-        trial = story.begin()
-        distances.append(abs(trial.config["x"] - 0.3))
-        story.end(story.report(trial, distances[-1] ** 2 * (1 if mode == "min" else -1)))
-
-    assert min(distances[5:]) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -204,12 +181,6 @@ def test_a_paused_trial_that_goes_on_is_pending_again(story: OfAx) -> None:
 
     story.end(story.report(trial, 1.0))
     assert story.model == [(Status.COMPLETED, 1.0, 2)]
-
-
-def test_a_paused_trial_that_never_goes_on_stays_what_it_was(story: OfAx) -> None:
-    story.end(story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED), TrialStatus.EARLY_STOPPED)
-
-    assert story.model == [(Status.EARLY_STOPPED, 3.0, 1)]
 
 
 def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: OfAx) -> None:
@@ -345,14 +316,6 @@ def test_a_strategy_that_waits_for_what_never_comes_is_an_error() -> None:
         story.searcher.suggest(TrialId("0002"))
 
 
-def test_there_is_a_model_where_a_scheduler_stops_all_trials_early() -> None:
-    story = OfAx(bound("fast", LINE))
-    for number in range(6):
-        story.end(story.report(story.begin(), number), TrialStatus.EARLY_STOPPED)
-
-    assert story.searcher._client._generation_strategy.current_node_name == "MBM"
-
-
 def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_users_can_not() -> None:
     description = AxSearcher("quality", seed=7).describe()
     assert description == {"searcher": "ax", "strategy": "quality", "seed": 7}
@@ -419,10 +382,7 @@ def test_of_several_metrics_a_report_counts_whole_or_not_at_all() -> None:
     assert dict(zip(rows["metric_name"], rows["mean"], strict=True)) == {"metric0": 3.0, "metric1": 2.0, "metric2": 5.0}
 
 
-def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils.cpp_extension.load", lambda *_, **__: pytest.fail("compiled"))
     searcher = AxSearcher(outcome_constraints=["loss <= 4", "hits/s >= -4"])
     results = mqtune.Tuner(
@@ -445,18 +405,6 @@ def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(
     assert {int(trial.id) - 1 for trial in results.pareto_front} == {index for _, _, index, _ in theirs}
     assert len(theirs) > 1
     assert results.definition["searcher"]["outcome_constraints"] == ["loss <= 4", "hits/s >= -4"]
-
-
-def test_ax_keeps_to_a_constraint_once_it_has_a_model() -> None:
-    story = of_several("room >= 0.5", metrics="loss", modes="min", strategy="fast")
-    tried = []
-    for _ in range(10):
-        trial = story.begin()
-        tried.append(trial.config["x"])
-        story.end(story.report(trial, {"loss": tried[-1] ** 2, "room": tried[-1]}))
-
-    assert min(abs(x - 0.5) for x in tried if x >= 0.5) < 0.05
-    assert min(tried[5:]) > 0.3
 
 
 def test_constraints_that_can_not_be_meant_are_named() -> None:
@@ -621,10 +569,7 @@ def curve(config: Config) -> Iterator[tuple[float, dict[str, float]]]:
         yield 1.0, {"loss": bowl(config) + 2 * step ** -(1 + config["y"] / 2)}
 
 
-def test_a_model_of_config_and_time_finds_what_random_search_does_not_where_most_trials_are_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+def test_a_model_of_config_and_time_finds_what_random_search_does_not_where_most_trials_are_stopped() -> None:
 
     def least(searcher: Any, seed: int) -> float:
         results = mqtune.Tuner(
@@ -671,15 +616,6 @@ assert not ROOT_STREAM_HANDLER.filters
 
     assert (done.returncode, done.stdout) == (0, "")
     assert [line.split("ax.mine: ")[-1] for line in done.stderr.splitlines()] == ["of a user's own"]
-
-
-def test_users_are_not_told_of_the_client(capfd: pytest.CaptureFixture[str]) -> None:
-    story = OfAx(bound("fast", LINE))
-    for number in range(7):
-        story.end(story.report(story.begin(), number))
-    story.end(story.begin())
-
-    assert capfd.readouterr() == ("", "")
 
 
 def train(config: Config) -> None:

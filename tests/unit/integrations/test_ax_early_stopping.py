@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -203,10 +202,7 @@ def test_bad_arguments_are_named() -> None:
         mqtune.Tuner(train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=AxEarlyStopping(strategy))
 
 
-def test_in_virtual_time_a_tuner_stops_trials_and_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+def test_in_virtual_time_a_tuner_stops_trials_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     results = mqtune.Tuner(
         train,
         {"x": mqtune.grid_search([0.1, 0.2, 0.9, 0.15, 0.1])},

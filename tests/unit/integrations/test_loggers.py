@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import random
 import re
-import threading
 import traceback
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
-from urllib.error import HTTPError
+from typing import Any, Final
+from urllib.request import Request
 
 import pytest
 from book import Book
@@ -76,11 +75,6 @@ class ToTool(TrialLogger):
 
     def close(self) -> None:
         self.is_open = False
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
 
 
 def run(world: World, new_logger: Callable[[], TrialLogger], *, cut_after: Sequence[int] = ()) -> Results:
@@ -286,43 +280,28 @@ def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeyp
     assert sorted(path.name for path in Path("runs/my-experiment").iterdir()) == ["0001", "0002"]
 
 
-class Chat(BaseHTTPRequestHandler):
-    """Takes messages at one address, and refuses all else."""
+def test_the_pages_messages_are_posted_at_the_end_and_an_error_does_not_show_their_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    posted: list[str] = []
 
-    texts: ClassVar[list[str]] = []
+    def post(request: Request, timeout: float) -> io.BytesIO:
+        posted.append(json.loads(bytes(request.data))["text"])  # type: ignore[arg-type]
+        if request.full_url.endswith("secret"):
+            raise OSError(f"{request.full_url} is not there")
+        return io.BytesIO()
 
-    def do_POST(self) -> None:
-        self.texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-        self.send_response(200 if self.path == "/taken" else 500)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-def test_the_pages_messages_are_posted_at_the_end_and_an_error_does_not_show_their_address() -> None:
+    monkeypatch.setattr("urllib.request.urlopen", post)
     names: dict[str, Any] = {"mqtune": mqtune}
     exec(MESSAGES, names)
-    with HTTPServer(("127.0.0.1", 0), Chat) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            for path in ("taken", "secret"):
-                messages = names["Messages"](f"http://127.0.0.1:{server.server_port}/{path}")
-                messages.on_start(SimpleNamespace(name="digits", outcome="finished"))
-                if path == "taken":
-                    messages.on_end()
-                    continue
-                with pytest.raises(ConnectionError) as error:
-                    messages.on_end()
-                refused = error.value.__context__
-                assert isinstance(refused, HTTPError)
-                refused.close()
-        finally:
-            server.shutdown()
-            thread.join()
+    taken, refused = (names["Messages"](f"https://chat.example/{path}") for path in ("taken", "secret"))
+    for messages in (taken, refused):
+        messages.on_start(SimpleNamespace(name="digits", outcome="finished"))
+    taken.on_end()
+    with pytest.raises(ConnectionError) as error:
+        refused.on_end()
 
-    assert Chat.texts == ["digits: finished"] * 2
+    assert posted == ["digits: finished"] * 2
     assert "secret" not in "".join(traceback.format_exception(error.value))
 
 

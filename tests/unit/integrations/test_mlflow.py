@@ -28,9 +28,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
+def runs(place: str, tmp_path: Path) -> Callable[[], dict[str, Any]]:
     """The runs of this test's experiment by their names."""
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
     client = mlflow.MlflowClient(place)
 
     def runs() -> dict[str, Any]:
@@ -99,8 +98,7 @@ def kill(*args: object, **named: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_place_that_can_not_be_used_is_said_before_anything_runs(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+def test_a_place_that_can_not_be_used_is_said_before_anything_runs() -> None:
 
     with pytest.raises(ConfigurationError, match="MLflow can't be used"):
         tuner(MLflow("nonsense://here")).run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,11 +36,6 @@ class Collector(InMemorySpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.away -= 1
         return SpanExportResult.FAILURE if self.away >= 0 else super().export(spans)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
 
 
 def run(new_callback: Callable[[], mqtune.Callback], *, cut_after: Sequence[int] = ()) -> Results:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -133,28 +132,6 @@ def test_where_parameters_hang_on_a_choice_two_suggestions_of_three_draw_that_al
     # Half of two thirds of all, which no model would try. Of those whose other parameters are left to chance too, a fifth is that near.
     assert 0.27 * len(suggested) < len(slow) < 0.45 * len(suggested)
     assert sum(slow) > 0.4 * len(slow)
-
-
-def test_what_hangs_on_a_drawn_choice_is_learnt_though_all_others_are_better() -> None:
-    suggested = suggested_of_models(
-        lambda config: 5 + abs(config["model"]["z"] - 0.3) if config["model"]["name"] == "slow" else config["x"]
-    )
-
-    slow = [abs(config["model"]["z"] - 0.3) < 0.1 for config in suggested if config["model"]["name"] == "slow"]
-    # A fifth is that near by chance.
-    assert sum(slow) > 0.4 * len(slow)
-
-
-def test_a_model_finds_what_random_search_does_not() -> None:
-    story = Study(bound())
-    losses = []
-    for _ in range(60):
-        trial = story.begin()
-        loss = abs(trial.config["x"] - 0.3) + abs(math.log10(trial.config["lr"]) + 2.5)
-        losses.append(loss)
-        story.end(story.report(trial, loss))
-
-    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
 
 
 def test_a_parameter_that_hangs_on_another_one_is_asked_for_where_it_is_there() -> None:
@@ -390,15 +367,6 @@ def test_a_trial_that_goes_on_with_another_config_is_another_one_for_the_sampler
     assert story.model[0].state is TrialState.PRUNED
 
 
-def test_configs_that_a_user_adds_teach_as_others_do(story: Study) -> None:
-    config = bound(seed=9).suggest(TrialId("0001"))
-    story.end(story.report(story.begin(config), 0.25))
-
-    (seen,) = story.model
-    assert (seen.state, seen.value, seen.params["x"]) == (TrialState.COMPLETE, 0.25, config["x"])
-    assert story.begin().config != config
-
-
 def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: Study) -> None:
     config = {**bound(seed=9).suggest(TrialId("0001")), "x": 1.2, "half": 0.6}
     trial = story.end(story.report(story.begin(config), 0.25), TrialStatus.PAUSED)
@@ -409,10 +377,7 @@ def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: St
 
 
 def test_an_abandoned_config_is_not_suggested_again() -> None:
-    searcher = OptunaSearcher()
-    space = Space({"depth": mqtune.grid_search([1, 2, 3])})
-    searcher.bind(space, 1, metric="loss", mode="min")
-    story = Study(searcher)
+    story = Study(bound(space=Space({"depth": mqtune.grid_search([1, 2, 3])})))
     while (best := story.begin()).config["depth"] != 2:
         story.end(story.report(best, 9.0))
     story.end(story.report(best, 0.0), TrialStatus.ABANDONED)
@@ -421,7 +386,7 @@ def test_an_abandoned_config_is_not_suggested_again() -> None:
 
     for depth in (1, 3):
         story.end(story.begin({"depth": depth}), TrialStatus.ABANDONED)
-    assert searcher.suggest(TrialId("9999")) is None
+    assert story.searcher.suggest(TrialId("9999")) is None
 
 
 def test_a_point_whose_id_an_added_trial_gets_teaches_as_another_one() -> None:
@@ -649,34 +614,6 @@ def test_constraints_on_what_trials_report_reach_the_sampler(status: TrialStatus
     assert [(seen.user_attrs["latency"], *seen.system_attrs["constraints"]) for seen in story.model] == went_on * 2
 
 
-def test_the_sampler_of_a_user_does_not_repeat_itself_after_a_resume() -> None:
-    first = Study(bound(optuna.samplers.RandomSampler(seed=0)))
-    configs = [first.begin().config for _ in range(10)]
-    second = Study(bound(optuna.samplers.RandomSampler(seed=0)))
-    for config in configs:
-        second.begin(replays=config)
-
-    assert not any(second.begin().config in configs for _ in range(10))
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        optuna.samplers.RandomSampler,
-        optuna.samplers.TPESampler,
-        optuna.samplers.NSGAIISampler,
-        lambda seed: optuna.samplers.QMCSampler(seed=seed, warn_independent_sampling=False),
-    ],
-)
-@pytest.mark.parametrize("space", [SPACE, CONDITIONAL], ids=["flat", "conditional"])
-def test_it_runs_with_samplers_of_all_kinds(sampler: Callable[..., optuna.samplers.BaseSampler], space: Space) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        story = Study(bound(sampler(seed=3), mode="max", space=space))
-    for _ in range(15):
-        space.check(story.end(story.report(story.begin(), 0.5)).config, partial=False)
-
-
 # Several metrics.
 
 
@@ -710,29 +647,6 @@ def test_a_trial_of_which_one_of_several_metrics_has_diverged_is_worse_than_all_
     story = Study(bound(several=True))
     story.end(story.report(story.begin(), 1.0, math.nan))
     assert [each.state for each in story.model] == [TrialState.FAIL, TrialState.PRUNED]
-
-
-def test_by_several_metrics_tpe_comes_closer_to_the_front_than_chance() -> None:
-    space = Space({f"x{number}": mqtune.uniform(0, 1) for number in range(4)})
-
-    def distance(searcher: Searcher) -> float:
-        """How far, on average, the second half of the trials lies from the front of ZDT1."""
-        found = []
-        for number in range(1, 61):
-            id_ = TrialId(f"{number:04d}")
-            config = searcher.suggest(id_)
-            assert isinstance(config, dict)
-            trial = Trial(id_, config, TrialStatus.COMPLETED, [Attempt(1, 0.0, config)], reports=1)
-            searcher.on_stage(trial)
-            first, *others = config.values()
-            found.append(1 + 3 * sum(others))
-            metrics = {"loss": first, "speed": -found[-1] * (1 - math.sqrt(first / found[-1])), "training_iteration": 1}
-            searcher.on_report(trial, Report(id_, 1, 1, 0.0, metrics))
-            searcher.on_trial_end(trial)
-        return sum(found[30:])
-
-    # Optuna 5 comes to 0.45, Optuna 4.9 to 0.62.
-    assert distance(bound(space=space, several=True)) < 0.75 * distance(RandomSearcher(space, seed=1))
 
 
 def test_the_default_can_be_made_again_from_a_definition_and_a_sampler_of_the_users_can_not() -> None:

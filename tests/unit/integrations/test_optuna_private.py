@@ -10,7 +10,7 @@ import optuna
 import pytest
 from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
-from partners import FOLDER, check_has, private_names
+from partners import check_has
 
 #: Objects of Optuna, made in a folder, and the member of each.
 OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [
@@ -30,9 +30,3 @@ def test_optuna_has_the_member_that_it_keeps_to_itself(
     member: str, make: Callable[[Path], object], tmp_path: Path
 ) -> None:
     check_has("optuna", make(tmp_path), member, "optuna_private.py")
-
-
-def test_all_members_are_named_here() -> None:
-    named = {name for member, _ in OWNERS for name in member.split(".") if name.startswith("_")}
-
-    assert named == private_names(FOLDER / "optuna_private.py")

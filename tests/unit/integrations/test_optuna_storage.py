@@ -14,7 +14,7 @@ import optuna
 import pytest
 import sqlalchemy
 from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.storages.journal._base import BaseJournalSnapshot
@@ -189,24 +189,6 @@ def test_a_value_that_another_process_makes_impossible_ends_nothing(database: Ba
 
     assert (written := database.get_trial(trial)).state is TrialState.COMPLETE
     assert written.params == {"y": "b"}
-
-
-def test_what_a_storage_can_not_take_now_is_written_the_next_time(database: BaseStorage) -> None:
-    storage, _, trial = deferred(database)
-    say_all(storage, trial)
-    what = (trial, "system attribute", "system")
-    attribute = storage._pending[what]
-
-    def fail() -> None:
-        raise StorageInternalError("database is locked")
-
-    storage._pending[what] = fail
-    with pytest.raises(StorageInternalError):
-        storage.flush()
-    assert database.get_trial(trial).params == {}
-    storage._pending[what] = attribute
-    storage.flush()
-    assert database.get_trial(trial).state is TrialState.COMPLETE
 
 
 def test_parameters_that_were_only_tried_are_not_written(behind: BaseStorage) -> None:

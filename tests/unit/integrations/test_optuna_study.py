@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,28 +42,23 @@ def train(config: Config) -> None:
     """Stand for a trainable: the simulated backend doesn't call it."""
 
 
-@pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
-    return mqtune.Tuner(
-        train,
-        SPACE,
-        metric="loss",
-        mode="min",
-        scheduler=mqtune.ASHA(max_t=9, grace_period=1, reduction_factor=3),
-        max_trials=40,
-        seed=5,
-        backend=mqtune.Simulated(curve, slots=4),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
+def tuned(space: dict[str, Any], curve: Any, **options: Any) -> Results:
+    backend, run = mqtune.Simulated(curve, slots=4), mqtune.RunOptions(progress=False)
+    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "seed": 5, "backend": backend, "run": run}
+    return mqtune.Tuner(train, space, **{**usual, **options}).run()
 
 
-STATES = {"COMPLETED": TrialState.COMPLETE, "EARLY_STOPPED": TrialState.PRUNED}
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return tuned(SPACE, curve, scheduler=mqtune.ASHA(max_t=9, grace_period=1, reduction_factor=3), max_trials=40)
 
 
-def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end(results: Results) -> None:
+def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end_and_says_nothing(
+    results: Results, capfd: pytest.CaptureFixture[str]
+) -> None:
     study = results.to_optuna_study()
 
+    assert capfd.readouterr() == ("", "")
     assert (study.study_name, study.direction, study.metric_names) == (
         results.name,
         optuna.study.StudyDirection.MINIMIZE,
@@ -90,25 +84,14 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end(results:
             "noise": trial.config["noise"],
             "size": trial.config["size"],
         }
+        started = trial.attempts[0].started_at
+        assert started is not None
+        assert seen.datetime_start == datetime.fromtimestamp(started, UTC).astimezone().replace(tzinfo=None)
         assert seen.datetime_start < seen.datetime_complete
     completed = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
     assert completed
     assert study.best_value == min(trial.value for trial in completed)
-
-
-def test_a_completed_trial_without_a_value_is_none_for_optuna(results: Results) -> None:
-    study = results.to_optuna_study()
-
-    odd = [trial for trial in study.trials if trial.user_attrs["mqtune.status"] == "COMPLETED" and trial.value is None]
-    assert all(trial.state is TrialState.FAIL for trial in odd)
-    assert all(not math.isnan(trial.value) for trial in study.trials if trial.value is not None)
-
-
-def test_optunas_own_importances_and_plots_take_it(results: Results) -> None:
-    study = results.to_optuna_study()
-
-    importances = optuna.importance.get_param_importances(study, params=["x", "q"])
-    assert importances.keys() == {"x", "q"}
+    assert optuna.importance.get_param_importances(study, params=["x", "q"]).keys() == {"x", "q"}
 
 
 def test_a_mirror_that_is_written_after_each_event_comes_to_the_same_study(results: Results) -> None:
@@ -129,25 +112,13 @@ def test_a_mirror_that_is_written_after_each_event_comes_to_the_same_study(resul
         assert other.intermediate_values.keys() <= one.intermediate_values.keys()
 
 
-def test_of_several_metrics_it_has_the_pareto_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
-
+def test_of_several_metrics_it_has_the_pareto_front() -> None:
     def both(config: Config) -> Any:
         for epoch in range(1, 10):
             yield 60.0, {"loss": config["x"] ** 2 + 1 / epoch, "cost": math.nan if config["x"] > 0.9 else config["q"]}
 
-    results = mqtune.Tuner(
-        train,
-        SPACE,
-        metric=["loss", "cost"],
-        mode="min",
-        searcher="tpe",
-        scheduler=mqtune.MOASHA(max_t=9),
-        max_trials=20,
-        seed=5,
-        backend=mqtune.Simulated(both, slots=4),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
+    scheduler = mqtune.MOASHA(max_t=9)
+    results = tuned(SPACE, both, metric=["loss", "cost"], searcher="tpe", scheduler=scheduler, max_trials=20)
     study = results.to_optuna_study()
 
     assert study.metric_names == ["loss", "cost"]
@@ -165,43 +136,17 @@ def test_of_several_metrics_it_has_the_pareto_front(tmp_path: Path, monkeypatch:
     assert [trial.values for trial in follower.study.trials] == [trial.values for trial in study.trials]
 
 
-def test_times_are_those_of_the_journal(results: Results) -> None:
-    trial, seen = results["0001"], results.to_optuna_study().trials[0]
-
-    started = trial.attempts[0].started_at
-    assert started is not None
-    assert seen.datetime_start == datetime.fromtimestamp(started, UTC).astimezone().replace(tzinfo=None)
-
-
-def test_nothing_is_said_of_the_study(results: Results, capfd: pytest.CaptureFixture[str]) -> None:
-    capfd.readouterr()
-    results.to_optuna_study()
-
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does() -> None:
     optimizers = [
         {"name": "adam", "lr": mqtune.loguniform(1e-5, 1), "decay": mqtune.uniform(0, 1)},
         {"name": "sgd", "lr": mqtune.uniform(0, 1), "decay": mqtune.uniform(0, 1)},
     ]
-    results = mqtune.Tuner(
-        train,
-        {
-            "opt": mqtune.choice(optimizers),
-            "layers": [mqtune.randint(1, 4), 7, mqtune.sample_from(lambda config: config["layers"][0])],
-            "clip": mqtune.choice([mqtune.uniform(1, 2), None]),
-        },
-        metric="loss",
-        mode="min",
-        max_trials=30,
-        seed=5,
-        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["opt"]["lr"]})], slots=4),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
+    space = {
+        "opt": mqtune.choice(optimizers),
+        "layers": [mqtune.randint(1, 4), 7, mqtune.sample_from(lambda config: config["layers"][0])],
+        "clip": mqtune.choice([mqtune.uniform(1, 2), None]),
+    }
+    results = tuned(space, lambda config: [(1.0, {"loss": config["opt"]["lr"]})], max_trials=30)
 
     for seen, trial in zip(results.to_optuna_study().trials, results, strict=True):
         opt = trial.config["opt"]

@@ -331,24 +331,6 @@ def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine
     assert [0.5, 0.75] in trial.system_attrs.values()
 
 
-@pytest.mark.filterwarnings("ignore:`optuna.terminator` module has been deprecated:FutureWarning")
-def test_attributes_that_are_arrays_are_lists_in_any_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """scikit-learn's cross_val_score returns one, and Optuna's examples report that."""
-    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
-
-    def scoring(trial: optuna.Trial) -> float:
-        scores = np.array([0.5, 0.75])
-        report_cross_validation_scores(trial, scores)
-        trial.set_user_attr("scores", scores)
-        return 0.0
-
-    Wire(monkeypatch, study).run(scoring)
-
-    (trial,) = study.trials
-    assert [0.5, 0.75] in trial.system_attrs.values()
-    assert trial.user_attrs["scores"] == [0.5, 0.75]
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_choices_that_are_tuples_stay_so_where_the_studys_storage_has_tuples(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -6,7 +6,6 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -53,11 +52,6 @@ def scraped(port: int) -> dict[str, float]:
         assert sample.labels.pop("experiment") == "mine"
         found[" ".join([sample.name, *sample.labels.values()])] = sample.value
     return found
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
 
 
 def test_figures_are_those_of_the_moment_and_the_server_ends_with_the_driver() -> None:

@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,11 +86,6 @@ def seeded(new: Callable[[], TrialScheduler]) -> SyneTuneScheduler:
     return SyneTuneScheduler(new())
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
-
-
 _names = itertools.count(1)
 
 
@@ -115,25 +109,6 @@ def tune(scheduler: Scheduler, **options: Any) -> mqtune.Tuner:
         "run": mqtune.RunOptions(progress=False),
     }
     return mqtune.Tuner(train, scheduler=scheduler, **{**usual, **options})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_tries_all_trials_and_leaves_none_paused(kind: str) -> None:
-    results = tune(SyneTuneScheduler(kinds(SPACE)[kind]())).run()
-
-    copied = [trial for trial in results if trial.attempts[0].source]
-    assert len(results) == 20 + len(copied)
-    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
-    assert max(trial.metrics["epoch"] for trial in results) == 9
-    if kind != "random":
-        assert min(trial.metrics["epoch"] for trial in results) < 9
-    for trial in results:
-        Space(SPACE).check(trial.config, partial=False)
-        assert trial.config["half"] == trial.config["lr"] / 2
-    if kind in ("promotion", "synchronous"):
-        assert any(len(trial.attempts) > 1 for trial in results)
-    if kind == "pbt":
-        assert copied
 
 
 class TestContract(SchedulerContract):

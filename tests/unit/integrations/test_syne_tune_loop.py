@@ -109,7 +109,6 @@ class Watched(CeleryBackend):
 
 @pytest.fixture(autouse=True)
 def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SYNETUNE_FOLDER", str(tmp_path / "syne-tune"))
     logging.getLogger("syne_tune").setLevel(logging.ERROR)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import logged
 import pytest
 
 import mqtune
@@ -20,37 +21,8 @@ tensorboardx = pytest.importorskip("tensorboardX")
 Curves = dict[str, list[tuple[int, float]]]
 
 
-def objective(config: dict[str, Any]) -> None:
-    """Never run: its workers are simulated."""
-
-
-def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, object]]]:
-    for epoch in range(1, 4):
-        loss = math.nan if epoch == 1 else config["x"] / epoch
-        yield 1.0, {"loss": loss, "nested": {"accuracy": 0.5}, "ok": True, "note": "text is no curve"}
-
-
-def simulated() -> mqtune.Simulated:
-    return mqtune.Simulated(curve, slots=2, keep_journal=True)
-
-
 def tuner(runs: Path, backend: mqtune.Simulated | None = None) -> mqtune.Tuner:
-    return mqtune.Tuner(
-        objective,
-        {"x": mqtune.uniform(0, 1), "layers": {"widths": mqtune.choice([[16], [32, 8]])}},
-        metric="loss",
-        mode="min",
-        max_trials=2,
-        seed=0,
-        name="mine",
-        backend=backend or simulated(),
-        run=mqtune.RunOptions(progress=False, callbacks=[TensorBoard(runs)]),
-    )
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
+    return logged.tuner(TensorBoard(runs), backend)
 
 
 def events(folder: Path) -> Iterator[Any]:
@@ -85,31 +57,25 @@ def test_a_run_has_a_curve_for_each_number_and_the_config(tmp_path: Path) -> Non
     results = tuner(tmp_path / "runs").run()
 
     curves, hyperparameters = read(tmp_path / "runs" / "mine" / "0001")
-
-    x = results["0001"].config["x"]
-    assert [step for step, _ in curves["loss"]] == [1, 2, 3]
-    assert [value for _, value in curves["loss"]] == pytest.approx([math.nan, x / 2, x / 3], nan_ok=True)
-    assert curves["nested.accuracy"] == [(1, 0.5), (2, 0.5), (3, 0.5)]
-    assert curves["ok"] == [(1, 1.0), (2, 1.0), (3, 1.0)]
-    assert "note" not in curves
-    assert hyperparameters["x"] == pytest.approx(x)
-    assert hyperparameters["layers.widths"] in ("[16]", "[32, 8]")
-
-
-def test_points_have_the_times_of_their_reports(tmp_path: Path) -> None:
-    results = tuner(tmp_path / "runs").run()
-
-    times = {
-        event.step: event.wall_time
-        for event in events(tmp_path / "runs" / "mine" / "0002")
+    times = [
+        event.wall_time
+        for event in events(tmp_path / "runs" / "mine" / "0001")
         if any(value.tag == "loss" for value in event.summary.value)
-    }
+    ]
 
-    assert list(times.values()) == [report.timestamp for report in results.reports("0002")]
+    assert [step for step, _ in curves["loss"]] == [1, 2, 3]
+    assert [value for _, value in curves["loss"]] == pytest.approx([math.nan, 0.25, 0.5 / 3], nan_ok=True)
+    assert curves["val.top@5"] == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert times == [report.timestamp for report in results.reports("0001")]
+    assert "note" not in curves
+    assert hyperparameters == {"x": 0.5, "layers.widths": "[32, 8]"}
+    # As text, in which NaN equals itself.
+    TensorBoard(tmp_path / "again").write(mqtune.Results.load("mine"))
+    assert repr(read(tmp_path / "again" / "mine" / "0001")) == repr((curves, hyperparameters))
 
 
 def test_a_driver_that_goes_on_adds_no_point_twice_and_leaves_the_files_of_others(tmp_path: Path) -> None:
-    runs, backend = tmp_path / "runs", simulated()
+    runs, backend = tmp_path / "runs", mqtune.Simulated(logged.curve, slots=2, keep_journal=True)
     first = tuner(runs, backend)
     while sum(trial.reports for trial in first.get_trials()) < 2:
         first.step(1.0)
@@ -125,15 +91,6 @@ def test_a_driver_that_goes_on_adds_no_point_twice_and_leaves_the_files_of_other
     for trial in ("0001", "0002"):
         curves, _ = read(runs / "mine" / trial)
         assert [step for step, _ in curves["loss"]] == [1, 2, 3]
-
-
-def test_an_experiment_that_has_ended_is_written_from_its_folder(tmp_path: Path) -> None:
-    tuner(tmp_path / "runs").run()
-
-    TensorBoard(tmp_path / "again").write(mqtune.Results.load("mine"))
-
-    # As text, in which NaN equals itself.
-    assert repr(read(tmp_path / "again" / "mine" / "0002")) == repr(read(tmp_path / "runs" / "mine" / "0002"))
 
 
 def test_a_folder_that_can_not_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:

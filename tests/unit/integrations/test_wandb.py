@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from logged import curve, tuner
-
-import mqtune
+from logged import tuner
 
 wandb = pytest.importorskip("wandb")
 # What it imports warns of what it uses itself.
@@ -67,8 +65,7 @@ def steps(folder: Path) -> dict[str, list[tuple[int, Any]]]:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
+def home() -> Iterator[None]:
     yield
     wandb.teardown()
 
@@ -84,15 +81,3 @@ def test_each_trial_is_a_run_with_a_step_for_each_report_and_its_end(tmp_path: P
     assert groups == {"mine"}
     exits = {name: record.exit.exit_code for name, record in records(tmp_path) if record.HasField("exit")}
     assert exits == {"0001": 0, "0002": 1}
-
-
-def test_a_later_driver_writes_what_belongs_to_trials_that_had_not_ended(tmp_path: Path) -> None:
-    backend = mqtune.Simulated(curve, keep_journal=True)
-    first = tuner(WandB(mode="offline", folder=tmp_path / "first"), backend)
-    for _ in range(4):
-        first.step(1.0)
-    first.close()
-
-    tuner(WandB(mode="offline", folder=tmp_path / "second"), backend).run()
-
-    assert [step for step, _ in steps(tmp_path / "second")["0002"]] == [1, 2, 3]
