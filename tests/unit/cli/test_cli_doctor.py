@@ -82,8 +82,6 @@ def test_a_server_that_does_not_answer_is_a_problem_with_a_way_out() -> None:
         ("raise SystemExit(3)", "its_code:train", "SystemExit: 3"),
         ("import mqtune\nclass Train(mqtune.Trainable):\n def step(self): ...", "its_code:Train", ""),
         ("train = 3", "its_code:train", "does not define the function 'train'"),
-        ("from subprocess import call as train", "its_code:train", "does not define the function 'train'"),
-        ("", "its_code:train", "does not define the function 'train'"),
         ("", "its_code", "script 'its_code' of trainable 'its_code' is not below the code root"),
         ("", "json:loads", "module 'json' of trainable 'loads' is not below the code root"),
     ],

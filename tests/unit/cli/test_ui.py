@@ -31,7 +31,7 @@ from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.events import Event, Reports
+from mqtune.core.events import Event
 from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.driver.bundling import BundleFolder
 from mqtune.journal.base import Entry
@@ -52,6 +52,7 @@ class Served:
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
         self.access = Access("127.0.0.1", self.port, ["tune.example"])
+        self.places = places
         self.page = Page(places, self.access, steers=steers)
         self.server = server_of(self.page)
         self.thread = threading.Thread(target=self.server.run, args=([listening],))
@@ -245,7 +246,7 @@ def test_pictures_are_those_of_results(served: Served, kind: str):
 
     found = served.ask(f"/api/picture?name=mine&kind={kind}")[2]
 
-    picture = Results.load(served.page._places.find("mine").folder or "").plot.draw(kind)
+    picture = Results.load(served.places.find("mine").folder or "").plot.draw(kind)
     assert found["note"] == picture.note
     lines = [(trace["name"], len(trace["x"])) for trace in found["data"]]
     assert lines == [(each.name, len(each.x)) for panel in picture.panels for each in panel.series]
@@ -463,22 +464,6 @@ def decide_late(book: Book) -> None:
     book.end("0006", AttemptEnd.STOPPED)
 
 
-def test_a_feed_comes_to_what_results_have_although_reports_came_after_a_decision(
-    feed: tuple[Book, JournalFile, Feed], mqtune_home: Path
-):
-    book, file, live = feed
-    before = len(book.entries)
-    decide_late(book)
-    file.append(book.entries[before:])
-
-    eventually(lambda: live.last == book.entries[-1].id and not live._fold.is_out_of_order)
-    saved = Results.load(mqtune_home / "mine").experiment
-    trial = live.experiment.trials[TrialId("0006")]
-    assert (trial.best_value, trial.reports, trial.late_reports) == (0.5, 1, 1)
-    assert trial == saved.trials[TrialId("0006")]
-    assert list(live.curves(live.results, "loss")[TrialId("0006")].value) == [0.5]
-
-
 def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
     feed: tuple[Book, JournalFile, Feed], mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -573,15 +558,6 @@ def test_what_a_trial_reports_while_its_reports_are_read_is_not_lost(
     eventually(lambda: list(live.detail(TrialId("0006"))["loss"].value) == [0.5, 0.4, 0.3])
 
 
-def test_a_feed_goes_on_with_the_file_that_replaces_another(feed: tuple[Book, JournalFile, Feed]):
-    book, file, live = feed
-    book.run("0006", 0.001)
-
-    file.begin(book.entries)
-
-    eventually(lambda: live.experiment.best is not None and live.experiment.best.id == "0006")
-
-
 def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile, Feed]):
     _, file, live = feed
 
@@ -608,18 +584,6 @@ def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
         assert views.summary(live)["problem"].endswith(" s: it is away")
         assert views.why(Places([], None, broker_alone=False), Feeds(lambda _: live.place), live)["text"] == ""
     eventually(lambda: live.problem == "")
-
-
-def test_reports_that_can_not_be_read_are_counted(feed: tuple[Book, JournalFile, Feed], caplog: Any):
-    book, file, live = feed
-    before = len(book.entries)
-    book.stage("0006")
-    book.report("0006", {"loss": 1.0})
-    book._write(Reports([], 0) and book.entries[-1].data[:-1])
-    file.append(book.entries[before:])
-
-    eventually(lambda: live.experiment.unreadable == 1)
-    assert live.last == book.entries[-1].id
 
 
 # The command.

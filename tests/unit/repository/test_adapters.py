@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ import pytest
 from attempts import AttemptHere
 from test_layers import NOT_IN_TRIALS, ROOT, imports_of, part_of
 
-import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd
 from mqtune.integrations.in_trials import Reports
@@ -373,20 +371,3 @@ def test_an_adapter_is_light(tmp_path: Path, name: str) -> None:
     assert {module for module in imports if module.startswith("mqtune.integrations.")} <= {
         f"mqtune.integrations.in_trials.{what}" for what in ("Metrics", "Reports", "fetched_checkpoint")
     }
-
-
-def test_an_adapter_brings_nothing_but_its_library() -> None:
-    pytest.importorskip("sklearn")
-    probe = """
-import sys
-import sklearn.metrics
-before = set(sys.modules)
-import mqtune.integrations.sklearn
-print(*sorted(set(sys.modules) - before))
-"""
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-
-    brought = set(done.stdout.split())
-    assert {name for name in brought if name.split(".")[0] in NOT_IN_TRIALS} == set()
-    assert {part_of(name.partition(".")[2]) for name in brought if name.startswith("mqtune.")} <= LIGHT
-    assert mqtune.__name__ in brought

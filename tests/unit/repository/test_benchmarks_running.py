@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from benchmarks.systems.mqtune_running import Observed, fifo, observing
 from mqtune.core.trial import Action, Report, Trial, TrialId
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import CONTINUE, Scheduler
+from mqtune.schedulers.base import CONTINUE
 
 TRIAL = Trial(id=TrialId("0001"), config={"index": 7})
-
-
-@pytest.mark.parametrize("new", [fifo, lambda: ASHA(max_t=27)])
-def test_an_observed_scheduler_is_the_one_that_was_given(new: Callable[[], Scheduler]) -> None:
-    given = new()
-    assert observing(given, Observed()) is given
-    assert given.asks_ahead, "attempts are staged ahead of free slots, as a user's are"
 
 
 def test_an_observed_scheduler_decides_as_before_and_it_is_noted_when() -> None:

@@ -119,24 +119,16 @@ def test_the_program_takes_the_command_line(argv: list[str], monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("file", "given"),
     [
-        "celery -A workers.gpu worker --log-level INFO",
-        "celery -A workers.gpu wroker",
-        "celery -A workers.gpu flower --prot=5555",
-        "mqtune worker --nmae gpu",
-        "mqtune wroker",
+        ("docker-compose.yml", PASSWORDS),
+        ("docker-compose.workers.yml", {"MQTUNE_BROKER": BROKER, "MQTUNE_HOST": "node7"}),
     ],
 )
-def test_a_mistyped_command_line_would_be_noticed(command: str) -> None:
-    with pytest.raises((click.UsageError, AssertionError)):
-        check_command(shlex.split(command))
-
-
-def test_the_passwords_have_no_default() -> None:
-    for name in PASSWORDS:
+def test_passwords_a_broker_and_a_machines_name_have_no_default(file: str, given: dict[str, str]) -> None:
+    for name in given:
         with pytest.raises(KeyError, match=name):
-            compose(**{key: value for key, value in PASSWORDS.items() if key != name})
+            compose(file, **{key: value for key, value in given.items() if key != name})
 
 
 def test_no_command_line_shows_a_password() -> None:
@@ -241,70 +233,41 @@ def test_a_stop_leaves_the_worker_the_time_that_it_takes() -> None:
     assert float(unit()["TimeoutStopSec"]) > shutdown_s(GRACE_S)
     assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > shutdown_s(GRACE_S)
     assert alone()["stop_grace_period"] == services()["worker"]["stop_grace_period"]
-
-
-def test_systemd_leaves_the_trials_to_the_worker() -> None:
     assert unit()["KillMode"] == "mixed"
     assert unit()["OOMPolicy"] == "continue"
 
 
-def test_the_image_is_made_of_what_is_there() -> None:
-    for instruction, arguments in dockerfile():
+def test_the_image_is_made_of_what_is_there_with_the_app_where_celery_looks_and_runs_no_trial_as_root() -> None:
+    instructions = dockerfile()
+    for instruction, arguments in instructions:
         if instruction == "COPY":
             for source in arguments.split()[:-1]:
                 assert (ROOT / source).exists(), source
-
-
-def test_the_image_has_the_app_where_celery_looks_for_it() -> None:
-    instructions = dockerfile()
     app = [arguments.split()[-1] for name, arguments in instructions if name == "COPY" and "gpu.py" in arguments]
 
     assert app == [os.path.join(dict(instructions)["WORKDIR"], "workers/gpu.py")]
-
-
-def test_the_image_does_not_run_trials_as_root() -> None:
-    names = [name for name, _ in dockerfile()]
-
+    names = [name for name, _ in instructions]
     # By number, so that whoever runs it can tell that this is not root.
-    uid, gid = dict(dockerfile())["USER"].split(":")
-    (made,) = [arguments for name, arguments in dockerfile() if name == "RUN" and "useradd" in arguments]
+    uid, gid = dict(instructions)["USER"].split(":")
+    (made,) = [arguments for name, arguments in instructions if name == "RUN" and "useradd" in arguments]
     assert f"--uid {uid} --gid {gid}" in made
     assert names.index("USER") < names.index("CMD")
 
 
-def test_the_worker_finds_the_folders_that_are_mounted() -> None:
+def test_the_worker_finds_the_folders_that_are_mounted_and_a_driver_has_them_where_it_has() -> None:
     environment = dict(pair.split("=") for pair in dict(dockerfile())["ENV"].split())
     for service in (services()["worker"], alone()):
         targets = {volume.split(":")[1] for volume in service["volumes"]}
         assert targets == {environment["MQTUNE_CODE_ROOT"], environment["MQTUNE_LOG_ROOT"], "/checkpoints"}
-
-
-def test_a_driver_has_code_and_checkpoints_where_the_worker_has_them() -> None:
     mounts = {name: {*services()[name]["volumes"]} for name in ("driver", "worker")}
-
     shared = {mount for mount in mounts["worker"] if not mount.startswith("logs:")}
     assert shared <= mounts["driver"]
 
 
-def test_a_machines_own_worker_needs_a_broker_and_a_name_of_its_own() -> None:
-    given = {"MQTUNE_BROKER": BROKER, "MQTUNE_HOST": "node7"}
-    for name in given:
-        with pytest.raises(KeyError, match=name):
-            compose("docker-compose.workers.yml", **{key: value for key, value in given.items() if key != name})
-
-
-def everything() -> dict[str, dict[str, Any]]:
-    return {**services(), "worker alone": alone()}
-
-
-def test_no_container_takes_all_disk_or_memory() -> None:
-    for name, service in everything().items():
+def test_no_container_takes_all_disk_or_memory_or_rights_and_whatever_stays_up_has_a_health_check() -> None:
+    for name, service in {**services(), "worker alone": alone()}.items():
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
         assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), name
-
-
-def test_whatever_stays_up_has_a_health_check_and_whatever_is_of_the_image_no_rights() -> None:
-    for name, service in everything().items():
         if service.get("restart") == "unless-stopped":
             assert service["healthcheck"]["test"][0] == "CMD", name
         if "build" in service:

@@ -72,16 +72,6 @@ def test_kubernetes_takes_the_manifest(document: dict[str, Any]) -> None:
     assert kubernetes_problems(document) == []
 
 
-def test_a_mistyped_manifest_would_be_noticed() -> None:
-    scaled, worker = of_kind("ScaledObject", "mqtune-worker"), of_kind("Deployment", "mqtune-worker")
-    scaled["spec"]["minReplicas"] = 1
-    worker["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["periodSecond"] = 1
-
-    assert "minReplicas" in kubernetes_problems(scaled)[0]
-    assert "periodSecond" in kubernetes_problems(worker)[0]
-    assert problems({"write_files": [{"pth": "/x"}]}, schema("cloud-config")) != []
-
-
 def worker_container() -> dict[str, Any]:
     (container,) = of_kind("Deployment", "mqtune-worker")["spec"]["template"]["spec"]["containers"]
     return container

@@ -1,10 +1,11 @@
-"""The pages about trials and the cheat sheet are true: their examples run, and what they name is there."""
+"""Pages of the docs, and the cheat sheet, are true: their examples run, and what they name is there."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,15 +13,17 @@ from types import ModuleType
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 from pages import ROOT
 
 import mqtune
-from mqtune.cli import COMMANDS
+from mqtune.cli import COMMANDS, group
 
 PAGES: Final = {
     page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("trials", "checkpoints", "processes", "deciding")
 }
 CHEAT_SHEET: Final = (ROOT / "docs" / "cheatsheet.md").read_text()
+PROGRAM: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 Run = Callable[[str], ModuleType]
 
 
@@ -30,9 +33,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.chdir(tmp_path)
 
     def run(text: str) -> ModuleType:
-        blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         path = tmp_path / "the_page.py"
-        path.write_text("import mqtune\n\n" + "\n\n".join(blocks))
+        path.write_text("import mqtune\n\n" + "\n\n".join(PROGRAM.findall(text)))
         spec = importlib.util.spec_from_file_location("the_page", path)
         assert spec is not None
         assert spec.loader is not None
@@ -93,6 +95,33 @@ def test_the_scheduler_rules_and_callback_of_the_examples_work_together(run: Run
         assert [result.status.name for result in results] == ["COMPLETED"] * 3
         assert [len(result.attempts) for result in results] == [2, 2, 2]
         assert len(diary.lines) == 3
+
+
+def test_the_examples_of_results_run(run: Run, tmp_path: Path):
+    text = (ROOT / "docs" / "results.md").read_text()
+    run(text)
+    (tmp_path / "curves.png").unlink()
+    commands = [shlex.split(line)[1:] for line in re.findall(r"^\$ (.*)$", text, re.MULTILINE)]
+    done = [CliRunner().invoke(group, command) for command in commands]
+
+    assert [each.stderr for each in done] == ["", "", ""]
+    assert {path.name for path in tmp_path.glob("*.*")} >= {"curves.png", "importances.svg", "timeline.html"}
+
+
+# Of what Ax does by itself.
+@pytest.mark.filterwarnings(r"ignore:::ax\b")
+@pytest.mark.parametrize("example", PROGRAM.findall((ROOT / "docs" / "search.md").read_text()))
+def test_an_example_of_search_runs_as_far_as_it_needs_no_worker(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for extra in ("ax", "syne_tune"):
+        if re.search(rf"integrations\.{extra}\w* ", example):
+            # It also passes over what they warn of on import.
+            pytest.importorskip(extra)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+
+    exec(compile(example, "an example of docs/search.md", "exec"), {"mqtune": mqtune, "__name__": "page"})
 
 
 def test_the_cheat_sheet_is_a_program_that_runs_and_has_each_public_name(run: Run):

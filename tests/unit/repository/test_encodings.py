@@ -40,14 +40,6 @@ def calls_without_encoding(source: str) -> list[int]:
     return found
 
 
-def test_what_reads_by_the_locale_is_found() -> None:
-    source = (
-        "p.read_text()\np.write_text('x')\nrun(text=True)\np.read_text('utf-8')\np.write_text('x', encoding='utf-8')\n"
-    )
-
-    assert calls_without_encoding(source) == [1, 2, 3]
-
-
 def test_every_text_file_is_read_and_written_in_an_encoding_that_is_named() -> None:
     found = {
         str(path.relative_to(PACKAGE)): lines

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Final
 
-import pytest
-from partners import FOLDER, check_has, private_names
+from partners import FOLDER, private_names
 
 #: Private members of other libraries, by the module that uses them.
 KNOWN: Final = {
@@ -20,15 +18,3 @@ def test_private_members_of_other_tuners_are_used_in_these_modules_alone() -> No
 
     assert found == KNOWN
     assert len(set.union(*KNOWN.values())) <= 10
-
-
-def test_a_version_that_lacks_a_member_is_named_with_what_uses_it() -> None:
-    has = SimpleNamespace(_thread_local=SimpleNamespace(in_optimize_loop=False))
-
-    check_has("pytest", has, "_thread_local.in_optimize_loop", "optuna_private.py")
-
-    for lacks in (SimpleNamespace(), SimpleNamespace(_thread_local=None)):
-        with pytest.raises(
-            AssertionError, match=rf"pytest {pytest.__version__} has no SimpleNamespace\._thread_local\.in_.*optuna_pri"
-        ):
-            check_has("pytest", lacks, "_thread_local.in_optimize_loop", "optuna_private.py")
