@@ -209,14 +209,23 @@ class Rule:
     brackets=st.sampled_from([1, 2, None]),
     stops=st.booleans(),
     faults=some_faults,
+    checkpoints=st.booleans(),
 )
 @settings(max_examples=120)
 def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
-    rng: random.Random, slots: int, trials: int, factor: int, brackets: int | None, stops: bool, faults: Faults
+    rng: random.Random,
+    slots: int,
+    trials: int,
+    factor: int,
+    brackets: int | None,
+    stops: bool,
+    faults: Faults,
+    checkpoints: bool,
 ) -> None:
     scheduler = hyperband(max_t=9, reduction_factor=factor, brackets=brackets, stop_last_trials=stops)
 
-    play = Play(scheduler, partial, slots=slots, trials=trials, rng=rng, faults=faults, keeps_calls=True).run()
+    game: dict[str, Any] = {"slots": slots, "trials": trials, "rng": rng, "faults": faults, "checkpoints": checkpoints}
+    play = Play(scheduler, partial, keeps_calls=True, **game).run()
 
     Rule(scheduler, factor, "COMPLETE" if stops else "CONTINUE").follow(play)
     play.check_end()

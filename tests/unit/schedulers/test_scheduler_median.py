@@ -160,7 +160,9 @@ def test_a_quantile_is_interpolated_linearly(numbers: list[float], share: Fracti
 
 def curve(config: dict[str, Any], now: int) -> Metrics | None:
     value = scattered(config["number"], now, values=12)
-    return None if now > 8 else {} if value == 11 else {"loss": {9: NAN, 10: INF}.get(value, value)}
+    # A few trials report an infinity, which is in all their averages from then on.
+    odd = {9: NAN} if config["number"] % 4 else {9: NAN, 10: INF}
+    return None if now > 8 else {} if value == 11 else {"loss": odd.get(value, value)}
 
 
 def middle_of(averages: Iterable[float]) -> float:
@@ -177,13 +179,22 @@ def middle_of(averages: Iterable[float]) -> float:
     interval=st.integers(1, 3),
     grace=st.integers(0, 4),
     faults=some_faults,
+    checkpoints=st.booleans(),
 )
 @settings(max_examples=100)
 def test_every_decision_is_the_one_that_the_rule_gives(
-    rng: random.Random, slots: int, mode: str, samples: int, interval: int, grace: int, faults: Faults
+    rng: random.Random,
+    slots: int,
+    mode: str,
+    samples: int,
+    interval: int,
+    grace: int,
+    faults: Faults,
+    checkpoints: bool,
 ) -> None:
     scheduler = median(mode, min_samples=samples, interval=interval, grace_period=grace)
-    play = Play(scheduler, curve, slots=slots, trials=12, rng=rng, faults=faults, keeps_calls=True).run()
+    game: dict[str, Any] = {"slots": slots, "rng": rng, "faults": faults, "checkpoints": checkpoints}
+    play = Play(scheduler, curve, trials=12, keeps_calls=True, **game).run()
 
     #: Of each trial: its values, lower being better, with their times; its latest time; and the milestone that it goes for.
     values: dict[str, list[tuple[int, float]]] = defaultdict(list)

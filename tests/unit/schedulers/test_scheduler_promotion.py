@@ -126,14 +126,16 @@ class Rule:
     factor=st.integers(2, 4),
     stops=st.booleans(),
     faults=some_faults,
+    checkpoints=st.booleans(),
 )
 @settings(max_examples=120)
 def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
-    rng: random.Random, slots: int, trials: int, factor: int, stops: bool, faults: Faults
+    rng: random.Random, slots: int, trials: int, factor: int, stops: bool, faults: Faults, checkpoints: bool
 ) -> None:
     scheduler = promotion(reduction_factor=factor, stop_last_trials=stops)
 
-    play = Play(scheduler, partial, slots=slots, trials=trials, rng=rng, faults=faults, keeps_calls=True).run()
+    game: dict[str, Any] = {"slots": slots, "trials": trials, "rng": rng, "faults": faults, "checkpoints": checkpoints}
+    play = Play(scheduler, partial, keeps_calls=True, **game).run()
 
     Rule(scheduler, factor, "COMPLETE" if stops else "CONTINUE").follow(play)
     play.check_end()
