@@ -59,20 +59,17 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
         conditions_of([text])
 
 
-def test_a_condition_about_what_no_trial_has_is_refused(experiment: Experiment) -> None:
+def test_a_condition_about_or_an_order_by_what_no_trial_has_is_refused(experiment: Experiment) -> None:
     with pytest.raises(ConfigurationError, match="no trial has 'accuracy'; there are 'loss'"):
         selected(experiment.trials.values(), [Condition("accuracy", "<", 1)])
+    with pytest.raises(ConfigurationError, match=r"no trial has 'los'; there are .*loss"):
+        in_order(experiment, experiment.trials.values(), "los")
 
 
 @pytest.mark.parametrize("where", ["lr<__import__('os')", "lr>0,3", "loss>=low"])
 def test_numbers_are_not_compared_with_a_text(experiment: Experiment, where: str) -> None:
     with pytest.raises(ConfigurationError, match=r"compares numbers with a text; give a number, such as 'l"):
         selected(experiment.trials.values(), conditions_of([where]))
-
-
-def test_an_order_by_what_no_trial_has_is_refused(experiment: Experiment) -> None:
-    with pytest.raises(ConfigurationError, match=r"no trial has 'los'; there are .*loss"):
-        in_order(experiment, experiment.trials.values(), "los")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.trial import Config, Trial, TrialId, TrialStatus
 from mqtune.search.base import WAIT, PastTrial, Searcher
-from mqtune.search.domains import Domain
 from mqtune.search.points import PointsFirst, searcher_of
 from mqtune.search.space import Space
 
@@ -328,22 +327,6 @@ def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_use
         Searcher.rebuild(own.describe())
 
 
-class Odd(Domain):
-    """A domain that a user has made."""
-
-    def at(self, share: float) -> object:
-        return share
-
-    def check(self, value: object) -> object:
-        return value
-
-    def describe(self) -> dict[str, object]:
-        return {"domain": "odd"}
-
-    def __str__(self) -> str:
-        return "odd()"
-
-
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(
         ConfigurationError, match="strategy='gp' is neither one of fast, quality, random_search nor a Gen"
@@ -351,8 +334,6 @@ def test_bad_arguments_are_named() -> None:
         AxSearcher("gp")
     with pytest.raises(ConfigurationError, match="no domain to choose from"):
         AxSearcher().check_space(Space({"a": 1, "b": mqtune.choice([2])}))
-    with pytest.raises(ConfigurationError, match=r"net/x: odd\(\) is a domain that Ax has nothing like"):
-        AxSearcher().check_space(Space({"net": {"x": Odd()}}))
     searcher = bound()
     searcher.bind(SPACE, 1, metric="loss", mode="min")
     with pytest.raises(ConfigurationError, match="another experiment's"):

@@ -147,16 +147,13 @@ def going_on(backend: mqtune.Simulated, *callbacks: TrialLogger) -> mqtune.Tuner
     return tuner
 
 
-def test_reports_are_in_the_tool_while_the_experiment_runs(backend: mqtune.Simulated) -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_reports_are_in_the_tool_while_the_experiment_runs_also_those_that_an_earlier_driver_has_not_written(
+    backend: mqtune.Simulated, *, goes_on: bool
+) -> None:
     tool = Tool()
-
-    with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
-        eventually(lambda: tuner.step(1.0) or tool.reports.get(TrialId("0001")))
-
-
-def test_a_driver_that_goes_on_writes_at_its_start_what_an_earlier_one_has_not(backend: mqtune.Simulated) -> None:
-    tool = Tool()
-    going_on(backend).close()
+    if goes_on:
+        going_on(backend).close()
 
     with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
         eventually(lambda: tuner.step(1.0) or tool.reports.get(TrialId("0001")))

@@ -310,19 +310,15 @@ def test_trials_that_were_stopped_are_compared_at_the_latest_time_that_ten_have_
 
 
 def test_trials_that_have_failed_are_no_bad_ones_at_that_time_but_none(story: Study) -> None:
-    stopped(story, 10, 5.0)
+    stopped(story, 9, 5.0)
+    # Fewer than ten are not compared at one time.
+    assert at_one_time(story) == [("PRUNED", None)] * 9
+    stopped(story, 1, 5.0)
     story.end(story.begin(), TrialStatus.FAILED)
     story.end(story.begin(), TrialStatus.ABANDONED)
 
     assert [each.state for each in story.model[-2:]] == [TrialState.FAIL] * 2
     assert at_one_time(story) == [("COMPLETE", 5.0)] * 10
-
-
-def test_fewer_than_ten_trials_are_not_compared_at_one_time(story: Study) -> None:
-    stopped(story, 9, 5.0)
-    story.begin()
-
-    assert at_one_time(story) == [("PRUNED", None)] * 9 + [("RUNNING", None)]
 
 
 def test_a_trial_without_a_report_at_that_time_counts_with_its_next_one(story: Study) -> None:

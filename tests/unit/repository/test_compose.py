@@ -18,6 +18,7 @@ import click
 import pytest
 import yaml
 from celery.bin.celery import celery
+from celery.events.state import Task
 from flower.command import is_flower_envvar, is_flower_option
 from waiting import eventually
 
@@ -153,19 +154,13 @@ def test_everything_waits_for_redis_and_uses_its_password() -> None:
         assert service["networks"] == services()["redis"]["networks"]
 
 
-def test_every_variable_of_flower_is_one_of_its_options() -> None:
+def test_every_variable_and_column_of_flower_is_one_of_its_own() -> None:
     names = [name for name in services()["flower"]["environment"] if name.startswith("FLOWER_")]
 
     assert "FLOWER_BASIC_AUTH" in names
     for name in names:
         assert is_flower_envvar(name), name
-
-
-def test_the_columns_of_flower_are_fields_of_its_tasks() -> None:
-    from celery.events.state import Task
-
     columns = services()["flower"]["environment"]["FLOWER_TASKS_COLUMNS"].split(",")
-
     assert set(columns) <= {*Task._fields}
 
 

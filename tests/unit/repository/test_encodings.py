@@ -74,11 +74,7 @@ def test_a_character_that_a_stream_lacks_is_shown_as_a_question_mark() -> None:
     stream.flush()
 
     assert bytes_.getvalue() == b"a ? b"
-
-
-def test_a_stream_with_a_rule_of_its_own_keeps_it() -> None:
+    # One with a rule of its own keeps that.
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
-
     replace_unencodable(stream)
-
     assert stream.errors == "backslashreplace"

@@ -80,10 +80,6 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
     assert outside - asked <= known | PARTNERS | {*ALONE}
 
 
-def test_a_worker_folder_of_the_repository_is_no_package() -> None:
-    assert not (REPOSITORY / "workers" / "__init__.py").exists()
-
-
 def test_all_public_names_are_seen_by_who_looks_for_them() -> None:
     looked = "import mqtune; print(sorted(set(mqtune.__all__) - set(dir(mqtune))))"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,10 @@ import optuna
 import pytest
 
 from benchmarks.measurement import Context, Variant
-from benchmarks.quality.slots import Record
 from benchmarks.quality.tasks import TASKS
 from benchmarks.systems import mqtune_quality, optuna_quality
 from benchmarks.table import chance, render
 from benchmarks.work import quality
-
-
-def test_a_config_is_good_enough_from_the_report_that_chose_it_for_good() -> None:
-    (task,) = (each for each in TASKS if each.name == "branin")
-    far, best = {"x1": 0.0, "x2": 0.0}, {"x1": 9.42478, "x2": 2.475}
-    record = Record()
-    record.add(1.0, best, 1, 0.4)
-    assert record.good_from_s(task, 0.1) == 1.0
-
-    record.add(2.0, far, 3, 50.0)
-    assert record.good_from_s(task, 0.1) == math.inf
-
-    record.add(3.0, best, 3, 0.4)
-    assert (record.good_from_s(task, 0.1), record.good_from_s(task, 100.0)) == (3.0, 1.0)
-    assert record.trials == 2
 
 
 def test_chance_explains_equals_and_not_what_is_always_worse() -> None:

@@ -390,12 +390,3 @@ def work(scheduled: Callable[[], object], done: Callable[[], object]) -> int:
         finally:
             sys.settrace(before)
     return steps
-
-
-def check_game(new_scheduler: Callable[[], Any], curve: Any, **game: Any) -> Play:
-    """Play a game, check that no trial is forgotten and that a replay agrees at every prefix, and return it."""
-    play = Play(new_scheduler(), curve, keeps_calls=True, **game).run()
-
-    play.check_end()
-    check_replay(play, new_scheduler())
-    return play

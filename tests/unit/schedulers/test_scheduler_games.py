@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from population_table import starting
-from scheduler_play import Faults, check_game, rngs, rough, scattered, some_faults
+from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
 from scheduler_table import bound
 
 import mqtune
@@ -65,13 +65,17 @@ def curve(config: Config, now: int) -> Metrics | Exception | None:
 def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
     kind: str, rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
 ) -> None:
-    check_game(
-        lambda: bound(KINDS[kind]()),
+    play = Play(
+        bound(KINDS[kind]()),
         curve,
+        keeps_calls=True,
         slots=slots,
         trials=trials,
         rng=rng,
         configs=lambda number: {"number": number, **starting(number)},
         faults=faults,
         checkpoints=checkpoints,
-    )
+    ).run()
+
+    play.check_end()
+    check_replay(play, bound(KINDS[kind]()))

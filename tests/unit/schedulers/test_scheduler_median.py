@@ -124,13 +124,11 @@ def test_milestones_are_exact() -> None:
     assert tell(scheduler, "t", 0.30000000000000004, 9, sequence=2).action is Action.STOP
 
 
-def test_infinities_are_numbers() -> None:
+def test_infinities_are_numbers_and_large_numbers_do_not_overflow() -> None:
     assert course(others([-INF, 0], [-INF, 0]), "t", 5, 5) == "SS"
     assert course(others([INF, 0], [INF, 0]), "t", 5, 5) == "CC"
     assert course(others([INF, -INF], [INF, -INF]), "t", 5, 5) == "CC"
 
-
-def test_large_numbers_do_not_overflow() -> None:
     assert course(others([1.7e308, -1.7e308], [1.7e308, -1.7e308]), "t", 1, 1) == "CS"
     assert course(others([1.7e308] * 3, [1.7e308] * 3), "t", *[1.6e308] * 3) == "CCC"
 

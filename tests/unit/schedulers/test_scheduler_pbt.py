@@ -401,18 +401,13 @@ def test_a_replay_changes_the_config_at_each_step() -> None:
     assert isinstance(table.choose(can_start=False), Wait)
 
 
-def test_a_report_that_skips_steps_leads_to_the_highest() -> None:
+def test_a_report_that_skips_steps_leads_to_the_highest_and_without_a_checkpoint_to_none() -> None:
     table = Table(replay(), saves=True)
-    table.stage("a", config={"lr": 1})
-    table.report("a", 8)
-    table.pause("a")
-
+    table.stage("a", "b", config={"lr": 1})
+    table.report("b", 8)
+    table.pause("b")
     assert table.resumed().config == {"lr": 3}
-
-
-def test_a_trial_without_a_checkpoint_can_not_follow_the_policy() -> None:
-    table = Table(replay(), saves=True)
-    table.stage("a", config={"lr": 1})
+    table.stage("b", config={"lr": 3})
     table.report("a", 4, saves=False)
     table.pause("a")
 

@@ -312,12 +312,11 @@ def test_an_experiment_stops_at_exactly_the_number_of_trials(
 
 
 def test_an_experiment_stops_at_exactly_the_number_of_reports() -> None:
-    rule, mine = ReportsReceived(3), experiment()
-
-    mine.reports = 2
-    assert rule.stops_experiment(mine, T0) == ""
-    mine.reports = 3
-    assert rule.stops_experiment(mine, T0) == "its trials have made 3 reports"
+    mine = experiment()
+    told = []
+    for mine.reports in (2, 3):
+        told.append(ReportsReceived(3).stops_experiment(mine, T0))
+    assert told == ["", "its trials have made 3 reports"]
 
 
 def test_a_time_limit_holds_from_its_very_moment_on_and_says_when_that_is() -> None:

@@ -73,13 +73,7 @@ def test_the_values_of_a_reverse_log_domain_crowd_at_its_upper_end() -> None:
     assert isinstance(domain, Interval)
 
 
-@pytest.mark.parametrize("bounds", [(-0.1, 0.5), (0.5, 1), (0.5, 2)])
-def test_a_reverse_log_domain_lies_below_one(bounds: tuple[float, float]) -> None:
-    with pytest.raises(SpaceError, match="must lie from 0 up to, and without, 1"):
-        mqtune.reverseloguniform(*bounds)
-
-
-def test_a_finite_range_has_both_bounds_and_even_steps() -> None:
+def test_a_finite_range_has_both_bounds_and_even_steps_or_integers() -> None:
     steps, logs = mqtune.finrange(0.1, 1, 10), mqtune.logfinrange(1, 1000, 4)
     assert isinstance(steps, Ordinal)
     assert isinstance(logs, Ordinal)
@@ -88,9 +82,7 @@ def test_a_finite_range_has_both_bounds_and_even_steps() -> None:
     assert (steps.options[0], steps.options[-1]) == (0.1, 1.0)
     assert logs.options == pytest.approx([1, 10, 100, 1000])
     assert (logs.options[0], logs.options[-1]) == (1.0, 1000.0)
-
-
-def test_a_finite_range_of_integers_is_rounded() -> None:
+    # One of integers is rounded.
     assert mqtune.logfinrange(8, 300, 7, cast_int=True) == mqtune.ordinal([8, 15, 27, 49, 90, 164, 300])
     assert mqtune.finrange(1, 10, 4, cast_int=True) == mqtune.ordinal([1, 4, 7, 10])
     assert all(type(option) is int for option in mqtune.finrange(1, 10, 4, cast_int=True).options)  # type: ignore[attr-defined]
@@ -109,6 +101,8 @@ def test_a_finite_range_of_integers_is_rounded() -> None:
         (lambda: mqtune.ordinal([]), "is empty"),
         (lambda: mqtune.ordinal("abc"), "not a list"),
         (lambda: mqtune.reverseloguniform(0.9, math.nan), "high=nan"),
+        (lambda: mqtune.reverseloguniform(-0.1, 0.5), "must lie from 0 up to, and without, 1"),
+        (lambda: mqtune.reverseloguniform(0.5, 1), "must lie from 0 up to, and without, 1"),
     ],
 )
 def test_bounds_that_can_not_be_meant_are_named(make: object, message: str) -> None:

@@ -192,9 +192,7 @@ def test_both_bounds_of_every_integer_domain_are_included() -> None:
     assert set(samples(lograndint(1, 4))) == {1, 2, 3, 4}
     assert set(samples(qrandint(0, 8, 4))) == {0, 4, 8}
     assert sorted(set(samples(quniform(0, 1, 0.1)))) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-
-
-def test_bounds_that_are_no_multiples_of_q_are_left_out() -> None:
+    # Bounds that are no multiples of q are left out.
     assert set(samples(quniform(0.25, 0.55, 0.1))) == {0.3, 0.4, 0.5}
     assert set(samples(qrandint(1, 10, 4))) == {4, 8}
 
@@ -501,11 +499,8 @@ def test_a_partial_point_is_kept_and_completed(space: Space) -> None:
     assert config["batch"] == 64
     assert config["double"] == 32
     space.check(config, partial=False)
-
-
-def test_a_point_takes_the_form_that_a_sample_has(space: Space) -> None:
+    # It takes the form that a sample has.
     config = space.complete({"dropout": 0, "batch": 32.0}, random.Random(0))
-
     assert repr(config["dropout"]) == "0.0"
     assert repr(config["batch"]) == "32"
 
