@@ -165,7 +165,6 @@ def test_points_come_first_and_in_order_and_then_the_other_searcher(space: Space
     assert configs[0] == full
     assert configs[1]["model"]["width"] == 9
     assert configs[3:] == take(RandomSearcher(space, 1), 3)
-    assert configs[2] != configs[3], "a completed point does not foretell the searcher with the same seed"
     for config in configs:
         space.check(config, partial=False)
 
