@@ -18,6 +18,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +38,8 @@ _BLOCK: Final = 10
 _DIGITS: Final = 10
 #: After how many configs another searcher takes over.
 _TAKEN_OVER: Final = (16, 100)
+#: After how many steps another driver takes over.
+_STEPS: Final = 60
 #: The most trials that run at once.
 _SLOTS: Final = 6
 #: The experiment's seed.
@@ -102,6 +105,8 @@ class Course:
     libraries: tuple[str, ...] = ("numpy",)
     #: How many trials it learns from before.
     learns: int = 0
+    #: Whether somebody adds trials, and mutates configs.
+    is_quiet: bool = False
     #: Whether another searcher takes over; not from one that is reseeded by chance then.
     is_taken_over: bool = True
     #: How many configs the tests play.
@@ -170,7 +175,7 @@ class _Play:
         if self._paused and self._rng.random() < 0.3:
             self._resume(self._paused.pop(0))
             return True
-        if self._rng.random() < 0.04:
+        if not self._course.is_quiet and self._rng.random() < 0.04:
             config = self._space.sample(self._rng)
             self._call("adopt", id_, copy.deepcopy(config))
         else:
@@ -189,7 +194,7 @@ class _Play:
         return True
 
     def _resume(self, trial: Trial) -> None:
-        if self._rng.random() < 0.3:
+        if not self._course.is_quiet and self._rng.random() < 0.3:
             trial.config = self._space.sample(self._rng)
         trial.status = TrialStatus.STAGED
         trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0, trial.config))
@@ -314,15 +319,97 @@ def _ax(strategy: str = "fast", **options: Any) -> Searcher:
     return AxSearcher(strategy, **options)
 
 
+def _ax_client() -> Searcher:
+    from ax.api.client import Client
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+
+    from mqtune.integrations.ax import AxSearcher
+
+    client = Client(random_seed=3)
+    client.configure_experiment(
+        [
+            RangeParameterConfig("x", (0.0, 1.0), "float"),
+            RangeParameterConfig("lr", (1e-5, 1.0), "float", scaling="log"),
+            RangeParameterConfig("n", (1, 9), "int"),
+            ChoiceParameterConfig("act", ["relu", "tanh", "none"], "str", is_ordered=False),
+        ],
+        name="of-a-client",
+    )
+    client.configure_optimization("-loss")
+    return AxSearcher(client)
+
+
+@dataclass(frozen=True, slots=True)
+class TunedCourse:
+    """How a scheduler of Syne Tune's is recorded, which suggests configs and decides: an experiment in virtual time."""
+
+    new: Callable[[], Any]
+    configs: int = 200
+    libraries: tuple[str, ...] = ("numpy", "syne-tune")
+    space: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
+    tested: int = 30
+
+    def run(self, configs: int) -> list[Config]:
+        """Return the configs of so many trials."""
+        configs = min(configs, self.configs)
+        backend = mqtune.Simulated(_curve, slots=_SLOTS, seed=_SEED, keep_journal=True)
+        with closing(self._tuner(backend, configs)) as tuner:
+            for _ in range(_STEPS):
+                tuner.step(1.0)
+        with closing(self._tuner(backend, configs)) as tuner:
+            return [trial.attempts[0].config for trial in tuner.run()][:configs]
+
+    def _tuner(self, backend: mqtune.Simulated, configs: int) -> mqtune.Tuner:
+        return mqtune.Tuner(
+            _stand_in,
+            dict(self.space),
+            scheduler=self.new(),
+            metric="loss",
+            mode="min",
+            max_trials=configs,
+            seed=_SEED,
+            backend=backend,
+            name="recorded",
+            run=mqtune.RunOptions(progress=False),
+        )
+
+
+def _stand_in(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
+
+
+def _curve(config: Config) -> Iterator[tuple[float, dict[str, Any]]]:
+    for epoch in range(1, 10):
+        yield 1.0 + _score(config, 1), {"loss": _score(config, epoch), "epoch": epoch}
+
+
+def _syne_tune(name: str, **options: Any) -> Any:
+    import numpy as np
+    from syne_tune.optimizer import baselines
+    from syne_tune.optimizer.schedulers.pbt import PopulationBasedTraining
+
+    from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space
+
+    # 0.16 draws from NumPy's own generator, whatever its seed.
+    np.random.seed(7)  # noqa: NPY002 - Syne Tune draws from this one
+    space = config_space(PLAIN)
+    if name == "RandomSearch":
+        return SyneTuneScheduler(baselines.RandomSearch(space, metrics=["loss"], random_seed=1))
+    usual = {"metric": "loss", "time_attr": "epoch", "max_t": 9, "random_seed": 1}
+    new = PopulationBasedTraining if name == "PBT" else getattr(baselines, name)
+    return SyneTuneScheduler(new(space, **usual, **options))
+
+
 _OPTUNA: Final = ("numpy", "optuna", "scipy")
 #: A Gaussian process takes seconds for a suggestion: the tests play what comes before one.
 _BEFORE_MODEL: Final = 5
 _AX: Final = ("numpy", "ax-platform", "botorch", "torch", "scipy")
 
-COURSES: Final[dict[str, Course]] = {
+COURSES: Final[dict[str, Course | TunedCourse]] = {
     "random": Course(lambda: RandomSearcher(Space(PLAIN), 3)),
     "random-conditional": Course(lambda: RandomSearcher(Space(CONDITIONAL), 3), CONDITIONAL),
     "random-small": Course(lambda: RandomSearcher(Space(SMALL), 3), SMALL),
+    "random-grid": Course(lambda: RandomSearcher(Space(GRID), 3), GRID),
     "grid": Course(lambda: mqtune.GridSearcher(Space(GRID), 3), GRID),
     "points": Course(lambda: mqtune.PointsFirst([{"lr": 0.1}, {"depth": 3, "act": None}, {}])),
     "repeater": Course(lambda: mqtune.Repeater("depth")),
@@ -331,10 +418,19 @@ COURSES: Final[dict[str, Course]] = {
     "tpe-conditional": Course(_optuna, CONDITIONAL, 100, STOPPING, libraries=_OPTUNA),
     "tpe-several": Course(_optuna, FEW, 60, STOPPING, ("loss", "size"), libraries=_OPTUNA),
     "tpe-constrained": Course(lambda: _optuna(outcome_constraints=["latency <= 6"]), FEW, 60, libraries=_OPTUNA),
+    "tpe-points": Course(lambda: mqtune.PointsFirst([{"lr": 0.1}, {}], _optuna()), FEW, 60, libraries=_OPTUNA),
     "tpe-repeater": Course(lambda: mqtune.Repeater("n", _optuna()), FEW, 100, libraries=_OPTUNA),
     "tpe-learnt": Course(_optuna, FEW, 60, STOPPING, libraries=_OPTUNA, learns=30),
     "own-tpe": Course(
         lambda: _sampled("TPESampler", seed=2), FEW, 60, STOPPING, libraries=_OPTUNA, is_taken_over=False
+    ),
+    "own-grid": Course(
+        lambda: _sampled(
+            "GridSampler", search_space={"a": [*range(8)], "b": [*range(1, 10)], "c": [*range(3)]}, seed=2
+        ),
+        {**SMALL, "c": mqtune.choice([0.0, 0.5, 1.0])},
+        60,
+        libraries=_OPTUNA,
     ),
     "own-cmaes": Course(
         lambda: _sampled("CmaEsSampler", seed=2, with_margin=True, n_startup_trials=5),
@@ -345,12 +441,25 @@ COURSES: Final[dict[str, Course]] = {
     "own-nsgaii": Course(
         lambda: _sampled("NSGAIISampler", seed=2, population_size=8), FEW, 60, STOPPING, ("loss", "size"), _OPTUNA
     ),
+    "own-qmc": Course(lambda: _sampled("QMCSampler", seed=2), FEW, 60, libraries=_OPTUNA),
     "ax-sobol": Course(lambda: _ax("random_search"), PLAIN, 200, STOPPING, libraries=_AX),
     "ax": Course(_ax, FEW, 10, STOPPING, libraries=_AX, tested=_BEFORE_MODEL),
     "ax-learnt": Course(_ax, FEW, 4, libraries=_AX, tested=1, learns=6),
+    "ax-client": Course(
+        _ax_client,
+        {**FEW, "act": mqtune.choice(["relu", "tanh", "none"])},
+        8,
+        libraries=_AX,
+        tested=_BEFORE_MODEL,
+        is_quiet=True,
+    ),
     "ax-constrained": Course(
         lambda: _ax(outcome_constraints=["latency <= 6"]), FEW, 8, libraries=_AX, tested=_BEFORE_MODEL
     ),
+    "syne-tune-random": TunedCourse(lambda: _syne_tune("RandomSearch")),
+    "syne-tune-asha": TunedCourse(lambda: _syne_tune("ASHA")),
+    "syne-tune-bohb": TunedCourse(lambda: _syne_tune("BOHB"), 60),
+    "syne-tune-pbt": TunedCourse(lambda: _syne_tune("PBT", perturbation_interval=2), 60),
 }
 
 

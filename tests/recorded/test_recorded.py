@@ -18,7 +18,7 @@ import mqtune
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import ExperimentCreated, decode_event
 from mqtune.core.registry import described
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
@@ -76,6 +76,12 @@ def without_dicts(trial: dict[str, Any]) -> dict[str, Any]:
     return trial | {"checkpoints": kept, "checkpoint": kept[-1][0] if kept else ""}
 
 
+def test_of_each_kind_there_is_one():
+    kinds = {definition(name)["scheduler"]["scheduler"] for name in ALL}
+    assert {"asha", "pbt", "promotion_asha", "hyperband", "median_stopping", "fifo"} <= kinds
+    assert len(ALL) == 9
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_results_say_of_a_recorded_experiment_what_they_said_then(name: str):
     results = Results.load(HERE / name)
@@ -99,6 +105,23 @@ def test_a_recorded_definition_makes_what_it_describes(name: str):
     assert described(searcher_of(kept["searcher"], space)) == kept["searcher"]
     if kept["stop"] is not None:
         assert described(StopRule.rebuild(kept["stop"])) == kept["stop"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_its_searcher_takes_what_was_tried_and_goes_on(name: str):
+    """From the same seed an earlier version drew other configs."""
+    kept = definition(name)
+    space = space_of(kept["space"])
+    searcher = searcher_of(kept["searcher"], space)
+
+    for trial in recorded(name)["trials"]:
+        if trial["parent"] is None and trial["history"][0][3] == "searcher":
+            config = trial["attempts"][0]["config"]
+            assert searcher.replay(TrialId("0001"), config) == config
+
+    following = searcher.suggest(TrialId("0001"))
+    assert following is not None
+    space.check(following, partial=False)
 
 
 @pytest.mark.parametrize("name", FINISHED)

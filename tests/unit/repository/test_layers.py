@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,11 +78,22 @@ NOT_IN_TRIALS: Final = (
     "asyncio",
     "multiprocessing",
 )
-#: Other tuners, and what trains: only ``mqtune/integrations`` imports it, once it is asked for.
-PARTNERS: Final = {name for name, places in ALONE.items() if places == {"integrations/"}} - {"opentelemetry"} | {
+#: What extras bring: only ``mqtune/integrations`` imports it.
+PARTNERS: Final = {
+    "ax",
+    "keras",
+    "lightgbm",
+    "lightning",
+    "optuna",
+    "optuna_dashboard",
     "ray",
+    "syne_tune",
     "torch",
+    "transformers",
+    "xgboost",
 }
+
+
 #: Modules that import each other, until they don't.
 CYCLES_TO_GO: Final[list[set[str]]] = []
 
@@ -194,18 +206,19 @@ def test_no_modules_import_each_other() -> None:
     assert [group for group in CYCLES_TO_GO if group not in cycles(ROOT)] == [], "it is gone: take it out of the list"
 
 
-def test_what_is_looked_for_is_found_also_in_functions_and_by_relative_imports(tmp_path: Path) -> None:
-    for file, code in {
-        "core/events.py": "def f():\n    from .. import driver",
-        "worker/runtime.py": "if True:\n    from redis.exceptions import RedisError\n    import mqtune.backends.celery as c",
-        "journal/a.py": "from mqtune.journal.b import f",
-        "journal/b.py": "if TYPE_CHECKING:\n    from . import a",
-    }.items():
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text(code)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("import mqtune.journal.b", "from mqtune.journal import a"),
+        ("from mqtune.journal.b import f", "def f():\n    from mqtune.journal.a import g"),
+        ("import mqtune.journal.b", "if TYPE_CHECKING:\n    from . import a"),
+    ],
+)
+def test_a_cycle_is_found(tmp_path: Path, a: str, b: str) -> None:
+    (tmp_path / "journal").mkdir()
+    for name, code in {"a": a, "b": b, "c": "import mqtune.journal.a"}.items():
+        (tmp_path / "journal" / f"{name}.py").write_text(code)
 
-    assert [each.partition(":")[0] for each in arrows_up(tmp_path)] == ["core/events.py", "worker/runtime.py"]
-    assert len(strangers(tmp_path)) == 1
     assert cycles(tmp_path) == [{"journal.a", "journal.b"}]
 
 
@@ -221,6 +234,57 @@ def test_no_arrow_points_up() -> None:
 
 def test_libraries_stay_where_they_belong() -> None:
     assert strangers(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("core/events.py", "from mqtune.schedulers import Scheduler"),
+        ("trainable/session.py", "def f():\n    from mqtune.journal.base import Claim"),
+        ("trainable/session.py", "from ..journal import base"),
+        ("core/experiment.py", "from .. import driver"),
+        ("core/experiment.py", "from mqtune import Tuner"),
+        ("core/experiment.py", "import mqtune"),
+        ("backends/celery.py", "from mqtune import worker"),
+        ("worker/uplink.py", "if True:\n    import mqtune.backends.celery as c"),
+    ],
+)
+def test_an_arrow_that_points_up_is_found(tmp_path: Path, file: str, code: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code)
+
+    assert len(arrows_up(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("worker/runtime.py", "import redis"),
+        ("worker/runtime.py", "def f():\n    from redis.exceptions import RedisError"),
+        ("worker/attempt.py", "from kombu import Queue"),
+    ],
+)
+def test_a_library_in_the_wrong_place_is_found(tmp_path: Path, file: str, code: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code)
+
+    assert len(strangers(tmp_path)) == 1
+
+
+def test_arrows_that_point_down_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "redis.py").write_text(
+        "import redis\nfrom mqtune.core.events import Event\nfrom . import base\n"
+    )
+    (tmp_path / "tuner.py").write_text(
+        "from mqtune.driver.loop import Driver\nfrom .backends.celery import CeleryBackend\n"
+    )
+
+    assert arrows_up(tmp_path) == []
+    assert strangers(tmp_path) == []
+    assert len(imports_of(tmp_path)) == 5
 
 
 @pytest.mark.parametrize(
@@ -263,3 +327,15 @@ print(*sorted(set(tried) & {PARTNERS!r}), "redis" in tried)
 
     # The names that stand for code were looked up.
     assert done.stdout.split() == ["True"]
+
+
+def test_the_floors_of_the_design_are_those_that_imports_are_held_to() -> None:
+    text = (ROOT.parent / "docs" / "design.md").read_text()
+    floor, told = -1, {}
+    for first, places in re.findall(r"^\| (\d?) ?\| ([^|]*`[^|]*) \|", text, re.MULTILINE):
+        floor = int(first) if first else floor
+        told |= {part_of(place): floor for place in re.findall(r"`([\w/.]+)`", places)}
+
+    assert told == {part: FLOORS[part] for part in told}
+    parts = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert parts - {"__init__", "__main__", "__pycache__"} == set(told)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,27 @@ from mqtune.core import errors, events
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 #: Which test runs the Python on a page.
+RUN_BY: Final = {
+    "adapters.md": "unit/repository/test_adapters.py",
+    "ax.md": "acceptance/test_tutorials.py",
+    "cheatsheet.md": "unit/repository/test_docs.py",
+    "checkpoints.md": "unit/repository/test_docs.py",
+    "deciding.md": "unit/repository/test_docs.py",
+    "explanation/*.md": "acceptance/test_tutorials.py",
+    "extensions.md": "unit/repository/test_extensions_page.py",
+    "how-to/from-*.md": "acceptance/test_tutorials.py",
+    "how-to/what-if.md": "unit/results/test_whatif.py",
+    "how-to/shared-fleet.md": "unit/repository/test_site.py",
+    "loggers.md": "unit/integrations/test_loggers.py",
+    "optuna.md": "acceptance/test_tutorials.py",
+    "results.md": "unit/repository/test_results_page.py",
+    "processes.md": "unit/repository/test_docs.py",
+    "search.md": "unit/repository/test_search_page.py",
+    "syne-tune.md": "acceptance/test_tutorials.py",
+    "trials.md": "unit/repository/test_docs.py",
+    "tutorials/*.md": "acceptance/test_tutorials.py",
+    "workers.md": "unit/repository/test_site.py",
+}
 #: What only mqtune's own processes tell one another.
 OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_WORKER"}
 
@@ -49,6 +72,82 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     assert [
         sheet for sheet in site.rglob("*.css") if re.search(r"(?:url\(|@import)\W*https?:", sheet.read_text())
     ] == []
+
+
+def test_what_a_page_links_to_is_a_page_too(site: Path) -> None:
+    assert "id=devices-and-slots" in (site / "workers.html").read_text().replace('"', "")
+    assert "MQTUNE_SLOTS_PER_GPU" in (site / "files/workers/worker.env.example.html").read_text()
+    assert 'href="files/examples/digits.py.html"' in (site / "index.html").read_text()
+
+
+def test_each_page_with_python_has_a_test_that_runs_it() -> None:
+    docs = ROOT / "docs"
+    programs = {page.relative_to(docs): blocks_of(page) for page in docs.rglob("*.md")}
+    with_python = {page for page, blocks in programs.items() if any(block.language == "python" for block in blocks)}
+
+    assert {page for page in with_python if not any(fnmatch(str(page), known) for known in RUN_BY)} == set()
+    assert [test for test in RUN_BY.values() if not (ROOT / "tests" / test).is_file()] == []
+    for page, blocks in programs.items():
+        for block in blocks:
+            if block.language == "python":
+                compile(block.text, str(page), "exec")
+
+
+def test_what_programs_use_of_mqtune_is_there_with_the_arguments_that_they_give() -> None:
+    """Of what needs a library that is not here, too."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    trees = [ast.parse(block.text) for page in pages for block in blocks_of(page) if block.language == "python"]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {
+        (node.module, each.name)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mqtune"
+        for each in node.names
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    checked = 0
+
+    assert {(module, name) for module, name in imported if parameters_of(str(module), name) is None} == set()
+    for call in calls:
+        match call.func:
+            case ast.Attribute(ast.Name("mqtune"), name):
+                known = parameters_of("mqtune", name)
+            case ast.Name(name) if places := [module for module, each in imported if each == name]:
+                known = parameters_of(str(places[0]), name)
+            case _:
+                continue
+        assert known is not None, f"mqtune.{name}"
+        checked += 1
+        if not any(each.startswith("**") for each in known):
+            assert {str(each.arg) for each in call.keywords if each.arg} <= set(known), name
+    assert checked > 100
+
+
+def parameters_of(module: str, name: str) -> list[str] | None:
+    """The parameters of something of mqtune's, with ``**`` before one that takes all others; None if there is no such thing."""
+    if module.startswith("mqtune.integrations"):
+        # Each takes seconds to import, or a library that is not here: what is written there has to do.
+        return _parameters_in(ROOT / f"{module.replace('.', '/')}.py", name)
+    thing = getattr(importlib.import_module(module), name, None)
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return None if thing is None else []
+    found = inspect.signature(thing).parameters.values()
+    return [f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name for each in found]
+
+
+def _parameters_in(path: Path, name: str) -> list[str] | None:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and any(name in (each.asname, each.name) for each in node.names):
+            return parameters_of(str(node.module), name)
+        if getattr(node, "name", "") == name:
+            inner = [each for each in getattr(node, "body", ()) if getattr(each, "name", "") == "__init__"]
+            made = inner[0] if inner and isinstance(node, ast.ClassDef) else node
+            if not isinstance(made, ast.FunctionDef):
+                # Its parameters are those of a class of the partner's.
+                return ["**"]
+            more = [] if made.args.kwarg is None else ["**"]
+            return [each.arg for each in (*made.args.args, *made.args.kwonlyargs)] + more
+    return None
 
 
 @pytest.mark.parametrize("page", ["workers.md", "how-to/shared-fleet.md"])
