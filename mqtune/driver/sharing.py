@@ -151,7 +151,9 @@ class ShareKeeper:
         found, quotas, _ = table
         self._quotas = tuple(sorted(pattern for pattern in quotas if fnmatchcase(self._fleet.name, pattern)))
         others = [each for each in found if each.experiment != mine.experiment]
-        if not self._quotas and not any(each.wanted and set(each.queues) & set(pool.queues) for each in others):
+        # One that is larger than the fleet only counts what runs, for whoever wants to know.
+        is_held = any(quotas[pattern] < sum(pool.slots.values()) for pattern in self._quotas)
+        if not is_held and not any(each.wanted and set(each.queues) & set(pool.queues) for each in others):
             self.limit, self.why, self.wanted_by_others, self.must_give = math.inf, "", frozenset(), False
             self._note_wait(is_waiting=False)
             self._look_at_surplus(held.running, math.inf)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +24,10 @@ from servers import the_server
 from waiting import eventually
 
 import mqtune
-from mqtune.core.keys import ExperimentKeys
+from mqtune.core.keys import WORKERS, ExperimentKeys
 from mqtune.core.trial import TrialStatus
+from mqtune.journal.connection import connect
+from mqtune.journal.quotas import Quotas
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -59,15 +61,20 @@ def passwords(secrets: Path) -> dict[str, str]:
     return dict(re.findall(r"^REDIS_(\w+)_PASSWORD=(.+)$", (secrets / "passwords.env").read_text(), re.MULTILINE))
 
 
+def logged_in(port: int, ca: Path, user: str, password: str) -> Any:
+    """A connection by an account."""
+    return redis.Redis(
+        "localhost", port, ssl=True, ssl_ca_certs=str(ca), socket_timeout=UP_S, username=user, password=password
+    )
+
+
 class Server:
     """A server, or a Sentinel, on a port of this machine."""
 
-    def __init__(self, command: list[str], ca: Path, port: KeptPort, **login: str) -> None:
+    def __init__(self, command: list[str], ca: Path, port: KeptPort, user: str, password: str) -> None:
         self._kept = port
         self.port = port.number
-        self.client: Any = redis.Redis(
-            "localhost", self.port, ssl=True, ssl_ca_certs=str(ca), socket_timeout=UP_S, **login
-        )
+        self.client = logged_in(self.port, ca, user, password)
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         eventually(self._answers, UP_S)
 
@@ -95,11 +102,11 @@ class Fleet:
         ports = {each: KeptPort() for each in HOSTS}
         with self._undo:
             for host in HOSTS:
-                login = {"username": "sentinel", "password": passwords["SENTINEL"]}
-                self.servers.append(self._begin(host, "redis.conf", ports[host], ports, **login))
+                login = ("sentinel", passwords["SENTINEL"])
+                self.servers.append(self._begin(host, "redis.conf", ports[host], ports, login))
             for host in HOSTS:
-                login = {"password": passwords["SENTINELS"]}
-                self.sentinels.append(self._begin(host, "sentinel.conf", KeptPort(), ports, **login))
+                login = ("default", passwords["SENTINELS"])
+                self.sentinels.append(self._begin(host, "sentinel.conf", KeptPort(), ports, login))
             eventually(self.is_whole, UP_S)
             self._undo = self._undo.pop_all()
         where = ",".join(f"localhost:{each.port}" for each in self.sentinels)
@@ -109,7 +116,9 @@ class Fleet:
             for role in ("driver", "worker")
         }
 
-    def _begin(self, host: str, file: str, port: KeptPort, ports: dict[str, KeptPort], **login: str) -> Server:
+    def _begin(
+        self, host: str, file: str, port: KeptPort, ports: dict[str, KeptPort], login: tuple[str, str]
+    ) -> Server:
         folder = self._folder / f"{host}-{file}"
         folder.mkdir()
         text = (self._secrets / host / file).read_text()
@@ -122,7 +131,7 @@ class Fleet:
         (folder / file).write_text(f"{text}repl-diskless-sync-delay 0\n" if file == "redis.conf" else text)
         mode = ["--sentinel"] if file == "sentinel.conf" else []
         command = [str(the_server().path), str(folder / file), *mode]
-        server = Server(command, self._secrets / "ca.crt", port, **login)
+        server = Server(command, self._secrets / "ca.crt", port, *login)
         self._undo.callback(server.close)
         return server
 
@@ -147,14 +156,7 @@ def test_an_experiment_outlives_the_master_of_three_servers_as_they_are_deployed
 ) -> None:
     failed = list[BaseException]()
     with contextlib.closing(Fleet(secrets, passwords, tmp_path)) as fleet:
-        admin = redis.Redis(
-            "localhost",
-            fleet.master.port,
-            ssl=True,
-            ssl_ca_certs=str(secrets / "ca.crt"),
-            username="mqtune-driver",
-            password=passwords["DRIVER"],
-        )
+        admin = logged_in(fleet.master.port, secrets / "ca.crt", "mqtune-driver", passwords["DRIVER"])
 
         def lose_the_master() -> None:
             try:
@@ -186,3 +188,94 @@ def test_an_experiment_outlives_the_master_of_three_servers_as_they_are_deployed
     for trial in results.trials:
         last = [each.metrics["step"] for each in results.reports(trial.id) if each.attempt == len(trial.attempts)]
         assert last == list(range(1, STEPS + 1))
+
+
+def of_kubernetes(folder: Path) -> tuple[list[str], list[str]]:
+    """The command line of Kubernetes' Redis, and that of its probe."""
+    documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/redis-tls.yaml").read_text()))
+    (stateful,) = [each for each in documents if each["kind"] == "StatefulSet"]
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    del folder
+    return container["command"], container["readinessProbe"]["exec"]["command"]
+
+
+def of_compose(folder: Path) -> tuple[list[str], list[str]]:
+    """The command line of Compose's Redis, with its settings in a file of its own, and that of its health check."""
+    text = (ROOT / "docker-compose.tls.yml").read_text()
+    document = yaml.safe_load(re.sub(r"\$\{\w+:[-?]([^}]*)\}", r"\1", text))
+    service = document["services"]["redis"]
+    settings = document["configs"]["redis"]["content"]
+    (folder / "redis.conf").write_text(located(settings, folder))
+    assert service["command"][-1].endswith("redis-server /etc/mqtune/redis.conf")
+    for file in re.findall(r"/run/mqtune/(\S+)", settings):
+        assert f"/secrets/{file} " in service["command"][-1]
+    return ["redis-server", str(folder / "redis.conf")], service["healthcheck"]["test"][1:]
+
+
+#: What of the folder with the secrets is somewhere else in a container.
+PLACES: Final = {"tls": "mqtune-redis", "redis": "mqtune-redis", "ca": "ca", "users": "users"}
+
+
+def located(text: str, folder: Path) -> str:
+    """A setting with the places of this machine in it."""
+    text = re.sub(
+        r"/(?:tls|accounts|secrets|run/mqtune)/(\w+)\.", lambda found: f"{folder}/secrets/{PLACES[found[1]]}.", text
+    )
+    return re.sub(r"(?<!\S)/data(?!\S)", str(folder), text)
+
+
+@pytest.mark.parametrize("deployed", [of_kubernetes, of_compose])
+def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
+    secrets: Path, passwords: dict[str, str], tmp_path: Path, deployed: Callable[[Path], tuple[list[str], list[str]]]
+) -> None:
+    (tmp_path / "secrets").symlink_to(secrets)
+    port = KeptPort()
+    command, probe = deployed(tmp_path)
+    words = [str(the_server().path), *(located(word, tmp_path) for word in command[1:])]
+    here = ["--tls-port", str(port.number), "--bind", "127.0.0.1", "-::1"]
+    login = ("keda", passwords["KEDA"])
+    with contextlib.closing(Server([*words, *here], secrets / "ca.crt", port, *login)) as server:
+        url = f"rediss://mqtune-%s:%s@localhost:{port.number}/0?ssl_ca_certs={secrets / 'ca.crt'}"
+        urls = {role: url % (role, passwords[role.upper()]) for role in ("driver", "worker", "operator", "flower")}
+        for role, its in urls.items():
+            connect(its, role=role).close()
+        with contextlib.closing(connect(urls["operator"])) as operator:
+            Quotas(operator, patience_s=0).set("*", 1000)
+        with running_worker(urls["worker"], tmp_path / "worker.log", "--gpus", "0", "--slots", "1"):
+            tuner = mqtune.Tuner(
+                trainables_counting.counts,
+                {"steps": 2, "step_s": 0.0, "saves": False},
+                metric="loss",
+                mode="min",
+                backend=urls["driver"],
+                run=mqtune.RunOptions(progress=False, priority="high"),
+                name=f"deployed-{deployed.__name__}",
+                max_trials=3,
+            )
+            assert [trial.status for trial in tuner.run().trials] == [TrialStatus.COMPLETED] * 3
+        # What KEDA's triggers name, and nothing else.
+        (scaled,) = [each for each in keda_documents() if each["kind"] == "ScaledObject"]
+        for trigger in scaled["spec"]["triggers"]:
+            assert server.client.eval(KEDA_ASKS, 1, trigger["metadata"]["listName"]) == 0
+        for key in (WORKERS, ExperimentKeys(f"deployed-{deployed.__name__}").leases):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                server.client.eval(KEDA_ASKS, 1, key)
+        with pytest.raises(redis.exceptions.ResponseError, match="can't run this command"):
+            server.client.eval("return redis.call('lpush', KEYS[1], 'x')", 1, "mqtune-0-1.gpu0.cpu1")
+        if shutil.which("redis-cli"):
+            asked = [located(word, tmp_path) for word in probe]
+            asked[1:1] = ["-p", str(port.number)]
+            assert subprocess.run(asked, env={**os.environ, "REDISCLI_AUTH": "health"}, check=False).returncode == 0
+            assert subprocess.run([*asked[:-1], "info"], env={**os.environ, "REDISCLI_AUTH": "x"}).returncode == 1
+
+
+def keda_documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / "deploy/kubernetes/keda.yaml").read_text()))
+
+
+def test_compose_logs_in_with_accounts_that_are_made(passwords: dict[str, str]) -> None:
+    text = (ROOT / "docker-compose.tls.yml").read_text()
+    logins = re.findall(r"rediss://mqtune-(\w+):\$\{REDIS_(\w+)_PASSWORD:", text)
+
+    assert sorted(account for account, _ in logins) == ["driver", "flower", "worker"]
+    assert all(name == account.upper() and name in passwords for account, name in logins)

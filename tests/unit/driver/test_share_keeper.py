@@ -208,6 +208,17 @@ def test_a_quota_holds_for_all_under_it_and_for_who_is_alone():
     assert first.why == ""
 
 
+def test_a_quota_larger_than_the_fleet_holds_nobody():
+    table = Table(q=6, others=2)
+    table.quotas = {"*": 9}
+    keeper = table.keeper("a")
+
+    assert look(keeper, hungry(6)) == math.inf
+    assert not keeper.must_give
+    table.slots["others"] = 4
+    assert look(keeper, hungry(6)) == 6
+
+
 def test_what_it_runs_beyond_its_share_is_to_be_paused_after_a_while_if_others_wait():
     table = Table(q=4)
     first, second = table.keeper("a"), table.keeper("b")

@@ -165,9 +165,21 @@ def test_every_variable_and_column_of_flower_is_one_of_its_own() -> None:
 
 
 def test_every_variable_of_the_worker_is_an_option_of_it() -> None:
-    gpu = compose("docker-compose.gpu.yml")["services"]["worker"]
-    for service in (services()["worker"], alone(), gpu):
-        assert {*service["environment"]} <= worker_variables()
+    added = [compose(f"docker-compose.{name}.yml")["services"]["worker"] for name in ("gpu", "metrics")]
+    for service in (services()["worker"], alone(), *added):
+        assert {*service["environment"]} <= worker_variables() | {KEY_VARIABLE}
+
+
+def test_a_worker_serves_a_team_and_takes_code_where_env_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"MQTUNE_EXPERIMENTS": "team-a-*", "MQTUNE_ACCEPT_CODE": "1", "MQTUNE_CODE_KEY": "k" * 32}
+    for file in ("docker-compose.yml", "docker-compose.workers.yml"):
+        given = {**PASSWORDS, "MQTUNE_BROKER": BROKER, "MQTUNE_HOST": "node7", "MQTUNE_GPUS": "0"}
+        for more, (experiments, tags) in (({}, ("*", [])), (wanted, ("team-a-*", ["accepts-code"]))):
+            for name, value in compose(file, **given, **more)["services"]["worker"]["environment"].items():
+                monkeypatch.setenv(name, "" if value is None else str(value))
+            settings = settings_from_environment()
+            assert settings.experiments == experiments
+            assert sorted(settings.plan().offer.tags) == tags
 
 
 def worker_variables() -> set[str]:
@@ -253,7 +265,7 @@ def test_the_worker_finds_the_folders_that_are_mounted_and_a_driver_has_them_whe
     environment = dict(pair.split("=") for pair in dict(dockerfile())["ENV"].split())
     for service in (services()["worker"], alone()):
         targets = {volume.split(":")[1] for volume in service["volumes"]}
-        assert targets == {environment["MQTUNE_CODE_ROOT"], environment["MQTUNE_LOG_ROOT"], "/checkpoints"}
+        assert targets - {"/ca"} == {environment["MQTUNE_CODE_ROOT"], environment["MQTUNE_LOG_ROOT"], "/checkpoints"}
     mounts = {name: {*services()[name]["volumes"]} for name in ("driver", "worker")}
     shared = {mount for mount in mounts["worker"] if not mount.startswith("logs:")}
     assert shared <= mounts["driver"]

@@ -23,14 +23,19 @@ from test_compose import check_command, compose, worker_variables
 from waiting import DEADLINE_S, eventually
 
 from mqtune.cli.worker import settings_from_environment
-from mqtune.core.keys import ExperimentKeys
-from mqtune.core.resources import queue_name
+from mqtune.core.keys import quota_key
+from mqtune.core.resources import lists_of, queue_name
+from mqtune.core.shares import PRIORITIES
 from mqtune.worker.settings import GRACE_S
 from mqtune.worker.shutdown import shutdown_s
 
 DEPLOY: Final = ROOT / "deploy"
 SCRIPTS: Final = sorted(DEPLOY.rglob("*.sbatch"))
 BROKER: Final = "redis://head:6379/0"
+#: The schemas of what is no part of Kubernetes, by its group.
+OF_OTHERS: Final = {"keda.sh": "keda", "monitoring.coreos.com": "prometheus-operator"}
+#: What each team's or one person's cluster has to say itself.
+GUIDE: Final = ROOT / "docs" / "how-to" / "kubernetes.md"
 
 
 @cache
@@ -62,9 +67,9 @@ def cloud_config() -> dict[str, Any]:
 
 def kubernetes_problems(document: dict[str, Any]) -> list[str]:
     group, kind = document["apiVersion"].rpartition("/")[0], document["kind"]
-    if group == "keda.sh":
-        return problems(document, schema("keda"), kind)
-    return problems(document, schema("kubernetes"), f"io.k8s.api.{group or 'core'}.v1.{kind}")
+    if group in OF_OTHERS:
+        return problems(document, schema(OF_OTHERS[group]), kind)
+    return problems(document, schema("kubernetes"), f"io.k8s.api.{group.removesuffix('.k8s.io') or 'core'}.v1.{kind}")
 
 
 @pytest.mark.parametrize("document", [pytest.param(each, id=f"{file}-{each['kind']}") for file, each in manifests()])
@@ -72,25 +77,125 @@ def test_kubernetes_takes_the_manifest(document: dict[str, Any]) -> None:
     assert kubernetes_problems(document) == []
 
 
+def test_a_mistyped_manifest_would_be_noticed() -> None:
+    scaled, worker = of_kind("ScaledObject", "mqtune-worker"), of_kind("Deployment", "mqtune-worker")
+    scaled["spec"]["minReplicas"] = 1
+    worker["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["periodSecond"] = 1
+
+    job, monitor = of_kind("Job", "mqtune-driver"), of_kind("PodMonitor", "mqtune-worker")
+    budget, policy = of_kind("PodDisruptionBudget", "mqtune-redis"), of_kind("NetworkPolicy", "mqtune-redis")
+    for document, name in ((job, "backofLimit"), (monitor, "endpoints"), (budget, "maxAvailable"), (policy, "ingres")):
+        document["spec"][name] = 1
+        assert name in kubernetes_problems(document)[0]
+    assert "minReplicas" in kubernetes_problems(scaled)[0]
+    assert "periodSecond" in kubernetes_problems(worker)[0]
+    assert problems({"write_files": [{"pth": "/x"}]}, schema("cloud-config")) != []
+
+
 def worker_container() -> dict[str, Any]:
     (container,) = of_kind("Deployment", "mqtune-worker")["spec"]["template"]["spec"]["containers"]
     return container
 
 
-def test_keda_counts_the_queue_of_the_deployments_slots_and_the_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keda_counts_all_lists_of_the_queue_of_the_deployments_slots_and_what_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for each in worker_container()["env"]:
         monkeypatch.setenv(each["name"], each.get("value", BROKER))
     plan = settings_from_environment().plan()
+    queue = queue_name(plan.offer)
 
     spec = of_kind("ScaledObject", "mqtune-worker")["spec"]
-    assert [trigger["metadata"]["listName"] for trigger in spec["triggers"]] == [
-        queue_name(plan.offer),
-        ExperimentKeys("digits").leases,
-    ]
-    assert spec["advanced"]["scalingModifiers"]["formula"] == " + ".join(each["name"] for each in spec["triggers"])
-    assert spec["advanced"]["scalingModifiers"]["target"] == str(len(plan.devices))
+    listed = {trigger["name"]: trigger["metadata"]["listName"] for trigger in spec["triggers"]}
+    assert {**listed} == {
+        **dict(zip(PRIORITIES, lists_of(queue), strict=False)),
+        "running": quota_key("*"),
+    }
+    modifiers = spec["advanced"]["scalingModifiers"]
+    assert modifiers["formula"] == " + ".join([*listed, str(len(plan.devices))])
+    assert modifiers["target"] == str(len(plan.devices))
+    assert "mqtune quota '*' " in (DEPLOY / "kubernetes" / "keda.yaml").read_text()
     limits = worker_container()["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == str(len(plan.devices))
+
+
+def pod_templates() -> list[dict[str, Any]]:
+    return [each["spec"]["template"] for _, each in manifests() if "template" in each["spec"]]
+
+
+def selected(selector: dict[str, Any]) -> set[str]:
+    """The pods that a selector of Kubernetes' matches, by their label ``app``."""
+    apps = {each["metadata"]["labels"]["app"] for each in pod_templates()}
+    for name, value in selector.get("matchLabels", {}).items():
+        assert name == "app"
+        apps &= {value}
+    for each in selector.get("matchExpressions", ()):
+        assert (each["key"], each["operator"]) == ("app", "In")
+        assert set(each["values"]) <= apps, "a pod that is not there"
+        apps &= set(each["values"])
+    return apps
+
+
+def test_what_selects_pods_finds_those_that_are_there() -> None:
+    ports = {port.get("name") for pod in pod_templates() for port in pod["spec"]["containers"][0].get("ports", ())}
+
+    assert selected(of_kind("PodDisruptionBudget", "mqtune-worker")["spec"]["selector"]) == {"mqtune-worker"}
+    assert selected(of_kind("PodDisruptionBudget", "mqtune-redis")["spec"]["selector"]) == {"mqtune-redis"}
+    monitor = of_kind("PodMonitor", "mqtune-worker")["spec"]
+    assert selected(monitor["selector"]) == {"mqtune-worker"}
+    assert monitor["podMetricsEndpoints"][0]["port"] in ports
+    policies = [of_kind("NetworkPolicy", name)["spec"] for name in ("mqtune-redis", "mqtune-pods")]
+    assert [selected(policy["podSelector"]) for policy in policies] == [
+        {"mqtune-redis"},
+        {"mqtune-worker", "mqtune-driver"},
+    ]
+    (clients, _), (to_metrics,) = policies[0]["ingress"][0]["from"], policies[1]["ingress"][0]["ports"]
+    assert selected(clients["podSelector"]) == {"mqtune-worker", "mqtune-driver"}
+    assert to_metrics["port"] in ports
+
+
+def named_secrets(document: object) -> Iterator[str]:
+    """The names of all secrets that a manifest refers to."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            match name:
+                case "secretKeyRef":
+                    yield value["name"]
+                case "secretTargetRef":
+                    yield from (each["name"] for each in value)
+                case "secretName":
+                    yield value
+            yield from named_secrets(value)
+    elif isinstance(document, list):
+        for each in document:
+            yield from named_secrets(each)
+
+
+def test_the_guide_makes_every_secret_and_names_every_manifest() -> None:
+    guide = GUIDE.read_text()
+    made = set(re.findall(r"kubectl create secret generic ([\w-]+)", guide))
+
+    assert {name for _, each in manifests() for name in named_secrets(each)} == made
+    for file in {file for file, _ in manifests()}:
+        assert f"deploy/kubernetes/{file}.yaml" in guide, file
+
+
+def test_a_driver_that_is_killed_is_followed_by_another_one_with_its_folder() -> None:
+    job = of_kind("Job", "mqtune-driver")["spec"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    (claim,) = [each["persistentVolumeClaim"] for each in pod["volumes"] if "persistentVolumeClaim" in each]
+
+    # Kubernetes asks for Never where exit codes decide.
+    assert pod["restartPolicy"] == "Never"
+    assert mounts[str(environment["MQTUNE_HOME"])] == "results"
+    assert claim["claimName"] == of_kind("PersistentVolumeClaim", "mqtune-results")["metadata"]["name"]
+    # As mqtune ends after SIGTERM.
+    codes = [rule["onExitCodes"]["values"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+    assert codes == [[128 + signal.SIGTERM]]
+    assert container["image"] == worker_container()["image"]
 
 
 def test_a_pods_worker_has_its_own_settings_and_time_to_hand_its_trials_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +204,19 @@ def test_a_pods_worker_has_its_own_settings_and_time_to_hand_its_trials_back(mon
 
     assert set(settings) <= worker_variables()
     check_command(worker_container()["command"])
-    check_command(worker_container()["livenessProbe"]["exec"]["command"])
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        check_command(worker_container()[probe]["exec"]["command"])
     pod = of_kind("Deployment", "mqtune-worker")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > shutdown_s(float(settings["MQTUNE_GRACE"] or 0))
+
+
+@pytest.mark.parametrize("script", sorted(DEPLOY.rglob("*.sh")), ids=lambda script: script.stem)
+def test_a_script_that_prepares_a_deployment_is_a_shell_script_that_says_how_it_is_called(script: Path) -> None:
+    check_shell(script.read_text())
+    called = subprocess.run([script], capture_output=True, text=True)
+
+    assert called.returncode == 2
+    assert called.stderr.startswith(f"usage: {script}")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -257,9 +372,10 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     assert [line for line in judged.stderr.splitlines() if "mqtune-" in line] == []
 
 
-@pytest.mark.parametrize("file", ["docker-compose.yml", "docker-compose.workers.yml", "docker-compose.gpu.yml"])
+@pytest.mark.parametrize("file", sorted(each.name for each in ROOT.glob("docker-compose*.yml")))
 def test_compose_takes_its_file(file: str) -> None:
     given = {"REDIS_PASSWORD": "r", "FLOWER_PASSWORD": "f", "MQTUNE_BROKER": BROKER, "MQTUNE_HOST": "node7"}
+    given |= {f"REDIS_{role}_PASSWORD": "p" for role in ("FLOWER", "WORKER", "DRIVER")}
 
     assert problems(compose(file, **given), schema("compose")) == []
 
