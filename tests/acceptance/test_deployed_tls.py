@@ -20,10 +20,10 @@ import yaml
 from kept_port import KeptPort
 from pages import ROOT
 from running import running_worker
-from servers import the_server
 from waiting import eventually
 
 import mqtune
+from mqtune.backends.local.server import find_binaries
 from mqtune.core.keys import WORKERS, ExperimentKeys
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
@@ -43,6 +43,16 @@ KEDA_ASKS: Final = """
 local kind = redis.call('type', KEYS[1]).ok
 return redis.call(kind == 'zset' and 'zcard' or 'llen', KEYS[1])
 """
+
+
+@pytest.fixture(scope="module")
+def server() -> str:
+    """The first program of a server that was built with TLS; Valkey's wheel was not."""
+    for binary in find_binaries([]):
+        asked = [binary.path, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/none", "--tls-key-file", "/none"]
+        if "Failed to configure TLS" in subprocess.run(asked, capture_output=True, text=True, timeout=UP_S).stdout:
+            return str(binary.path)
+    pytest.skip("no server here was built with TLS")
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +104,8 @@ class Server:
 class Fleet:
     """The servers and Sentinels of all hosts, with their files as they are but for names, ports and folders."""
 
-    def __init__(self, secrets: Path, passwords: dict[str, str], folder: Path) -> None:
-        self._secrets, self._folder = secrets, folder
+    def __init__(self, server: str, secrets: Path, passwords: dict[str, str], folder: Path) -> None:
+        self._program, self._secrets, self._folder = server, secrets, folder
         self.servers: list[Server] = []
         self.sentinels: list[Server] = []
         self._undo = contextlib.ExitStack()
@@ -130,7 +140,7 @@ class Fleet:
         text = text.replace("milliseconds tuning 5000", "milliseconds tuning 500")
         (folder / file).write_text(f"{text}repl-diskless-sync-delay 0\n" if file == "redis.conf" else text)
         mode = ["--sentinel"] if file == "sentinel.conf" else []
-        command = [str(the_server().path), str(folder / file), *mode]
+        command = [self._program, str(folder / file), *mode]
         server = Server(command, self._secrets / "ca.crt", port, *login)
         self._undo.callback(server.close)
         return server
@@ -152,10 +162,10 @@ class Fleet:
 
 
 def test_an_experiment_outlives_the_master_of_three_servers_as_they_are_deployed(
-    secrets: Path, passwords: dict[str, str], tmp_path: Path
+    server: str, secrets: Path, passwords: dict[str, str], tmp_path: Path
 ) -> None:
     failed = list[BaseException]()
-    with contextlib.closing(Fleet(secrets, passwords, tmp_path)) as fleet:
+    with contextlib.closing(Fleet(server, secrets, passwords, tmp_path)) as fleet:
         admin = logged_in(fleet.master.port, secrets / "ca.crt", "mqtune-driver", passwords["DRIVER"])
 
         def lose_the_master() -> None:
@@ -226,15 +236,19 @@ def located(text: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("deployed", [of_kubernetes, of_compose])
 def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
-    secrets: Path, passwords: dict[str, str], tmp_path: Path, deployed: Callable[[Path], tuple[list[str], list[str]]]
+    server: str,
+    secrets: Path,
+    passwords: dict[str, str],
+    tmp_path: Path,
+    deployed: Callable[[Path], tuple[list[str], list[str]]],
 ) -> None:
     (tmp_path / "secrets").symlink_to(secrets)
     port = KeptPort()
     command, probe = deployed(tmp_path)
-    words = [str(the_server().path), *(located(word, tmp_path) for word in command[1:])]
+    words = [server, *(located(word, tmp_path) for word in command[1:])]
     here = ["--tls-port", str(port.number), "--bind", "127.0.0.1", "-::1"]
     login = ("keda", passwords["KEDA"])
-    with contextlib.closing(Server([*words, *here], secrets / "ca.crt", port, *login)) as server:
+    with contextlib.closing(Server([*words, *here], secrets / "ca.crt", port, *login)) as up:
         url = f"rediss://mqtune-%s:%s@localhost:{port.number}/0?ssl_ca_certs={secrets / 'ca.crt'}"
         urls = {role: url % (role, passwords[role.upper()]) for role in ("driver", "worker", "operator", "flower")}
         for role, its in urls.items():
@@ -256,12 +270,12 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
         # What KEDA's triggers name, and nothing else.
         (scaled,) = [each for each in keda_documents() if each["kind"] == "ScaledObject"]
         for trigger in scaled["spec"]["triggers"]:
-            assert server.client.eval(KEDA_ASKS, 1, trigger["metadata"]["listName"]) == 0
+            assert up.client.eval(KEDA_ASKS, 1, trigger["metadata"]["listName"]) == 0
         for key in (WORKERS, ExperimentKeys(f"deployed-{deployed.__name__}").leases):
             with pytest.raises(redis.exceptions.NoPermissionError):
-                server.client.eval(KEDA_ASKS, 1, key)
+                up.client.eval(KEDA_ASKS, 1, key)
         with pytest.raises(redis.exceptions.ResponseError, match="can't run this command"):
-            server.client.eval("return redis.call('lpush', KEYS[1], 'x')", 1, "mqtune-0-1.gpu0.cpu1")
+            up.client.eval("return redis.call('lpush', KEYS[1], 'x')", 1, "mqtune-0-1.gpu0.cpu1")
         if shutil.which("redis-cli"):
             asked = [located(word, tmp_path) for word in probe]
             asked[1:1] = ["-p", str(port.number)]
