@@ -130,8 +130,8 @@ def test_a_workers_job_comes_back_when_its_time_is_up_and_not_when_it_is_cancell
         slurm.run("scancel", "--signal=USR1", "--batch", f"{job}_1")
         eventually(lambda: slurm.job(job)["Restarts"] == "1" and slurm.job(job)["JobState"] == "PENDING", JOIN_S)
         assert workers() == []
-        # Slurm itself waits for two minutes.
-        slurm.run("scontrol", "update", f"JobId={job}_1", "StartTime=now")
+        # Slurm itself waits for two minutes. In the second in which it has ended a job's processes, it starts it no more.
+        slurm.run("scontrol", "update", f"JobId={job}_1", "StartTime=now+2")
         (second,) = eventually(workers, JOIN_S)
         assert second.pid != first.pid
 
