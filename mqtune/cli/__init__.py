@@ -24,6 +24,7 @@ SECTIONS: Final = {
         "why": "Say why a trial waits, or nothing runs.",
         "plot": "Draw an experiment.",
         "logs": "Print the output of a trial.",
+        "usage": "Sum up who has used how much.",
         "replay": "Try other schedulers on what was recorded.",
         "ui": "Show experiments in a browser, live.",
     },
@@ -51,6 +52,7 @@ SECTIONS: Final = {
         "drain": "Empty workers: they requeue their trials.",
         "quota": "Limit what experiments may run at once.",
         "acl": "Print the commands that make accounts.",
+        "exporter": "Serve the fleet's figures to Prometheus.",
     },
     "Begin": {
         "demo": "Tune a small network on digits.",
@@ -58,10 +60,11 @@ SECTIONS: Final = {
     },
 }
 COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))
-#: The modules of verbs that share one, or whose name Python keeps for itself.
+#: The modules of verbs that share one, or whose name Python keeps for itself, or that means several things here.
 _MODULES: Final = {
     **dict.fromkeys(("stop", "pause", "resume", "save", "add", "set"), "steer"),
     "import": "importing",
+    "usage": "usage_report",
 }
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED: Final = 130

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mqtune.cli.machine_use import described_use, usage_of
 from mqtune.cli.place import View
-from mqtune.cli.usage import described_use, usage_of
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 

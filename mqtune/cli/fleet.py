@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from mqtune.cli.machine_use import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import account_at, has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
-from mqtune.cli.usage import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment

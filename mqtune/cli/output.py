@@ -51,7 +51,10 @@ def say(text: str, *, nl: bool = True) -> None:
 
 
 #: Columns of numbers, those that are cut where there is no room, and those that a narrow terminal has not.
-_NUMBERS: Final = frozenset({"trials", "failed", "busy", "slots", "workers", "waiting", "reports"})
+_NUMBERS: Final = frozenset(
+    {"trials", "attempts", "experiments", "failed", "busy", "slots", "workers", "waiting", "reports"}
+    | {"GPU-hours", "slot-hours", "kWh"}
+)
 _CUT: Final = frozenset({"status", "config", "queue", "note", "tags"})
 _WIDE: Final = frozenset({"started", "ran", "gpus", "devices"})
 _NARROW: Final = 80

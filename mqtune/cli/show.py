@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtune.cli.describe import described_experiment, described_trial
+from mqtune.cli.machine_use import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.output import broker_option, json_option, output, print_json
 from mqtune.cli.owners import has_others
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
 from mqtune.cli.terms import STATUSES, Condition, conditions_of, in_order, selected
-from mqtune.cli.usage import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import end_of_file

@@ -29,6 +29,7 @@ One experiment ``E``::
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it
                                             waits       why the driver starts nothing now, for people
+                                            read        id of the newest entry that the driver had read when it last kept the lock, or ""
                                             fared:<how> server time (ms) at which an attempt has last done well, or failed at once, and
                                                         its worker; or an error said that a device is broken, and that (see compare)
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver

@@ -104,6 +104,7 @@ class Driver:
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
         self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal)
         journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
+        journal.read_to = lambda: self.reader.last
         self._restorer = Restorer(journal, self.reader, copy, clock)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
         self._timers = DriverTimers(self._restorer, backend, experiment, holder=holder, clock=clock, reader=self.reader)

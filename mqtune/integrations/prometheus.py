@@ -1,13 +1,13 @@
-"""Figures of a running experiment, and of a worker, for Prometheus; needs the extra ``prometheus``."""
+"""Figures of a running experiment, of a worker, and of a fleet, for Prometheus; needs the extra ``prometheus``."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from wsgiref.simple_server import WSGIServer
 
 from mqtune.core.callback import Callback
@@ -86,6 +86,27 @@ def serve_worker(port: int, address: str, read: ReadFigures) -> None:
     logger.info("figures for Prometheus at http://%s:%d/metrics", address, server.server_port)
 
 
+class Figure(NamedTuple):
+    """A metric and its values of one moment, by the values of its labels; a counter, whose name ends in ``_total``, only grows."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    values: Mapping[tuple[str, ...], float]
+
+
+def serve_figures(port: int, address: str, read: Callable[[], Iterable[Figure]]) -> int:
+    """Serve what *read* returns until the process ends, and return the port, which 0 leaves to the system.
+
+    It is called when Prometheus asks, by several threads if several ask.
+
+    Raises:
+        ConfigurationError: the port is taken or not allowed.
+    """
+    server, _ = _serve(port, address, FigureCollector(read))
+    return server.server_port
+
+
 def _serve(port: int, address: str, *collectors: Collector) -> tuple[WSGIServer, threading.Thread]:
     registry = CollectorRegistry()
     for collector in collectors:
@@ -96,6 +117,21 @@ def _serve(port: int, address: str, *collectors: Collector) -> tuple[WSGIServer,
         raise ConfigurationError(
             f"Prometheus: {address}:{port} can't be listened on ({error.strerror}); give another port"
         ) from error
+
+
+class FigureCollector(Collector):
+    """Collects what *read* returns at the moment at which it is asked for."""
+
+    def __init__(self, read: Callable[[], Iterable[Figure]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for figure in self._read():
+            kind = CounterMetricFamily if figure.name.endswith("_total") else GaugeMetricFamily
+            family = kind(figure.name, figure.text, labels=figure.labels)
+            for labels, value in figure.values.items():
+                family.add_metric(labels, value)
+            yield family
 
 
 class _Figures(Collector):

@@ -122,9 +122,10 @@ def rules_of(
         case "operator":
             # A team's own operator sets no quotas, and drains no worker, which may be others' too.
             sets = [Rule("hset hdel", (QUOTAS,)), *_DRAINS] if experiments == EVERY else []
-            return [*_requests(kept), *_monitor(kept, db, remote_control=False), _OPERATOR, *sets]
+            looks = _monitor(kept, _queues(experiments), db, remote_control=False)
+            return [*_requests(kept), *looks, _OPERATOR, *sets]
         case "monitor":
-            return _monitor(kept, db, remote_control=remote_control)
+            return _monitor(kept, _queues(experiments), db, remote_control=remote_control)
 
 
 def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
@@ -210,13 +211,16 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
     ]
 
 
-def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rule]:
+def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_control: bool) -> list[Rule]:
     fleet = tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
     rules = [
         *_looks(kept),
         Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
         # What experiments want of the fleet, under tokens in place of their names.
         Rule("hgetall zcount", (f"%R~{DEMANDS}", *_READS_QUOTAS)),
+        # How many attempts run, and how many wait and for how long; how many messages wait in queues, without reading one.
+        Rule("zcard zrange", (f"%R~{kept.leases}", f"%R~{kept.staged}")),
+        Rule("llen", tuple(f"%R~{queue}" for queue in queues)),
     ]
     if remote_control:
         # Flower listens to events, and asks for them by a remote command.

@@ -207,6 +207,8 @@ class Journal(ABC):
     on_loss: OnLoss = OnLoss()
     #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.
     waits: Callable[[], str] = staticmethod(_nothing)
+    #: Names the newest entry that the driver has read; each ``lock`` that keeps the lock passes it on, for those who watch drivers.
+    read_to: Callable[[], str] = staticmethod(_nothing)
     #: How many bytes the journal may have before trials are told to wait; each ``lock`` passes it on. 0 for any number; None leaves it.
     most_bytes: int | None = None
     #: The bytes of its entries, as of the last ``lock``.

@@ -366,7 +366,8 @@ class RedisJournal(Journal):
         loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
         waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
         args = [holder, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits]
-        return self._run("lock", keys, [*args, "" if self.most_bytes is None else self.most_bytes])
+        most_bytes = "" if self.most_bytes is None else self.most_bytes
+        return self._run("lock", keys, [*args, most_bytes, self.read_to() if hold_ms else ""])
 
     def room(self) -> Room | None:
         return room_of(self._client, patience_s=self._patience_s)

@@ -12,12 +12,12 @@ from typing import Final
 from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
 from mqtune.cli.fleet import Run, Share, busy_slots, open_fleet, queues_of, runs_of, shares_on, with_use
+from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.place import live_broker
 from mqtune.cli.steer import ACTIONS
 from mqtune.cli.terms import conditions_of, in_order, selected
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
-from mqtune.cli.usage import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
 from mqtune.core.events import busy_as

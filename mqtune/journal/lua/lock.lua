@@ -6,6 +6,7 @@
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
 --       8 how long that is, in milliseconds  9 why nothing starts now, for people
 --       10 how many bytes the journal may have, 0 for any number, or '' to leave it as it is
+--       11 the newest entry that the driver has read, or ''
 --
 -- Returns {epoch, '', 0, 0, bytes in the journal} when the holder has the lock, else {0, who has it, milliseconds until it runs out, and
 -- for how many it has driven, 0}. A released lock counts as expired from then on.
@@ -33,6 +34,7 @@ if have[1] ~= ARGV[1] then
   redis.call('HSET', KEYS[1], 'epoch', have[3], 'holder', ARGV[1], 'driver', ARGV[2], 'since', now)
   redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4])
 end
-redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9])
+redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9], 'read',
+  ARGV[11])
 if ARGV[10] ~= '' then redis.call('HSET', KEYS[2], 'most_bytes', ARGV[10]) end
 return {tonumber(have[3]), '', 0, 0, number(redis.call('HGET', KEYS[2], 'bytes'), 0)}

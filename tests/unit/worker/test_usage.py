@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtune.cli import usage as shown
+from mqtune.cli import machine_use as shown
 from mqtune.core.codec import VERSION, encode_value
 from mqtune.core.trial import Attempt, AttemptEnd
 from mqtune.core.usage import FIGURES, DeviceUse, LiveUse, decode_uses, encode_uses, sound_usage

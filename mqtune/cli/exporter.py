@@ -1,0 +1,55 @@
+"""``mqtune exporter``: serves the figures of a whole fleet for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from typing import Final
+
+import click
+
+from mqtune.cli.output import broker_option, say
+from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable
+from mqtune.core.text import printable
+
+_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
+
+
+@click.command("exporter")
+@broker_option("The Redis server that drivers and workers use.", required=True)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=9810, show_default=True, help="Port to serve at; 0 for any."
+)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, help="Address that this port is at. It asks for no password."
+)
+def command(broker: str, port: int, address: str) -> None:
+    """Serve the figures of a whole fleet for Prometheus, until Ctrl-C or SIGTERM.
+
+    What waits, by experiment and queue; shares, quotas and who has the slots; drivers that are gone or behind; Redis' memory; and how
+    attempts end on each device. Figures are read when Prometheus asks. A monitor's account will do.
+    """
+    from mqtune.cli.fleet_figures import FleetReader  # noqa: PLC0415 - needs redis, and the extra prometheus
+    from mqtune.integrations.prometheus import serve_figures  # noqa: PLC0415
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact  # noqa: PLC0415
+
+    logging.basicConfig(format=_FORMAT, level=logging.WARNING)
+    # It says at each look that the server is away.
+    logging.getLogger("mqtune.journal.redis").setLevel(logging.ERROR)
+    reader = FleetReader(broker)
+    try:
+        with contextlib.closing(connect(broker, timeout_s=CONNECT_TIMEOUT_S, role="exporter")):
+            pass
+    except (BrokerRefused, BrokerTooOld):
+        raise
+    except BrokerUnavailable as error:
+        click.echo(f"mqtune: {printable(str(error))}; mqtune_redis_up is 0 until it does", err=True)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    taken = serve_figures(port, address, reader)
+    say(f"figures of {redact(broker)} for Prometheus at http://{address}:{taken}/metrics")
+    sys.stdout.flush()
+    ended.wait()

@@ -1,0 +1,255 @@
+"""The figures of a whole fleet, for Prometheus: what waits, who has which slots, which drivers live, how attempts end on each device."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mqtune.cli.fleet import busy_slots, shares_of
+from mqtune.core.errors import BrokerUnavailable, MqtuneError
+from mqtune.core.events import busy_as
+from mqtune.core.keys import is_name
+from mqtune.core.resources import lists_of, queues_of
+from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES
+from mqtune.integrations.prometheus import Figure
+from mqtune.journal.connection import open_client, redact
+from mqtune.journal.demands import Demands
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.quotas import Quotas
+from mqtune.journal.redis import experiments_on, room_of
+from mqtune.journal.states import State, States, ask_each, entry_time
+from mqtune.journal.tail import Tail
+
+if TYPE_CHECKING:
+    from mqtune.core.events import WorkerInfo
+    from mqtune.core.shares import Table
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: How long an answer may take: Prometheus waits for 10 s, and is to hear that Redis is away.
+_ANSWER_S: Final = 3.0
+#: For how long journals are read at a time, for the same reason; the rest comes with the next time.
+_READ_S: Final = 3.0
+#: For how long the ends of attempts on a worker are counted that is gone: longer than what alerts look back over.
+_KEPT_S: Final = 3_600.0
+
+_OWNED: Final = ("experiment", "owner", "account")
+_SHARED: Final = (*_OWNED, "priority")
+#: What there is: each metric, what it says, and its labels.
+METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "mqtune_redis_up": ("Whether Redis has answered; without it there is nothing else.", ()),
+    "mqtune_redis_memory_bytes": ("Memory that Redis uses of what it may use.", ()),
+    "mqtune_redis_memory_limit_bytes": ("Memory that it may use; 0 for no limit.", ()),
+    "mqtune_queue_workers": ("Connected workers with slots of one shape.", ("queue",)),
+    "mqtune_queue_slots": ("Their slots.", ("queue",)),
+    "mqtune_queue_slots_busy": ("Those that have an attempt.", ("queue",)),
+    "mqtune_queue_waiting": ("Attempts that wait in a queue.", ("queue", "priority")),
+    "mqtune_fleet_worker_impaired": ("Whether a worker says that some of its slots take no trials.", ("worker",)),
+    "mqtune_fleet_attempts_ended_total": (
+        "Attempts that have ended while this looked, by the devices of their slot and how.",
+        ("worker", "device", "end"),
+    ),
+    "mqtune_experiment_running": ("Attempts that run.", _OWNED),
+    "mqtune_experiment_waiting": ("Attempts that are staged and wait for a slot.", _OWNED),
+    "mqtune_experiment_waiting_oldest_seconds": ("For how long the first of them has waited.", _OWNED),
+    "mqtune_experiment_driver_up": ("Whether a driver has the experiment.", _OWNED),
+    "mqtune_experiment_driver_behind_seconds": (
+        "How old the oldest entry of the journal was that the driver had not read when it kept its lock last.",
+        _OWNED,
+    ),
+    "mqtune_experiment_last_event_timestamp_seconds": ("When its newest event came.", _OWNED),
+    "mqtune_experiment_journal_bytes": ("Size of its journal.", _OWNED),
+    "mqtune_experiment_journal_limit_bytes": ("Size that it may have; 0 for any.", _OWNED),
+    "mqtune_experiment_slots_held": ("Slots in which it runs.", _SHARED),
+    "mqtune_experiment_slots_wanted": ("Slots that it could use, with those that it has.", _SHARED),
+    "mqtune_experiment_slots_entitled": ("Slots that are its own now, by what all want.", _SHARED),
+    "mqtune_experiment_share": ("What it gets against others of its priority.", _SHARED),
+    "mqtune_experiment_starved_seconds": ("For how long it has had no slot while others have them.", _SHARED),
+    "mqtune_quota_slots": ("Slots that the experiments under a quota may have together.", ("quota",)),
+    "mqtune_quota_slots_used": ("Those in which they run.", ("quota",)),
+}
+_PRIORITY_OF: Final = {number: name for name, number in MESSAGE_PRIORITIES.items()}
+#: One value: the metric's name, the value, and the values of its labels.
+_Value = tuple[str, float, tuple[str, ...]]
+
+
+class FleetReader:
+    """Reads the figures of a broker's fleet, each time that it is called; any thread may call it.
+
+    Of each journal it reads what has come since the last time. Experiments that have ended are left out, and so is what this account may
+    not read: a warning says so once. A server that is away is a figure.
+
+    Args:
+        url: the broker's; a monitor's account will do.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._place = redact(url)
+        client = open_client(url, connect_timeout_s=_ANSWER_S, command_timeout_s=_ANSWER_S, role="exporter")
+        self._client = client
+        self._fleet, self._demands = Fleet(client, patience_s=0), Demands(client, patience_s=0)
+        self._quotas, self._states = Quotas(client, patience_s=0), States(client, patience_s=0)
+        self._tails: dict[str, Tail] = {}
+        self._ended: Counter[tuple[str, str, str]] = Counter()
+        #: When each worker was in the register last, or an attempt of its ended, by the monotonic clock.
+        self._seen: dict[str, float] = {}
+        #: Queues in which something waited, as their workers may be gone.
+        self._queues: set[str] = set()
+        self._told: set[str] = set()
+        self._is_up = True
+        self._turn = threading.Lock()
+
+    def __call__(self) -> list[Figure]:
+        """Return all figures of this moment."""
+        with self._turn:
+            found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+            try:
+                for name, value, labels in self._all():
+                    found[name][labels] = value
+                is_up = True
+            except BrokerUnavailable as error:
+                if self._is_up:
+                    logger.warning("%s does not answer: %s", self._place, error)
+                found.clear()
+                is_up = False
+            if is_up and not self._is_up:
+                logger.warning("%s answers again", self._place)
+            self._is_up = is_up
+            found["mqtune_redis_up"][()] = float(is_up)
+        return [Figure(name, text, labels, found[name]) for name, (text, labels) in METRICS.items()]
+
+    def _all(self) -> Iterator[_Value]:
+        if (room := room_of(self._client, patience_s=0)) is not None:
+            yield "mqtune_redis_memory_bytes", room.used, ()
+            yield "mqtune_redis_memory_limit_bytes", room.most, ()
+        workers, table = self._known(self._fleet.workers) or [], self._demands.table()
+        yield from self._of_queues(workers, table)
+        for quota in self._known(self._quotas.all) or ():
+            yield "mqtune_quota_slots", quota.slots, (quota.pattern,)
+            yield "mqtune_quota_slots_used", quota.running, (quota.pattern,)
+        names = self._known(lambda: experiments_on(self._client, patience_s=0)) or []
+        states = self._states.read(filter(is_name, names))
+        owned = self._look(states)
+        yield from self._of_experiments({name: states[name] for name in owned}, owned)
+        yield from _of_shares(owned, workers, table)
+        yield from self._of_workers(workers)
+
+    def _known(self, ask: Callable[[], T]) -> T | None:
+        """Return an answer; None, and say so once, where this account may not know it, or it can't be read."""
+        try:
+            return ask()
+        except BrokerUnavailable:
+            raise
+        except MqtuneError as error:
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                logger.warning("some figures are left out: %s", error)
+        return None
+
+    # Slots.
+
+    def _of_queues(self, workers: Iterable[WorkerInfo], table: Table | None) -> Iterator[_Value]:
+        groups: defaultdict[str, list[WorkerInfo]] = defaultdict(list)
+        for info in workers:
+            groups[info.queue].append(info)
+        for queue, group in groups.items():
+            yield "mqtune_queue_workers", len(group), (queue,)
+            yield "mqtune_queue_slots", sum(info.slots for info in group), (queue,)
+            yield "mqtune_queue_slots_busy", sum(map(busy_slots, group)), (queue,)
+        wanted = {queue for each in (table.demands if table is not None else ()) for queue in each.queues}
+        queues = sorted({each for name in {*groups, *wanted} for each in queues_of(name)} | self._queues)
+        lists = [(queue, *each) for queue in queues for each in zip(MESSAGE_ORDER, lists_of(queue), strict=True)]
+        lengths = ask_each(self._client, [("LLEN", name) for _, _, name in lists], patience_s=0)
+        waiting: Counter[tuple[str, str]] = Counter()
+        for (queue, number, _), length in zip(lists, lengths, strict=True):
+            if length is not None:
+                waiting[queue, _PRIORITY_OF.get(number, "low")] += length
+        self._queues = {queue for (queue, _), count in waiting.items() if count}
+        for labels, count in waiting.items():
+            yield "mqtune_queue_waiting", count, labels
+
+    def _of_workers(self, workers: Iterable[WorkerInfo]) -> Iterator[_Value]:
+        now = time.monotonic()
+        for info in workers:
+            self._seen[info.name] = now
+            yield "mqtune_fleet_worker_impaired", float(bool(info.note)), (info.name,)
+        self._seen = {name: at for name, at in self._seen.items() if now - at < _KEPT_S}
+        self._ended = Counter({each: count for each, count in self._ended.items() if each[0] in self._seen})
+        for labels, count in self._ended.items():
+            yield "mqtune_fleet_attempts_ended_total", count, labels
+
+    # Experiments.
+
+    def _look(self, states: dict[str, State]) -> dict[str, tuple[str, ...]]:
+        """Read what is new in journals, and return the labels of the experiments that have begun and not ended."""
+        self._tails = {name: tail for name, tail in self._tails.items() if name in states}
+        deadline = time.monotonic() + _READ_S
+        # Those that had no time last time come first.
+        for name in sorted(states, key=lambda name: name in self._tails):
+            if time.monotonic() >= deadline:
+                break
+            self._known(lambda name=name: self._follow(name, states[name].last, deadline))  # type: ignore[misc]
+        return {
+            name: (name, tail.owner.user, tail.owner.account)
+            for name, tail in self._tails.items()
+            if tail.owner is not None and not tail.has_ended
+        }
+
+    def _follow(self, name: str, newest: str, deadline: float) -> None:
+        tail = self._tails.get(name)
+        if tail is not None and newest == tail.last:
+            return
+        if tail is None or not tail.is_before(newest):
+            # Another experiment has the name, or the server was set back.
+            tail = self._tails[name] = Tail(self._client, name, patience_s=0)
+        for ended in tail.take_in(deadline):
+            self._ended[ended] += 1
+            self._seen[ended.worker] = time.monotonic()
+
+    def _of_experiments(self, states: dict[str, State], owned: dict[str, tuple[str, ...]]) -> Iterator[_Value]:
+        # By the server's clock, as all times here.
+        ((seconds, microseconds),) = ask_each(self._client, [("TIME",)], patience_s=0)
+        now = seconds + microseconds / 1e6
+        driven = {name: state for name, state in states.items() if state.driver_until > now}
+        lagging = {name: state.read for name, state in driven.items() if state.read and state.read != state.last}
+        unread = self._states.next_times(lagging)
+        for name, state in states.items():
+            labels = owned[name]
+            yield "mqtune_experiment_driver_up", float(name in driven), labels
+            if name in driven and state.read:
+                behind_s = state.driver_kept_at - unread.get(name, now)
+                yield "mqtune_experiment_driver_behind_seconds", max(0.0, behind_s), labels
+            yield "mqtune_experiment_last_event_timestamp_seconds", entry_time(state.last), labels
+            yield "mqtune_experiment_journal_bytes", state.size, labels
+            yield "mqtune_experiment_journal_limit_bytes", state.most, labels
+        for name, each in self._states.under_way(states).items():
+            yield "mqtune_experiment_running", each.running, owned[name]
+            yield "mqtune_experiment_waiting", each.waiting, owned[name]
+            waited_s = max(0.0, now - each.oldest) if each.waiting else 0.0
+            yield "mqtune_experiment_waiting_oldest_seconds", waited_s, owned[name]
+
+
+def _of_shares(
+    owned: dict[str, tuple[str, ...]], workers: Iterable[WorkerInfo], table: Table | None
+) -> Iterator[_Value]:
+    labels_of = {busy_as(name): labels for name, labels in owned.items()}
+    for share in shares_of(table, workers) if table is not None else ():
+        if (labels := labels_of.get(share.token)) is None:
+            continue
+        values = {
+            "slots_held": share.running,
+            "slots_wanted": share.wanted,
+            "slots_entitled": share.may_run,
+            "share": share.share,
+            "starved_seconds": share.waiting_s,
+        }
+        for name, value in values.items():
+            yield f"mqtune_experiment_{name}", value, (*labels, share.priority)

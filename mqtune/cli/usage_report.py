@@ -1,0 +1,240 @@
+"""``mqtune usage``: who has used how much of the machines, summed up from journals on a broker and on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from mqtune.cli.list import listed_once
+from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
+from mqtune.cli.place import is_asked_for
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
+from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.text import printable
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
+from mqtune.results.experiments import created_event, first_events, saved_experiments
+from mqtune.results.usage import JournalUse, Used
+
+_HOUR_S: Final = 3_600.0
+_J_PER_KWH: Final = 3.6e6
+_UNITS_S: Final = {"h": _HOUR_S, "d": 24 * _HOUR_S, "w": 7 * 24 * _HOUR_S}
+_AGO: Final = re.compile(r"(\d{1,6})([hdw])")
+#: What is grouped by, and the heads of its columns.
+_HEADS: Final = {
+    "owner": ("owner", "experiments"),
+    "team": ("account", "experiments"),
+    "experiment": ("experiment", "owner"),
+}
+_SUMS: Final = ("trials", "attempts", "GPU-hours", "slot-hours", "kWh")
+#: What the account is called that has no name.
+_DEFAULT: Final = "default"
+
+
+def _time(_: click.Context, __: click.Parameter, given: str) -> float:
+    """Return a time in the past, in seconds since the epoch."""
+    if (found := _AGO.fullmatch(given)) is not None:
+        return time.time() - int(found[1]) * _UNITS_S[found[2]]
+    try:
+        return datetime.fromisoformat(given).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{given!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01") from None
+
+
+class _Share(NamedTuple):
+    """What one experiment has used."""
+
+    experiment: str
+    owner: Owner
+    used: Used
+
+
+@click.command("usage")
+@click.option("--by", type=click.Choice([*_HEADS]), default="owner", show_default=True, help="What to sum up by.")
+@click.option(
+    "--since",
+    callback=_time,
+    metavar="TIME",
+    default="30d",
+    show_default=True,
+    help="From when on: 30d, 12h, 4w, or a date.",
+)
+@broker_option("A Redis server whose experiments count too.")
+@json_option
+def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None:
+    """Sum up what trials have used: GPU-hours, hours of slots, and energy where it was measured.
+
+    It counts experiments on a broker and those on this machine, archives included, each once. What was deleted is not counted, nor are
+    simulations and experiments of other tools. A team is the account of the server with which an experiment was created.
+    """
+    until = time.time()
+    shares, problems = [], []
+    for each in _places(broker):
+        try:
+            share = _share_of(each, broker, since, until)
+        except (BrokerUnavailable, AccessDenied):
+            raise
+        except (MqtuneError, OSError) as error:
+            # Others can write to a broker too, or have a later version: all else is still summed up.
+            problems.append(f"{each['name']} is not counted: {error}")
+            continue
+        if share is not None:
+            shares.append(share)
+    for text in problems:
+        click.echo(f"mqtune: {printable(text)}", err=True)
+    groups = _grouped(shares, by)
+    if as_json:
+        found = [{**_described(group, by), **_figures(used)} for group, used in groups]
+        print_json({"since": since, "until": until, "by": by, "rows": found, "problems": problems})
+        return
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
+    if not groups:
+        say(f"no trial has run since {when}")
+        return
+    total = sum((used for _, used in groups), Used())
+    rows = [[*_heading(group, by), *_cells(used)] for group, used in groups]
+    print_table([*_HEADS[by], *_SUMS], [*rows, ["all", "" if by == "experiment" else str(len(shares)), *_cells(total)]])
+    if 0 < total.measured_gpu_s < total.gpu_s:
+        say(f"energy is known of {100 * total.measured_gpu_s / total.gpu_s:.0f} % of the GPU-hours")
+    say(f"since {when}")
+
+
+# What there is to read.
+
+
+def _places(broker: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the experiments on this machine and on a broker, each once, as plain values."""
+    here = [] if broker is not None and is_asked_for() else list(map(_described_here, saved_experiments()))
+    there = _described_on(broker) if broker else []
+    alone, shared = listed_once(here, there)
+    yield from alone
+    yield from shared
+
+
+def _described_here(folder: Path) -> dict[str, Any]:
+    plain = {"name": folder.name, "place": str(folder), "folder": folder}
+    try:
+        return {**plain, "created_at": created_event(first_events(JournalFile(folder / JOURNAL_FILE)), folder).at}
+    except (MqtuneError, OSError) as error:
+        return {**plain, "error": str(error)}
+
+
+def _described_on(url: str) -> list[dict[str, Any]]:
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+    found: list[dict[str, Any]] = []
+    with Client(url) as there:
+        for experiment in there.experiments():
+            plain = {"name": experiment.name, "place": there.place}
+            try:
+                if (state := experiment.state()) is not None:
+                    last = time.time() - state.age_s
+                    found.append({**plain, "created_at": state.created_at, "last": last, "driven": state.is_driven})
+            except (BrokerUnavailable, AccessDenied):
+                raise
+            except MqtuneError as error:
+                found.append({**plain, "error": str(error)})
+    return found
+
+
+def _share_of(found: dict[str, Any], broker: str | None, since: float, until: float) -> _Share | None:
+    """Return what an experiment has used; None for nothing."""
+    if "error" in found:
+        raise MqtuneError(found["error"])
+    if "last" in found:
+        if found["last"] < since and not found["driven"]:
+            return None
+        with contextlib.closing(_Broker(broker or "", found["name"])) as source:
+            use, is_driven = JournalUse(source.entries()), found["driven"]
+    else:
+        copy = found["folder"] / JOURNAL_FILE
+        if copy.stat().st_mtime < since:
+            return None
+        use, is_driven = JournalUse(JournalFile(copy).read()), is_written(copy)
+    used = use.within(since, until, is_driven=is_driven)
+    return _Share(found["name"], use.owner, used) if used.attempts else None
+
+
+class _Broker:
+    """The journal of an experiment on a broker."""
+
+    def __init__(self, url: str, name: str) -> None:
+        from mqtune.journal.follow import Follower  # noqa: PLC0415 - as above
+
+        self._follower = Follower(url, name)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield its entries, up to the newest."""
+        while page := self._follower.read(0):
+            yield from page
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._follower.close()
+
+
+# Sums.
+
+
+def _grouped(shares: list[_Share], by: str) -> list[tuple[list[_Share], Used]]:
+    """Return the experiments of each group, and what they have used; who has used most comes first."""
+    groups: dict[object, list[_Share]] = {}
+    for number, share in enumerate(shares):
+        person = share.owner.user, share.owner.account
+        # Two may have one name, on a broker and on this machine.
+        key = {"owner": person, "team": share.owner.account, "experiment": number}[by]
+        groups.setdefault(key, []).append(share)
+    summed = [(group, sum((each.used for each in group), Used())) for group in groups.values()]
+    return sorted(summed, key=lambda each: (-each[1].gpu_s, -each[1].slot_s))
+
+
+def _heading(group: list[_Share], by: str) -> list[str]:
+    share, count = group[0], str(len(group))
+    return {
+        "owner": [printable(_person(share.owner)), count],
+        "team": [printable(share.owner.account or _DEFAULT), count],
+        "experiment": [printable(share.experiment), printable(_person(share.owner))],
+    }[by]
+
+
+def _person(owner: Owner) -> str:
+    """Return an owner without the machine, as one person may use several."""
+    return "not known" if owner == NOBODY else str(owner._replace(host=""))
+
+
+def _described(group: list[_Share], by: str) -> dict[str, object]:
+    owner = group[0].owner
+    person = {"account": owner.account, "user": owner.user}
+    named: dict[str, dict[str, object]] = {
+        "owner": {"owner": person, "experiments": len(group)},
+        "team": {"account": owner.account, "experiments": len(group)},
+        "experiment": {"experiment": group[0].experiment, "owner": person},
+    }
+    return named[by]
+
+
+def _figures(used: Used) -> dict[str, object]:
+    return {
+        "trials": used.trials,
+        "attempts": used.attempts,
+        "gpu_hours": used.gpu_s / _HOUR_S,
+        "slot_hours": used.slot_s / _HOUR_S,
+        "energy_kwh": used.energy_j / _J_PER_KWH if used.measured_gpu_s else None,
+        "measured_gpu_hours": used.measured_gpu_s / _HOUR_S,
+    }
+
+
+def _cells(used: Used) -> list[str]:
+    energy = f"{used.energy_j / _J_PER_KWH:.1f}" if used.measured_gpu_s else ""
+    hours = (f"{seconds / _HOUR_S:.1f}" for seconds in (used.gpu_s, used.slot_s))
+    return [str(used.trials), str(used.attempts), *hours, energy]
+
+
+COMMANDS: Final = {"usage": command}

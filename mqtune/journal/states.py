@@ -1,0 +1,155 @@
+"""How the experiments of a broker stand, many at a time, without reading their journals: for those who watch all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import redis
+
+from mqtune.core.keys import ExperimentKeys
+from mqtune.journal.lock import LOCK_S
+from mqtune.journal.redis import number, retrying
+
+#: How many commands are sent before the first answer is read: some tens of milliseconds of a server's time.
+_COMMANDS: Final = 1_000
+_FIELDS: Final = ("last", "driver_until", "read", "bytes", "most_bytes")
+
+
+class State(NamedTuple):
+    """How an experiment stands; times are in seconds since the epoch, by the server's clock.
+
+    Attributes:
+        last: the newest entry of its journal; empty before the first.
+        driver_until: when its driver's lock runs out, or ran out; 0 if it never had one.
+        read: the newest entry that the driver had read when it last kept the lock; empty where that is not known.
+        size: the bytes of its journal.
+        most: how many it may have; 0 for any number.
+    """
+
+    last: str
+    driver_until: float
+    read: str
+    size: int
+    most: int
+
+    @property
+    def driver_kept_at(self) -> float:
+        """When the driver has kept its lock last."""
+        return self.driver_until - LOCK_S
+
+
+class UnderWay(NamedTuple):
+    """How many attempts of an experiment run, how many are staged and wait, and since when the first of these does (0 for none)."""
+
+    running: int
+    waiting: int
+    oldest: float
+
+
+def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[Any]:
+    """Return the answer to each of these commands, which only read; None where this account may not, or a key is of another type.
+
+    Raises:
+        BrokerUnavailable: the server is away.
+    """
+
+    def ask(part: Sequence[tuple[str | bytes, ...]]) -> list[Any]:
+        with client.pipeline(transaction=False) as pipe:
+            for command in part:
+                # redis-py has no types for it.
+                pipe.execute_command(*command)  # type: ignore[no-untyped-call]
+            answers = pipe.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, redis.ConnectionError | redis.TimeoutError):
+                # It loads its file, or was cut off.
+                raise answer
+        return [None if isinstance(answer, redis.RedisError) else answer for answer in answers]
+
+    found: list[Any] = []
+    for begin in range(0, len(commands), _COMMANDS):
+        part = commands[begin : begin + _COMMANDS]
+        found += retrying(lambda part=part: ask(part), patience_s=patience_s)  # type: ignore[misc]
+    return found
+
+
+class States:
+    """The states of a broker's experiments, as far as an account may know them; what it may not is asked once.
+
+    Args:
+        client: a checked connection.
+        patience_s: how long a call goes on trying while the server is away.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
+        self._client = client
+        self._patience_s = patience_s
+        #: Those that are others' alone: a refusal is logged by the server.
+        self._denied: set[str] = set()
+
+    def read(self, names: Iterable[str]) -> dict[str, State]:
+        """Return the states of these experiments, without those that this account may not read.
+
+        Raises:
+            BrokerUnavailable: the server is away.
+        """
+        names = list(names)
+        self._denied &= {*names}
+        asked = [name for name in names if name not in self._denied]
+        answers = self._ask([("HMGET", ExperimentKeys(name).meta, *_FIELDS) for name in asked])
+        found = dict(zip(asked, answers, strict=True))
+        self._denied |= {name for name, answer in found.items() if answer is None}
+        return {name: _state(answer) for name, answer in found.items() if answer is not None}
+
+    def under_way(self, names: Iterable[str]) -> Mapping[str, UnderWay]:
+        """Return how many attempts of these experiments run and wait, without those of which this account may not know it.
+
+        Raises:
+            BrokerUnavailable: the server is away.
+        """
+        names = list(names)
+        commands: list[tuple[str, ...]] = []
+        for keys in map(ExperimentKeys, names):
+            commands += [
+                ("ZCARD", keys.leases),
+                ("ZCARD", keys.staged),
+                ("ZRANGE", keys.staged, "0", "0", "WITHSCORES"),
+            ]
+        answers = self._ask(commands)
+        each = zip(names, answers[::3], answers[1::3], answers[2::3], strict=True)
+        return {
+            name: UnderWay(running, waiting, float(first[1]) / 1000 if first else 0.0)
+            for name, running, waiting, first in each
+            if None not in (running, waiting, first)
+        }
+
+    def next_times(self, after: Mapping[str, str]) -> dict[str, float]:
+        """Return for each experiment when the entry was written that follows this one; without those that have none.
+
+        Raises:
+            BrokerUnavailable: the server is away.
+        """
+        commands = [
+            ("XRANGE", ExperimentKeys(name).journal, f"({entry}", "+", "COUNT", "1") for name, entry in after.items()
+        ]
+        answers = zip(after, self._ask(commands), strict=True)
+        return {name: entry_time(found[0][0].decode()) for name, found in answers if found}
+
+    def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
+        return ask_each(self._client, commands, patience_s=self._patience_s)
+
+
+def entry_time(entry: str) -> float:
+    """Return when an entry was written, by the server's clock."""
+    return number(entry.partition("-")[0].encode()) / 1000
+
+
+def _state(fields: Sequence[bytes | None]) -> State:
+    last, until, read, size, most = fields
+    return State(
+        (last or b"").decode(errors="replace"),
+        number(until) / 1000,
+        (read or b"").decode(errors="replace"),
+        number(size),
+        number(most),
+    )

@@ -1,0 +1,133 @@
+"""The end of an experiment's journal, as it grows: for those who watch many experiments, and fold none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import redis
+
+from mqtune.core.codec import REPORTS_PREFIX
+from mqtune.core.errors import MessageVersionError
+from mqtune.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    TrialStaged,
+    decode_event,
+)
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.owner import Owner
+from mqtune.core.trial import TrialId
+from mqtune.journal.base import Entry, entry_order
+from mqtune.journal.redis import XRANGE, XREVRANGE, read_entries, retrying
+
+#: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
+_LAST_COUNT: Final = 50
+#: How many tell where most of the attempts run that are under way, and how many are read at once: some hundred kilobytes.
+_PAGE_COUNT: Final = 1_000
+
+
+class Ended(NamedTuple):
+    """An attempt that has run and ended: its worker, the devices of its slot with commas between them, and how it ended."""
+
+    worker: str
+    devices: str
+    end: str
+
+
+class Tail:
+    """The end of an experiment's journal: its newest entries when this is made, and what follows, each entry once.
+
+    Reports are passed over without being decoded, and what can't be read is left out. Of an attempt that began before the newest
+    thousand entries it is not known where it runs, and its end is left out.
+
+    Args:
+        client: a checked connection.
+        experiment: the experiment's name.
+        patience_s: how long a call goes on trying while the server is away.
+
+    Attributes:
+        owner: who has created it; None where its first event is not there, or can't be read.
+        has_ended: whether it has ended, as far as the journal was read.
+        last: the newest entry that was read; empty for none.
+
+    Raises:
+        BrokerUnavailable: the server is away.
+        AccessDenied: the account may not read it.
+        MessageVersionError: the key is no journal's.
+    """
+
+    def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float) -> None:
+        # redis-py types answers as what any setting might give; with ours they are bytes.
+        self._client: Any = client
+        self._key = ExperimentKeys(experiment).journal
+        self._patience_s = patience_s
+        self.owner: Owner | None = None
+        self.has_ended = False
+        #: By trial, the number of the attempt that runs, its worker and its devices.
+        self._running: dict[TrialId, tuple[int, str, str]] = {}
+        newest = self._find(XREVRANGE, "+", "-", _LAST_COUNT)
+        self.last = newest[0].id if newest else ""
+        self._begin([*self._find(XRANGE, "-", "+", 1), *reversed(newest)])
+        if not self.has_ended and len(newest) == _LAST_COUNT:
+            self._begin(reversed(self._find(XREVRANGE, self.last, "-", _PAGE_COUNT)))
+
+    def take_in(self, deadline: float) -> Iterator[Ended]:
+        """Take in what has come since, and yield the attempts that have ended; what there is no time for comes with the next call.
+
+        Args:
+            deadline: when to stop, by the monotonic clock.
+
+        Raises:
+            as for the class.
+        """
+        while time.monotonic() < deadline:
+            page = self._find(XRANGE, f"({self.last}" if self.last else "-", "+", _PAGE_COUNT)
+            if page:
+                yield from self._fold(page)
+                self.last = page[-1].id
+            if len(page) < _PAGE_COUNT:
+                return
+
+    def _begin(self, entries: Iterable[Entry]) -> None:
+        """Fold what was there before: ends in it are not news."""
+        for _ in self._fold(entries):
+            pass
+
+    def is_before(self, entry: str) -> bool:
+        """Whether the journal has come to an entry beyond those that were read."""
+        return not self.last or entry_order(entry) > entry_order(self.last)
+
+    def _find(self, command: bytes, first: str, last: str, count: int) -> list[Entry]:
+        page = command, self._key, first, last, "COUNT", count
+        return retrying(lambda: read_entries(self._client, *page), patience_s=self._patience_s)
+
+    def _fold(self, entries: Iterable[Entry]) -> Iterator[Ended]:
+        for event in _events(entries):
+            if isinstance(event, ExperimentCreated):
+                self.owner = event.owner
+            elif isinstance(event, ExperimentEnded):
+                self.has_ended = True
+            elif isinstance(event, TrialStaged | DriverStarted):
+                self.has_ended = False
+            elif isinstance(event, AttemptStarted):
+                self._running[event.trial] = event.attempt, event.worker, ",".join(event.devices)
+            elif isinstance(event, AttemptEnded):
+                number, worker, devices = self._running.pop(event.trial, (0, "", ""))
+                if number == event.attempt:
+                    yield Ended(worker, devices, event.end.value)
+
+
+def _events(entries: Iterable[Entry]) -> Iterator[Event]:
+    for entry in entries:
+        # Nearly all of a long journal.
+        if not entry.data.startswith(REPORTS_PREFIX):
+            with contextlib.suppress(MessageVersionError):
+                if (event := decode_event(entry.data, entry.id)) is not None:
+                    yield event

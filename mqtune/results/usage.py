@@ -1,0 +1,141 @@
+"""What an experiment has used of its machines within some time, summed up from its journal."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mqtune.core.codec import REPORTS_PREFIX
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import AttemptEnded, AttemptStarted, DriverStarted, ExperimentCreated, decode_event
+from mqtune.core.machine import SIMULATION
+from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.resources import Resources
+from mqtune.core.trial import TrialId
+from mqtune.core.usage import sound_usage
+from mqtune.journal.base import Entry
+
+_RESOURCES: Final = "resources"
+
+
+@dataclass(slots=True)
+class Used:
+    """What attempts have used; sums may be added up.
+
+    Attributes:
+        trials: how many trials had an attempt that ran.
+        attempts: how many attempts ran.
+        slot_s: for how many seconds they had their slots, together.
+        gpu_s: the same, times the GPUs of each slot; half a GPU counts as half.
+        energy_j: what their GPUs have drawn, as far as that was sampled; of a GPU that slots share, each has its part.
+        measured_gpu_s: the part of ``gpu_s`` of those attempts whose energy is known.
+    """
+
+    trials: int = 0
+    attempts: int = 0
+    slot_s: float = 0.0
+    gpu_s: float = 0.0
+    energy_j: float = 0.0
+    measured_gpu_s: float = 0.0
+
+    def __add__(self, other: Used) -> Used:
+        return Used(
+            self.trials + other.trials,
+            self.attempts + other.attempts,
+            self.slot_s + other.slot_s,
+            self.gpu_s + other.gpu_s,
+            self.energy_j + other.energy_j,
+            self.measured_gpu_s + other.measured_gpu_s,
+        )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    trial: TrialId
+    gpus: float
+    begin: float
+    end: float = math.inf
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class JournalUse:
+    """What the attempts in a journal have used; reports are passed over, and nothing is folded.
+
+    Args:
+        entries: the journal's.
+
+    Attributes:
+        owner: who has created the experiment.
+
+    Raises:
+        MessageVersionError: an entry can't be read.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.owner: Owner = NOBODY
+        self._gpus = 0.0
+        #: Whether a driver of this project's has run it, in real time.
+        self._is_real = False
+        self._attempts: dict[tuple[TrialId, int], _Attempt] = {}
+        self._last = 0.0
+        for entry in entries:
+            # Nearly all of a long journal; their ids have their times.
+            self._last = max(self._last, _time(entry.id))
+            if not entry.data.startswith(REPORTS_PREFIX):
+                self._take(decode_event(entry.data, entry.id))
+
+    def within(self, since: float, until: float, *, is_driven: bool) -> Used:
+        """Return what was used between two times; nothing of a simulation, or of what another tool has run.
+
+        Args:
+            since: when the time begins, in seconds since the epoch.
+            until: when it ends; not after now.
+            is_driven: whether a driver has the experiment. Else nothing is known of attempts beyond the newest entry.
+        """
+        used, trials = Used(), set[TrialId]()
+        open_until = until if is_driven else self._last
+        for each in self._attempts.values() if self._is_real else ():
+            end = open_until if each.end == math.inf else each.end
+            took_s = min(end, until) - max(each.begin, since)
+            if took_s <= 0:
+                continue
+            trials.add(each.trial)
+            used += Used(0, 1, took_s, took_s * each.gpus, *_energy(each, took_s, end - each.begin))
+        used.trials = len(trials)
+        return used
+
+    def _take(self, event: object) -> None:
+        match event:
+            case ExperimentCreated():
+                self.owner = event.owner
+                self._offer(event.definition)
+            case DriverStarted():
+                self._is_real = self._is_real or event.driver != SIMULATION
+                self._offer(event.changes)
+            case AttemptStarted():
+                self._attempts[event.trial, event.attempt] = _Attempt(event.trial, self._gpus, event.at)
+            case AttemptEnded() if (found := self._attempts.get((event.trial, event.attempt))) is not None:
+                found.end, found.figures = event.at, sound_usage(event.usage)
+
+    def _offer(self, given: dict[str, Any]) -> None:
+        """Take note of what each attempt asks for from here on."""
+        if _RESOURCES in given:
+            with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
+                self._gpus = Resources.decode(given[_RESOURCES]).gpus
+
+
+def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, float]:
+    """Return the joules of a part of an attempt, and the GPU-seconds of which they are; none where nothing was sampled."""
+    joules = attempt.figures.get("gpu_energy_j")
+    if joules is None:
+        return 0.0, 0.0
+    # A shared device's figures are those of all that runs there.
+    return joules / max(1.0, attempt.figures.get("gpu_slots", 1.0)) * took_s / whole_s, took_s * attempt.gpus
+
+
+def _time(entry: str) -> float:
+    first = entry.partition("-")[0]
+    return int(first) / 1000 if first.isdecimal() else 0.0
