@@ -36,9 +36,6 @@ def command(broker: str, port: int, address: str) -> None:
     from mqtune.integrations.prometheus import serve_figures  # noqa: PLC0415
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact  # noqa: PLC0415
 
-    logging.basicConfig(format=_FORMAT, level=logging.WARNING)
-    # It says at each look that the server is away.
-    logging.getLogger("mqtune.journal.redis").setLevel(logging.ERROR)
     reader = FleetReader(broker)
     try:
         with contextlib.closing(connect(broker, timeout_s=CONNECT_TIMEOUT_S, role="exporter")):
@@ -47,6 +44,9 @@ def command(broker: str, port: int, address: str) -> None:
         raise
     except BrokerUnavailable as error:
         click.echo(f"mqtune: {printable(str(error))}; mqtune_redis_up is 0 until it does", err=True)
+    logging.basicConfig(format=_FORMAT, level=logging.WARNING)
+    # It says at each look that the server is away.
+    logging.getLogger("mqtune.journal.redis").setLevel(logging.ERROR)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     taken = serve_figures(port, address, reader)

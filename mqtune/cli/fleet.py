@@ -67,7 +67,7 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
     """Show the connected workers, their queues, the trials that run there, and the experiments that have no slot.
 
     A trial is shown with how much of its machine it uses. To count the messages that wait in a queue takes a driver's
-    account. With --owner the trials of that owner's experiments are shown, and the workers that it has started. Owners
+    or a monitor's account. With --owner the trials of that owner's experiments are shown, and the workers that it has started. Owners
     of trials are shown where one of them is somebody else.
     """
     asked, sections = sections, sections or _SECTIONS

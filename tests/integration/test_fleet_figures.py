@@ -1,0 +1,280 @@
+"""The figures of a whole fleet, read from a real server with the accounts of those who watch it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import redis
+from accounts import Accounts
+from contract.journals.world import ASSIGNMENT, LONG_S, ended, staged, started
+from fleets import worker
+from waiting import eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.codec import REPORTS_PREFIX
+from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, busy_as
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import lists_of
+from mqtune.core.shares import Demand
+from mqtune.core.trial import TrialId
+from mqtune.journal.base import Claim
+from mqtune.journal.demands import Demands
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.lock import LOCK_S
+from mqtune.journal.quotas import Quotas
+from mqtune.journal.redis import RedisJournal
+
+pytest.importorskip("prometheus_client")
+from mqtune.cli import fleet_figures
+from mqtune.cli.fleet_figures import METRICS, FleetReader
+
+QUEUE: Final = "mqtune-0-1.gpu1.cpu4"
+TEAM: Final = "team-a-*"
+
+
+class Driven:
+    """An experiment with a driver that does nothing by itself."""
+
+    def __init__(self, client: redis.Redis, name: str, user: str = "ada", account: str = "a-driver") -> None:
+        self.journal = RedisJournal(client, name, patience_s=5)
+        self.keep_lock()
+        created = ExperimentCreated(name=name, definition={}, at=1.0, account=account, user=user, host="lap")
+        self.journal.record(created.encode(), definition=b"definition")
+        self._count = 0
+
+    def keep_lock(self) -> None:
+        self.journal.lock("driver", "a driver", LOCK_S)
+
+    def stage(self) -> Claim:
+        self._count += 1
+        trial = TrialId(f"{self._count:04d}")
+        self.journal.stage(trial, 1, ASSIGNMENT, staged(trial))
+        return Claim(trial, 1, f"{self._count}")
+
+    def start(self) -> Claim:
+        claim = self.stage()
+        self.journal.claim(claim, f"w-{claim.token}", LONG_S, started(claim))
+        return claim
+
+    def finish(self) -> None:
+        self.journal.record(ExperimentEnded(outcome="finished", reason="", at=2.0, cursor=START).encode())
+
+
+def looked(reader: FleetReader) -> dict[str, float]:
+    """Each value, by its metric without the project's name and its labels; that it has all of these is checked."""
+    found = {}
+    for figure in reader():
+        assert (figure.text, figure.labels) == METRICS[figure.name]
+        for labels, value in figure.values.items():
+            assert len(labels) == len(figure.labels)
+            found[" ".join([figure.name.removeprefix("mqtune_"), *labels])] = value
+    return found
+
+
+@pytest.fixture
+def accounts(redis_server: EmbeddedServer, redis_client: redis.Redis) -> Iterator[Accounts]:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        yield accounts
+
+
+Reader = Callable[..., FleetReader]
+
+
+@pytest.fixture
+def reader(accounts: Accounts) -> Reader:
+    return lambda **options: FleetReader(accounts.make("monitor", **options))
+
+
+def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
+    redis_client: redis.Redis, reader: Reader, accounts: Accounts
+) -> None:
+    digits, gone = Driven(redis_client, "digits"), Driven(redis_client, "gone", "eve", "")
+    digits.start()
+    digits.stage()
+    digits.stage()
+    gone.journal.unlock("driver")
+    busy = {busy_as("digits"): 1}
+    Fleet(redis_client, patience_s=5).join(
+        worker("w@h", queue=QUEUE, slots=4, busy=busy, note="device 3 rests"), LONG_S
+    )
+    for name in lists_of(QUEUE)[:2]:
+        redis_client.lpush(name, "{}")
+    Quotas(redis_client, patience_s=5).set("dig*", 3)
+    demand = Demand(
+        experiment=busy_as("digits"), queues=[QUEUE], wanted=3, running=1, priority="low", weight=2.0, waiting_s=90.0
+    )
+    Demands(redis_client, patience_s=5).exchange(demand)
+    read = reader()
+    accounts.refused()
+
+    seen = eventually(
+        lambda: (found := looked(read))["experiment_waiting_oldest_seconds digits ada a-driver"] and found
+    )
+
+    mine = "digits ada a-driver"
+    assert seen["redis_up"] == 1
+    assert seen["redis_memory_bytes"] > 1e5
+    assert seen["redis_memory_limit_bytes"] == 0
+    assert [seen[f"queue_{name} {QUEUE}"] for name in ("workers", "slots", "slots_busy")] == [1, 4, 1]
+    assert [seen[f"queue_waiting {QUEUE} {priority}"] for priority in ("high", "normal", "low")] == [1, 1, 0]
+    assert seen["fleet_worker_impaired w@h"] == 1
+    assert [seen[f"experiment_{name} {mine}"] for name in ("running", "waiting", "driver_up")] == [1, 2, 1]
+    assert [seen[f"quota_{name} dig*"] for name in ("slots", "slots_used")] == [3, 1]
+    shares = ("slots_held", "slots_wanted", "slots_entitled", "share", "starved_seconds")
+    assert [seen[f"experiment_{name} {mine} low"] for name in shares] == [1, 3, 3, 2, 90]
+    assert seen[f"experiment_journal_bytes {mine}"] > 100
+    assert abs(seen[f"experiment_last_event_timestamp_seconds {mine}"] - time.time()) < 600
+    # Nobody has the other one, which has not ended.
+    assert seen["experiment_driver_up gone eve "] == 0
+    assert "experiment_driver_behind_seconds gone eve " not in seen
+    assert accounts.refused() == []
+
+
+def test_an_experiment_leaves_when_it_ends_and_comes_back_when_it_goes_on(
+    redis_client: redis.Redis, reader: Reader
+) -> None:
+    name, digits, read = "experiment_driver_up digits ada a-driver", Driven(redis_client, "digits"), reader()
+    assert name in looked(read)
+
+    digits.finish()
+    assert not [each for each in looked(read) if "digits" in each]
+    assert not [each for each in looked(reader()) if "digits" in each], "for who comes later, too"
+    digits.journal.record(DriverStarted(driver="d", version="0.1.0", at=3.0, cursor=START).encode())
+    assert name in looked(read)
+    # Another one takes its name.
+    redis_client.flushdb()
+    Driven(redis_client, "digits", "eve")
+    assert {each.split()[2] for each in looked(read) if "driver_up" in each} == {"eve"}
+
+
+def test_ends_of_attempts_are_counted_by_device_from_when_it_began_to_look(
+    redis_client: redis.Redis, reader: Reader
+) -> None:
+    digits = Driven(redis_client, "digits")
+    before, running = digits.start(), digits.start()
+    digits.journal.end(before, ended(before.trial))
+    read = reader()
+    assert not [each for each in looked(read) if "attempts_ended" in each]
+
+    later = digits.start()
+    digits.journal.end(running, ended(running.trial))
+    digits.journal.end(later, ended(later.trial))
+    counted = {each: value for each, value in looked(read).items() if "attempts_ended" in each}
+
+    assert counted == {f"fleet_attempts_ended_total w-{each.token} 0 completed": 1 for each in (running, later)}
+    assert looked(read).items() >= counted.items(), "counters stay"
+
+
+def test_a_long_journal_is_not_read_again_and_what_can_not_be_read_is_passed_over(
+    redis_client: redis.Redis, reader: Reader
+) -> None:
+    admin: Any = redis_client
+    Driven(redis_client, "digits")
+    keys = ExperimentKeys("digits")
+    with admin.pipeline(transaction=False) as pipe:
+        for number in range(5_000):
+            pipe.xadd(keys.journal, {"e": REPORTS_PREFIX + b"\xc1" * 100 if number % 2 else b"no event"})
+        last = pipe.execute()[-1]
+    admin.hset(keys.meta, "last", last)
+    read = reader()
+
+    def calls_and_bytes() -> tuple[int, int]:
+        stats = admin.info("commandstats")
+        calls = sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "xrevrange"))
+        return calls, admin.info("stats")["total_net_output_bytes"]
+
+    calls, sent = calls_and_bytes()
+    assert looked(read)["experiment_driver_up digits ada a-driver"] == 1
+    first, second = calls_and_bytes()
+    assert first - calls <= 4
+    assert second - sent < 400_000, "of 5,000 entries a thousand are looked at once"
+    looked(read)
+    assert calls_and_bytes()[0] == first, "and none again"
+
+
+def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, reader: Reader) -> None:
+    name, digits, read = (
+        "experiment_driver_behind_seconds digits ada a-driver",
+        Driven(redis_client, "digits"),
+        reader(),
+    )
+    assert name not in looked(read), "as it has not said yet what it has read"
+    entry = digits.journal.read(START.entry, count=1)[0].id
+    digits.journal.read_to = lambda: entry
+    digits.keep_lock()
+    assert looked(read)[name] == 0
+
+    digits.stage()
+
+    def lag() -> float:
+        digits.keep_lock()
+        return looked(read)[name]
+
+    assert eventually(lambda: lag() > 0.05)
+    newest = digits.journal.read(entry, count=10)[-1].id
+    digits.journal.read_to = lambda: newest
+    digits.keep_lock()
+    assert looked(read)[name] == 0
+
+
+def test_a_teams_monitor_sees_its_own_experiments_and_asks_for_others_once(
+    redis_client: redis.Redis, reader: Reader, accounts: Accounts
+) -> None:
+    ours, theirs = Driven(redis_client, "team-a-1"), Driven(redis_client, "team-b-1")
+    ours.stage()
+    theirs.stage()
+    shared = f"{QUEUE}@{TEAM},team-b-*"
+    Fleet(redis_client, patience_s=5).join(worker("w@h", queue=shared, slots=2), LONG_S)
+    redis_client.lpush(f"{QUEUE}@{TEAM}", "{}")
+    read = reader(experiments=TEAM)
+    seen = looked(read)
+    accounts.refused()
+    looked(read)
+
+    assert {each.split()[1] for each in seen if each.startswith("experiment_")} == {"team-a-1"}
+    assert seen[f"queue_slots {shared}"] == 2
+    assert [each for each in seen if each.startswith("queue_waiting")] == [
+        f"queue_waiting {QUEUE}@{TEAM} {priority}" for priority in ("high", "normal", "low")
+    ]
+    assert not [each for each in accounts.refused() if "team-b-1" in each]
+
+
+def test_an_account_of_an_earlier_version_has_the_figures_that_it_may_have(
+    redis_client: redis.Redis, accounts: Accounts
+) -> None:
+    Driven(redis_client, "digits").stage()
+    accounts.admin.execute_command(
+        "ACL", "SETUSER", "old", "reset", "on", ">old", "+info", "+time", "+ping", "+auth", "+hello", "+client|setname",
+        "+select", "(+hmget +xrange +xrevrange +zrevrange +hgetall %R~mqtune:*)",
+    )  # fmt: skip
+    seen = looked(FleetReader(accounts.url_of("old", "old")))
+
+    assert seen["redis_up"] == seen["experiment_driver_up digits ada a-driver"] == 1
+    assert not [each for each in seen if each.startswith(("experiment_waiting", "queue_"))]
+
+
+def test_a_server_that_does_not_answer_is_a_figure_and_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet_figures, "_ANSWER_S", 0.2)
+    with EmbeddedServer.start(tmp_path) as server:
+        read = FleetReader(server.url)
+        assert looked(read)["redis_up"] == 1
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            assert [looked(read), looked(read)] == [{"redis_up": 0}] * 2
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert eventually(lambda: looked(read)["redis_up"] == 1)
+        server.stop()
+        assert looked(read) == {"redis_up": 0}
+
+    told = [record.getMessage() for record in caplog.records if record.name == fleet_figures.__name__]
+    assert len([text for text in told if "does not answer" in text]) == 2, "once for each time that it is away"

@@ -1,0 +1,150 @@
+"""``mqtune usage`` over the folders of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mqtune.cli import group
+from mqtune.core.events import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+)
+from mqtune.core.machine import SIMULATION
+from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+
+HOUR = 3600.0
+#: The report is about the days before this.
+NOW = time.time()
+
+
+def started(trial: str, hours_ago: float, attempt: int = 1) -> AttemptStarted:
+    at = NOW - hours_ago * HOUR
+    return AttemptStarted(trial=TrialId(trial), attempt=attempt, worker="w", host="h", devices=["0"], at=at)
+
+
+def ended(trial: str, hours_ago: float, attempt: int = 1, **usage: float) -> AttemptEnded:
+    at = NOW - hours_ago * HOUR
+    return AttemptEnded(trial=TrialId(trial), attempt=attempt, end=AttemptEnd.COMPLETED, at=at, usage=usage)
+
+
+def experiment(
+    home: Path, name: str, *events: Event, gpus: float = 1, user: str = "ada", account: str = "", driver: str = "d"
+) -> None:
+    """Write an experiment that has ended into a folder; each entry's id has the time of its event."""
+    definition = {"metric": "loss", "mode": "min", "max_failures": 0, "resources": {"gpus": gpus, "cpus": 1}}
+    created = ExperimentCreated(name=name, definition=definition, at=NOW - 1e6, account=account, user=user, host="lap")
+    begun = [DriverStarted(driver=driver, version="0.1.0", at=NOW - 1e6, cursor=START)] if driver else []
+    last = getattr(events[-1], "at", NOW) if events else NOW
+    over = ExperimentEnded(outcome="finished", reason="", at=last, cursor=START)
+    (home / name).mkdir(parents=True)
+    copy = JournalFile(home / name / JOURNAL_FILE)
+    whole: list[Any] = [created, *begun, *events, over]
+    copy.begin([Entry(f"{each.at * 1000:.0f}-{number}", each.encode()) for number, each in enumerate(whole)])
+    copy.close()
+
+
+def used(*arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(group, ["usage", "--json", *arguments])
+    assert (done.exit_code, done.stderr) == (0, "")
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    return rows
+
+
+def test_hours_are_those_within_the_time_and_energy_is_that_of_what_was_measured(mqtune_home: Path) -> None:
+    experiment(
+        mqtune_home, "big",
+        started("0001", 100), ended("0001", 90, gpu_energy_j=10 * 3.6e6),
+        # Half of it lies before.
+        started("0002", 34), ended("0002", 14, gpu_energy_j=20 * 3.6e6),
+        started("0003", 10), ended("0003", 9),
+        started("0003", 8, 2), ended("0003", 6, 2, gpu_energy_j=2 * 3.6e6, gpu_slots=2.0),
+        gpus=2,
+    )  # fmt: skip
+
+    (row,) = used("--since", "24h")
+
+    assert (row["trials"], row["attempts"], row["experiments"]) == (2, 3, 1)
+    assert row["slot_hours"] == pytest.approx(10 + 1 + 2, abs=0.01)
+    assert row["gpu_hours"] == pytest.approx(26, abs=0.02)
+    # Of the shared device the half is others'.
+    assert row["energy_kwh"] == pytest.approx(10 + 1, abs=0.01)
+    assert row["measured_gpu_hours"] == pytest.approx(24, abs=0.02)
+    (whole,) = used("--since", "1w")
+    assert whole["slot_hours"] == pytest.approx(10 + 20 + 1 + 2)
+
+
+def test_what_is_summed_up_is_by_person_by_account_or_by_experiment(mqtune_home: Path) -> None:
+    hour = started("0001", 5), ended("0001", 4)
+    experiment(mqtune_home, "one", *hour, account="team-a")
+    experiment(mqtune_home, "two", *hour, account="team-a", gpus=4)
+    experiment(mqtune_home, "three", *hour, user="eve", account="team-a", gpus=0.5)
+    experiment(mqtune_home, "four", *hour, user="bob", gpus=0)
+    experiment(mqtune_home, "idle")
+
+    owners, teams, experiments = (used("--by", by) for by in ("owner", "team", "experiment"))
+
+    assert [(each["owner"]["user"], each["experiments"], round(each["gpu_hours"], 6)) for each in owners] == [
+        ("ada", 2, 5), ("eve", 1, 0.5), ("bob", 1, 0)
+    ]  # fmt: skip
+    assert [(each["account"], each["experiments"], round(each["gpu_hours"], 6)) for each in teams] == [
+        ("team-a", 3, 5.5), ("", 1, 0)
+    ]  # fmt: skip
+    assert [each["experiment"] for each in experiments] == ["two", "one", "three", "four"]
+    assert {each["energy_kwh"] for each in owners} == {None}
+    shown = CliRunner().invoke(group, ["usage"]).stdout.splitlines()
+    assert [line.split()[:2] for line in shown[:5]] == [
+        ["owner", "experiments"], ["ada", "(team-a)"], ["eve", "(team-a)"], ["bob", "1"], ["all", "4"]
+    ]  # fmt: skip
+
+
+def test_simulations_and_what_other_tools_have_run_are_not_counted(mqtune_home: Path) -> None:
+    hour = started("0001", 5), ended("0001", 4)
+    experiment(mqtune_home, "simulated", *hour, driver=SIMULATION)
+    experiment(mqtune_home, "imported", *hour, driver="")
+
+    assert used() == []
+    assert "no trial has run since" in CliRunner().invoke(group, ["usage"]).stdout
+
+
+def test_an_attempt_whose_end_nobody_knows_counts_up_to_the_newest_entry(mqtune_home: Path) -> None:
+    experiment(mqtune_home, "lost", started("0001", 9), started("0002", 5), ended("0002", 4))
+
+    (row,) = used()
+
+    assert row["slot_hours"] == pytest.approx(5 + 1)
+
+
+def test_what_can_not_be_read_is_named_and_the_rest_is_summed_up(mqtune_home: Path) -> None:
+    experiment(mqtune_home, "sound", started("0001", 5), ended("0001", 4))
+    experiment(mqtune_home, "broken", started("0001", 5))
+    with (mqtune_home / "broken" / JOURNAL_FILE).open("r+b") as file:
+        file.truncate(0)
+    experiment(mqtune_home, "old", started("0001", 5), ended("0001", 4))
+    os.utime(mqtune_home / "old" / JOURNAL_FILE, (NOW - 50 * HOUR,) * 2)
+
+    done = CliRunner().invoke(group, ["usage", "--json", "--by", "experiment", "--since", "24h"])
+
+    assert [each["experiment"] for each in json.loads(done.stdout)["rows"]] == ["sound"]
+    assert "broken is not counted: " in done.stderr
+
+
+@pytest.mark.parametrize("since", ["30", "1y", "soon", "2026-13-01"])
+def test_a_time_that_is_none_is_refused_with_those_that_are(since: str) -> None:
+    done = CliRunner().invoke(group, ["usage", "--since", since], env={"COLUMNS": "200"})
+
+    assert done.exit_code == 2
+    assert f"{since!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01" in done.output
