@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accounts import Accounts
@@ -44,6 +45,12 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
     return {(each.name, each.labels.get("experiment", each.labels.get("end", ""))): each.value for each in samples}
 
 
+def used_by(experiment: str, **environment: str) -> list[dict[str, Any]]:
+    done = CliRunner(env=environment).invoke(group, ["usage", "--by", "experiment", "--json"])
+    assert done.exit_code == 0, done.output
+    return [row for row in json.loads(done.stdout)["rows"] if row["experiment"] == experiment]
+
+
 def test_it_serves_the_figures_of_running_drivers_to_a_monitor_and_ends_when_it_is_told(
     tune: Callable[..., mqtune.Tuner], fleet: str, tmp_path: Path, port: int
 ) -> None:
@@ -69,14 +76,12 @@ def test_it_serves_the_figures_of_running_drivers_to_a_monitor_and_ends_when_it_
             exporter.send_signal(signal.SIGTERM)
             assert exporter.wait(timeout=30) == 0
         assert f"for Prometheus at http://127.0.0.1:{port}/metrics" in (tmp_path / "exporter.log").read_text()
-        used = CliRunner().invoke(
-            group, ["usage", "--by", "experiment", "--json", "--broker", accounts.make("monitor")]
-        )
-        (row,) = [each for each in json.loads(used.stdout)["rows"] if each["experiment"] == tuner.name]
+        there, here = used_by(name, MQTUNE_BROKER=settings["MQTUNE_BROKER"]), used_by(name, MQTUNE_BROKER="")
 
-        assert (row["trials"], row["attempts"]) == (2, 2)
-        took_s = sum(trial.run_s for trial in tuner.get_trials())
-        assert row["slot_hours"] * 3600 == pytest.approx(took_s)
+        assert len(there) == 1, "its journal is on the broker, and a copy on this machine"
+        assert there == here
+        assert (there[0]["trials"], there[0]["attempts"]) == (2, 2)
+        assert there[0]["slot_hours"] * 3600 == pytest.approx(sum(trial.run_s for trial in tuner.get_trials()))
         assert accounts.refused() == []
 
 

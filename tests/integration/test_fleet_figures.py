@@ -95,6 +95,7 @@ def reader(accounts: Accounts) -> Reader:
 def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     redis_client: redis.Redis, reader: Reader, accounts: Accounts
 ) -> None:
+    Quotas(redis_client, patience_s=5).set("dig*", 3)
     digits, gone = Driven(redis_client, "digits"), Driven(redis_client, "gone", "eve", "")
     digits.start()
     digits.stage()
@@ -106,7 +107,6 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     )
     for name in lists_of(QUEUE)[:2]:
         redis_client.lpush(name, "{}")
-    Quotas(redis_client, patience_s=5).set("dig*", 3)
     demand = Demand(
         experiment=busy_as("digits"), queues=[QUEUE], wanted=3, running=1, priority="low", weight=2.0, waiting_s=90.0
     )

@@ -21,6 +21,7 @@ pytest.importorskip("prometheus_client")
 from mqtune.cli.fleet_figures import FleetReader
 from mqtune.integrations.prometheus import FigureCollector, _WorkerFigures
 
+PAGE: Final = ROOT / "docs" / "how-to" / "monitoring.md"
 FOLDER: Final = ROOT / "deploy" / "monitoring"
 ALERTS: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
 RULES: Final[list[dict[str, Any]]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
@@ -119,7 +120,7 @@ def test_grafana_takes_the_dashboard_and_no_panel_lies_upon_another() -> None:
 
 
 def test_the_page_has_each_alert_and_names_metrics_that_there_are(metrics: dict[str, set[str]]) -> None:
-    page = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
+    page = PAGE.read_text()
 
     assert set(re.findall(r"`(Mqtune\w+)`", page)) == {rule["alert"] for rule in RULES}
     assert set(re.findall(r"`(mqtune_\w+)`", page)) <= metrics.keys()
@@ -139,6 +140,10 @@ def test_prometheus_takes_the_alerts_and_each_query_of_the_dashboard(tmp_path: P
     (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
 
     judged("check", "rules", str(FOLDER / "alerts.yml"), "panels.yml", folder=tmp_path)
+    shutil.copy(FOLDER / "alerts.yml", tmp_path)
+    (settings,) = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "prometheus.yml").write_text(settings)
+    judged("check", "config", "prometheus.yml", folder=tmp_path)
 
 
 def owned(metric: str, values: str, **more: str) -> dict[str, str]:
