@@ -27,17 +27,22 @@ from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 
 HOUR = 3600.0
-#: The report is about the days before this.
-NOW = time.time()
+#: When all experiments here began: before any time that is looked at.
+BEGAN = 1_700_000_000.0
+
+
+def ago(hours: float) -> float:
+    """As of now: a test that comes late in a run asks about other days than one that comes early."""
+    return time.time() - hours * HOUR
 
 
 def started(trial: str, hours_ago: float, attempt: int = 1) -> AttemptStarted:
-    at = NOW - hours_ago * HOUR
+    at = ago(hours_ago)
     return AttemptStarted(trial=TrialId(trial), attempt=attempt, worker="w", host="h", devices=["0"], at=at)
 
 
 def ended(trial: str, hours_ago: float, attempt: int = 1, **usage: float) -> AttemptEnded:
-    at = NOW - hours_ago * HOUR
+    at = ago(hours_ago)
     return AttemptEnded(trial=TrialId(trial), attempt=attempt, end=AttemptEnd.COMPLETED, at=at, usage=usage)
 
 
@@ -46,9 +51,9 @@ def experiment(
 ) -> None:
     """Write an experiment that has ended into a folder; each entry's id has the time of its event."""
     definition = {"metric": "loss", "mode": "min", "max_failures": 0, "resources": {"gpus": gpus, "cpus": 1}}
-    created = ExperimentCreated(name=name, definition=definition, at=NOW - 1e6, account=account, user=user, host="lap")
-    begun = [DriverStarted(driver=driver, version="0.1.0", at=NOW - 1e6, cursor=START)] if driver else []
-    last = getattr(events[-1], "at", NOW) if events else NOW
+    created = ExperimentCreated(name=name, definition=definition, at=BEGAN, account=account, user=user, host="lap")
+    begun = [DriverStarted(driver=driver, version="0.1.0", at=BEGAN, cursor=START)] if driver else []
+    last = getattr(events[-1], "at", BEGAN) if events else BEGAN
     over = ExperimentEnded(outcome="finished", reason="", at=last, cursor=START)
     (home / name).mkdir(parents=True)
     copy = JournalFile(home / name / JOURNAL_FILE)
@@ -134,7 +139,7 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_summed_up(mqtune_home: Pa
     with (mqtune_home / "broken" / JOURNAL_FILE).open("r+b") as file:
         file.truncate(0)
     experiment(mqtune_home, "old", started("0001", 5), ended("0001", 4))
-    os.utime(mqtune_home / "old" / JOURNAL_FILE, (NOW - 50 * HOUR,) * 2)
+    os.utime(mqtune_home / "old" / JOURNAL_FILE, (ago(50),) * 2)
 
     done = CliRunner().invoke(group, ["usage", "--json", "--by", "experiment", "--since", "24h"])
 
