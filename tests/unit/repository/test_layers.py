@@ -51,6 +51,7 @@ ALONE: Final = {
     "keras": {"integrations/"},
     "lightgbm": {"integrations/"},
     "lightning": {"integrations/"},
+    "prometheus_client": {"integrations/"},
     "opentelemetry": {"integrations/"},
     "transformers": {"integrations/"},
     "xgboost": {"integrations/"},
