@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 import redis
-import trainables_counting
+import trainables
 import yaml
 from kept_port import KeptPort
 from pages import ROOT
@@ -181,7 +181,7 @@ def test_an_experiment_outlives_the_master_of_three_servers_as_they_are_deployed
         with running_worker(fleet.url["worker"], tmp_path / "worker.log", "--gpus", "0", "--slots", "2"):
             thread.start()
             results = mqtune.Tuner(
-                trainables_counting.counts,
+                trainables.counts,
                 {"steps": STEPS, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)},
                 metric="loss",
                 mode="min",
@@ -257,7 +257,7 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
             Quotas(operator, patience_s=0).set("*", 1000)
         with running_worker(urls["worker"], tmp_path / "worker.log", "--gpus", "0", "--slots", "1"):
             tuner = mqtune.Tuner(
-                trainables_counting.counts,
+                trainables.counts,
                 {"steps": 2, "step_s": 0.0, "saves": False},
                 metric="loss",
                 mode="min",

@@ -16,7 +16,7 @@ import pytest
 from accounts import Accounts
 from click.testing import CliRunner
 from started import started
-from trainables_figures import waits_for_its_end
+from trainables import reports_once
 from waiting import eventually
 
 import mqtune
@@ -59,7 +59,7 @@ def test_it_serves_the_figures_of_running_drivers_to_a_monitor_and_ends_when_it_
         settings = {"MQTUNE_BROKER": accounts.make("monitor")}
         with started(command, settings, tmp_path / "exporter.log", cwd=tmp_path) as exporter:
             eventually(lambda: scraped(port).get(("mqtune_redis_up", "")) == 1, 30)
-            tuner = tune(waits_for_its_end, {"x": mqtune.uniform(0, 1)}, max_trials=2)
+            tuner = tune(reports_once, {"x": mqtune.uniform(0, 1)}, max_trials=2)
             drive(tuner, lambda: sum(trial.reports for trial in tuner.get_trials()) == 2)
             name = tuner.name
             seen = scraped(port)
