@@ -17,6 +17,7 @@ from said import said
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import ExperimentCreated, decode_event
+from mqtune.core.owner import NOBODY
 from mqtune.core.registry import described
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.base import Entry
@@ -88,6 +89,8 @@ def test_results_say_of_a_recorded_experiment_what_they_said_then(name: str):
 
     now, then = said(results), recorded(name)
 
+    # Nobody had noted then who began it.
+    assert now["summary"].pop("owner") == NOBODY._asdict()
     assert now["summary"] == then["summary"]
     for new, old in zip(now["trials"], then["trials"], strict=True):
         assert new == old

@@ -204,7 +204,8 @@ def test_a_save_in_parts_that_fails_at_any_step_leaves_nothing_open_and_nothing_
             shutil.rmtree(given.parent, ignore_errors=True)
         store.delete(saved_id())
         assert left_in_staging(store) == []
-        assert open_files() == opened
+        # What another test has left may be closed meanwhile.
+        assert open_files() <= opened
 
 
 def open_files() -> int:

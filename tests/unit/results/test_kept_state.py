@@ -92,7 +92,7 @@ def test_every_field_is_in_a_state() -> None:
     experiment = vars(Experiment("name", metric="loss", mode="min"))
     defined = {"name", "objective", "metric", "mode", "max_failures", "max_lost", "accept_no_report", "_sign"}
     # The environments are those of the attempts.
-    converted = {"trials", "counts", "requests", "code_changes", "labels", "best", "_environments"}
+    converted = {"trials", "counts", "requests", "code_changes", "labels", "owner", "best", "_environments"}
 
     assert experiment.keys() - defined - converted <= set(STATE_FORM)
     for kind, plain in ((Trial, TRIALS), (Attempt, ATTEMPTS)):
