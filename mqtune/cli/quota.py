@@ -10,6 +10,8 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.owner import this_owner
+from mqtune.core.shares import PRIORITIES, Cap, Priority
 from mqtune.results.experiments import duration
 
 _HOUR_S: Final = 3_600.0
@@ -19,7 +21,9 @@ _HOUR_S: Final = 3_600.0
 @click.argument("pattern", required=False)
 @click.argument("slots", required=False, type=click.IntRange(min=0))
 @broker_option("The Redis server that the experiments use.", required=True)
-@click.option("--drop", is_flag=True, help="Drop the quota of this pattern.")
+@click.option("--drop", is_flag=True, help="Drop the quota and the cap of this pattern.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Set the highest priority that they may ask for.")
+@click.option("--share", type=float, help="Set the largest share that they may ask for.")
 @click.option(
     "--aging",
     "aging_h",
@@ -29,35 +33,61 @@ _HOUR_S: Final = 3_600.0
 )
 @json_option
 def command(
-    pattern: str | None, slots: int | None, broker: str, aging_h: float | None, *, drop: bool, as_json: bool
+    pattern: str | None,
+    slots: int | None,
+    broker: str,
+    priority: Priority | None,
+    share: float | None,
+    aging_h: float | None,
+    *,
+    drop: bool,
+    as_json: bool,
 ) -> None:
     """List quotas, or set how many trials may run at once of all experiments whose names fit a pattern: 'team-a-*' 16.
 
-    No further trial of theirs starts while so many run; those that run go on. To set something takes an operator's account for all
+    No further trial of theirs starts while so many run; those that run go on. --priority and --share cap what they may ask for: 'team-a-*'
+    --priority normal. To set something takes an operator's account for all
     experiments.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
-    if (slots is None and pattern is not None and not drop) or (drop and (pattern is None or slots is not None)):
-        raise click.UsageError("give a pattern and a number, a pattern and --drop, or nothing to list all quotas")
+    caps = priority is not None or share is not None
+    sets = caps or slots is not None
+    if (pattern is not None) != (sets or drop) or (sets and drop):
+        raise click.UsageError(
+            "give a pattern and a number or a cap, a pattern and --drop, or nothing to list all quotas"
+        )
     if aging_h is not None and pattern is not None:
         raise click.UsageError("--aging is for all experiments; leave out the pattern")
     with contextlib.closing(connect(broker, role="operator")) as client:
         quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
         if pattern is not None and slots is not None:
             quotas.set(pattern, slots)
-        elif pattern is not None and not quotas.drop(pattern):
+        if pattern is not None and caps:
+            who = str(this_owner(account_of(client)))
+            quotas.set_cap(pattern, Cap(priority or PRIORITIES[0], math.inf if share is None else share, who))
+        if pattern is not None and drop and not quotas.drop(pattern):
             raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
         if aging_h is not None:
             quotas.set_aging(aging_h * _HOUR_S or math.inf)
-        found, aging_s = quotas.all(), quotas.aging_s()
+        found, capped, aging_s = quotas.all(), quotas.caps(), quotas.aging_s()
     if as_json:
-        print_json([quota._asdict() for quota in found])
+        print_json(
+            [*(each._asdict() for each in found), *({"pattern": name, **cap._asdict()} for name, cap in capped.items())]
+        )
         return
     if not found:
         say("there are no quotas")
     else:
         print_table(["experiments", "slots", "running"], [[name, str(most), str(now)] for name, most, now in found])
-    when = f"after {duration(aging_s)}" if aging_s < math.inf else "never"
-    say(f"an experiment without a slot gets one {when}, whatever its priority")
+    if capped:
+        rows = (
+            [name, cap.priority, "any" if cap.share == math.inf else f"{cap.share:g}", cap.by]
+            for name, cap in capped.items()
+        )
+        print_table(["experiments", "highest priority", "largest share", "set by"], rows)
+    if aging_s < math.inf:
+        say(f"an experiment without a slot gets one after {duration(aging_s)}, whatever its priority")
+    else:
+        say("an experiment of low priority may wait for a slot for ever")

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
 Priority = Literal["high", "normal", "low"]
@@ -81,16 +82,25 @@ _PULL: Final = 100.0
 AGING_S: Final = 86_400.0
 
 
+class Cap(NamedTuple):
+    """The highest priority and the largest share of the experiments whose names fit a pattern, and who has set that."""
+
+    priority: Priority = PRIORITIES[0]
+    share: float = math.inf
+    by: str = ""
+
+
 class Table(NamedTuple):
     """What all experiments want of a fleet, and what its operator has set.
 
     ``quotas`` says how many slots all those may have together whose names fit a pattern, ``aging_s`` after how many seconds without a slot
-    an experiment gets one; infinite for never.
+    an experiment gets one, infinite for never, and ``caps`` how much those may ask for whose names fit a pattern.
     """
 
     demands: Sequence[Demand]
     quotas: Mapping[str, int]
     aging_s: float = AGING_S
+    caps: Mapping[str, Cap] = MappingProxyType({})
 
 
 class Pool(NamedTuple):

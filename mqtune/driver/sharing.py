@@ -12,7 +12,18 @@ from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 from mqtune.core.checks import flag, one_of, positive
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Table, entitlements, quota_used, to_share
+from mqtune.core.shares import (
+    PRIORITIES,
+    SHARE_USED,
+    Cap,
+    Demand,
+    Pool,
+    Priority,
+    Table,
+    entitlements,
+    quota_used,
+    to_share,
+)
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
 from mqtune.results.experiments import duration
@@ -111,8 +122,10 @@ class ShareKeeper:
         self.to_pause = 0
         #: Since when it has run more than its share, and more than that rounded up.
         self._over_since = self._above_since = math.inf
-        #: The quotas that it falls under, as of the last look.
+        #: The quotas and the caps that it falls under, as of the last look, and by which caps it had less than it asked for.
         self._quotas: tuple[str, ...] = ()
+        self._caps: Mapping[str, Cap] = {}
+        self._capped_by = ""
         self._used = 0.0
         self._counted_at = fleet.clock.monotonic()
         #: Since when it has had no slot, while others want them too, and whether a warning has told.
@@ -133,6 +146,8 @@ class ShareKeeper:
         """
         self._count(held.running)
         pool = self._fleet.pool()
+        asked = standing
+        standing, capped = self._capped(asked)
         self._fleet.priority = standing.priority
         all_slots = sum(pool.slots[queue] for queue in pool.queues)
         could_use = all_slots if most is None else min(all_slots, most)
@@ -148,7 +163,13 @@ class ShareKeeper:
             waiting_s=round(self._waiting_s, 1),
         )
         table = self._fleet.exchange(mine) or Table((), {})
-        found, quotas, _ = table
+        found, quotas = table.demands, table.quotas
+        caps = {name: cap for name, cap in table.caps.items() if fnmatchcase(self._fleet.name, name)}
+        if caps != self._caps:
+            # Nobody is to hear of more than it may ask for.
+            self._caps = caps
+            self.look(held, asked, most)
+            return
         self._quotas = tuple(sorted(pattern for pattern in quotas if fnmatchcase(self._fleet.name, pattern)))
         others = [each for each in found if each.experiment != mine.experiment]
         # One that is larger than the fleet only counts what runs, for whoever wants to know.
@@ -169,9 +190,28 @@ class ShareKeeper:
             queue for each in others if each.running < self._shares[each.experiment] for queue in each.queues
         )
         self.must_give = bool(full or self.wanted_by_others)
-        self.why = "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full, table.aging_s)
+        self.why = (
+            "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full, table.aging_s) + capped
+        )
         self._warn_if_starved()
         self._look_at_surplus(held.running, self._at_most(mine, table))
+
+    def _capped(self, standing: Standing) -> tuple[Standing, str]:
+        """Return what an experiment is to get as far as it may ask for that, and by what it may not ask for more, in words."""
+        words = ""
+        for pattern, cap in sorted(self._caps.items()):
+            if PRIORITIES.index(standing.priority) < PRIORITIES.index(cap.priority):
+                standing = replace(standing, priority=cap.priority)
+                words = f"; priority {cap.priority} is the highest for all experiments whose names fit {pattern}"
+            if standing.share > cap.share:
+                standing = replace(standing, share=cap.share)
+                words += f"; share {cap.share:g} is the largest for all whose names fit {pattern}"
+            if words and cap.by and not words.endswith(f"by {cap.by}"):
+                words += f", as set by {cap.by}"
+        if words and words != self._capped_by:
+            logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, words)
+        self._capped_by = words
+        return standing, words
 
     def _count(self, running: int) -> None:
         """Count how many slots it had of late, on average."""

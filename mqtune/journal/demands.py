@@ -15,7 +15,7 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import DEMANDS, QUOTAS
 from mqtune.core.shares import PRIORITIES, Demand, Table
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.quotas import decoded_aging, decoded_quotas
+from mqtune.journal.quotas import decoded_aging, decoded_caps, decoded_quotas
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script
 
@@ -93,7 +93,7 @@ class Demands:
 
 
 def _table(demands: Iterable[tuple[bytes, bytes]], quotas: Sequence[tuple[bytes, bytes]]) -> Table:
-    return Table(_decoded(demands), decoded_quotas(quotas), decoded_aging(quotas))
+    return Table(_decoded(demands), decoded_quotas(quotas), decoded_aging(quotas), decoded_caps(quotas))
 
 
 def _is_later(until: bytes, now_ms: int) -> bool:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import redis
 
-from mqtune.core.checks import whole_number
+from mqtune.core.checks import positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.resources import check_experiments, is_pattern
-from mqtune.core.shares import AGING_S
+from mqtune.core.shares import AGING_S, PRIORITIES, Cap
 from mqtune.journal.connection import account_of
 from mqtune.journal.redis import retrying
 
 #: Among the quotas, under a name that is no pattern: after how long without a slot an experiment gets one.
 _AGING: Final = b":aging_s"
+#: And before the pattern that a cap is for.
+_CAP: Final = b":cap "
 #: A number of slots has fewer digits.
 _DIGITS: Final = 20
 
@@ -65,8 +69,9 @@ class Quotas:
         retrying(lambda: self._client.hset(QUOTAS, pattern, str(slots)), patience_s=self._patience_s)
 
     def drop(self, pattern: str) -> bool:
-        """Drop a quota; return whether there was one."""
-        return bool(retrying(lambda: self._client.hdel(QUOTAS, pattern), patience_s=self._patience_s))
+        """Drop a quota and a cap; return whether there was one."""
+        names = pattern.encode(), _CAP + pattern.encode()
+        return bool(retrying(lambda: self._client.hdel(QUOTAS, *names), patience_s=self._patience_s))
 
     def set_aging(self, aging_s: float) -> None:
         """Let an experiment have a slot after so many seconds without one, whatever its priority; infinite for never.
@@ -83,6 +88,22 @@ class Quotas:
     def aging_s(self) -> float:
         """Return after how many seconds without a slot an experiment gets one; infinite for never."""
         return decoded_aging(retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s).items())
+
+    def set_cap(self, pattern: str, cap: Cap) -> None:
+        """Have experiments whose names fit ask for no higher priority, and no larger share; drivers heed it within seconds.
+
+        Raises:
+            ConfigurationError: the pattern is none of names of experiments, or the share is no number above 0.
+        """
+        check_experiments(pattern)
+        positive("quota", "share", cap.share if cap.share < math.inf else 1.0)
+        packed = json.dumps({**cap._asdict(), "share": cap.share if cap.share < math.inf else None})
+        retrying(lambda: self._client.hset(QUOTAS, _CAP + pattern.encode(), packed), patience_s=self._patience_s)
+
+    def caps(self) -> dict[str, Cap]:
+        """Return the caps, by their patterns."""
+        found = retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s)
+        return dict(sorted(decoded_caps(found.items()).items()))
 
     def all(self) -> list[Quota]:
         """Return the quotas, by their patterns."""
@@ -106,6 +127,21 @@ def decoded_aging(pairs: Iterable[tuple[bytes, bytes]]) -> float:
                 if (aging_s := float(value)) > 0:
                     return aging_s
     return AGING_S
+
+
+def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
+    """Return the caps among what the server has; what is none is left out."""
+    found = {}
+    for name, value in pairs:
+        pattern = name.removeprefix(_CAP).decode(errors="replace")
+        if not name.startswith(_CAP) or not is_pattern(pattern):
+            continue
+        with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
+            said = json.loads(value)
+            share = math.inf if said["share"] is None else float(said["share"])
+            if said["priority"] in PRIORITIES and share > 0 and type(said["by"]) is str:
+                found[pattern] = Cap(said["priority"], share, said["by"])
+    return found
 
 
 def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:

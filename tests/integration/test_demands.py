@@ -43,16 +43,16 @@ def test_each_hears_what_all_want_until_they_leave_or_say_nothing_more(
 ):
     demands = Demands(redis_client, patience_s=1.0)
 
-    assert in_order(demands, wants("a")) == ([wants("a")], {}, AGING_S)
+    assert in_order(demands, wants("a")) == ([wants("a")], {}, AGING_S, {})
     demands.exchange(wants("b", 5))
-    assert in_order(demands, wants("a", 4)) == ([wants("a", 4), wants("b", 5)], {}, AGING_S)
+    assert in_order(demands, wants("a", 4)) == ([wants("a", 4), wants("b", 5)], {}, AGING_S, {})
     demands.leave("b")
     monkeypatch.setattr(module, "DEMAND_S", 0.1)
-    assert in_order(demands, wants("c")) == ([wants("a", 4), wants("c")], {}, AGING_S)
+    assert in_order(demands, wants("c")) == ([wants("a", 4), wants("c")], {}, AGING_S, {})
     # Who only looks neither keeps what has run out nor clears it away.
-    assert eventually(lambda: demands.table() == ([wants("a", 4)], {}, AGING_S))
+    assert eventually(lambda: demands.table() == ([wants("a", 4)], {}, AGING_S, {}))
     assert redis_client.hlen(DEMANDS) == 2
-    assert eventually(lambda: demands.exchange(wants("a")) == ([wants("a")], {}, AGING_S))
+    assert eventually(lambda: demands.exchange(wants("a")) == ([wants("a")], {}, AGING_S, {}))
     assert redis_client.hlen(DEMANDS) == 1
 
 
@@ -80,8 +80,8 @@ def test_what_is_no_demand_is_left_out(redis_client: redis.Redis, found: bytes):
     redis_client.hset(DEMANDS, "x", found)
 
     demands = Demands(redis_client, patience_s=1.0)
-    assert demands.exchange(wants("a")) == ([wants("a")], {}, AGING_S)
-    assert demands.table() == ([wants("a")], {}, AGING_S)
+    assert demands.exchange(wants("a")) == ([wants("a")], {}, AGING_S, {})
+    assert demands.table() == ([wants("a")], {}, AGING_S, {})
 
 
 def test_a_later_versions_demand_is_read_as_far_as_it_is_known(redis_client: redis.Redis):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+
 import pytest
 import redis
+from click.testing import CliRunner
 from contract.journals.world import ASSIGNMENT, LONG_S, SHORT_S, ended, staged, started
 from waiting import eventually
 
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
+from mqtune.core.owner import this_owner
+from mqtune.core.shares import AGING_S, Cap
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim, Unclaimed
+from mqtune.journal.demands import Demands
 from mqtune.journal.quotas import Quota, Quotas
 from mqtune.journal.redis import RedisJournal
 
@@ -114,3 +124,70 @@ def test_what_is_no_quota_in_redis_is_not_listed_and_keeps_nothing_from_running(
     assert many.claim(claim) == "granted"
     assert many.journal.renew([claim], LONG_S) == [""]
     assert many.journal.end(claim, ended(claim.trial)) is True
+
+
+def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota(
+    redis_client: redis.Redis, quotas: Quotas
+):
+    demands = Demands(redis_client, patience_s=1.0)
+
+    def told() -> float:
+        table = demands.table()
+        assert table is not None
+        return table.aging_s
+
+    assert quotas.aging_s() == told() == AGING_S
+    quotas.set("team-*", 2)
+    for aging_s in (3_600.0, math.inf):
+        quotas.set_aging(aging_s)
+        assert quotas.aging_s() == told() == aging_s
+    assert quotas.all() == [Quota("team-*", 2, 0)]
+    assert Many(redis_client, "team-1").start() == "granted"
+    for unsound in (b"-1", b"nan", b"soon"):
+        redis_client.hset(QUOTAS, ":aging_s", unsound)
+        assert told() == AGING_S
+    for wrong in (0.0, -1.0, math.nan):
+        with pytest.raises(ConfigurationError, match="is no time above 0"):
+            quotas.set_aging(wrong)
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_the_command_says_and_sets_when_an_experiment_gets_a_slot(
+    redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
+
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(group, ["quota", *arguments]).output.strip().splitlines()[-1]
+
+    assert run() == "an experiment without a slot gets one after 1 d 0 h, whatever its priority"
+    assert run("--aging", "4") == "an experiment without a slot gets one after 4 h 00 min, whatever its priority"
+    assert run("--aging", "0") == "an experiment of low priority may wait for a slot for ever"
+    assert "--aging is for all experiments" in run("team-*", "2", "--aging", "4")
+
+
+def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
+    redis_server: EmbeddedServer, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
+    demands = Demands(redis_client, patience_s=1.0)
+
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(group, ["quota", *arguments]).output
+
+    shown = run("team-*", "5", "--priority", "normal", "--share", "2")
+
+    table = demands.table()
+    assert table is not None
+    assert table.caps == {"team-*": Cap("normal", 2.0, str(this_owner()))}
+    assert table.quotas == {"team-*": 5}
+    assert re.search(r"team-\* +normal +2 +" + str(this_owner()), shown)
+    assert json.loads(run("--json"))[1]["share"] == 2
+    for unsound in (b"{", b'{"priority": "most", "share": 1, "by": ""}', b'{"priority": "low", "share": -1, "by": ""}'):
+        redis_client.hset(QUOTAS, b":cap x", unsound)
+        assert demands.table() == table
+    assert Many(redis_client, "team-1").start() == "granted"
+    assert "team-*" not in run("team-*", "--drop")
+    assert "give a pattern" in run("--share", "2")
+    with pytest.raises(ConfigurationError, match="share=-1"):
+        Quotas(redis_client, patience_s=1.0).set_cap("team-*", Cap(share=-1.0))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.shares import Demand, Pool, Priority
+from mqtune.core.shares import Cap, Demand, Pool, Priority
 from mqtune.core.shares import Table as Shared
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
 from mqtune.driver.sharing import (
@@ -37,6 +37,7 @@ class Table:
         self.demands: dict[str, Demand] = {}
         self.busy: dict[str, Mapping[str, int]] = {}
         self.quotas: dict[str, int] = {}
+        self.caps: dict[str, Cap] = {}
         self.is_readable = True
 
     def time(self) -> float:
@@ -65,7 +66,7 @@ class Seat:
     def exchange(self, demand: Demand) -> Shared | None:
         self._table.demands[self.token] = demand
         demands = list(self._table.demands.values())
-        return Shared(demands, self._table.quotas) if self._table.is_readable else None
+        return Shared(demands, self._table.quotas, caps=self._table.caps) if self._table.is_readable else None
 
     def leave(self) -> None:
         del self._table.demands[self.token]
@@ -350,3 +351,26 @@ def running_trial(id_: str) -> SimpleNamespace:
     return SimpleNamespace(
         id=id_, status=TrialStatus.RUNNING, attempt=attempt, checkpoint="c", best_value=math.nan, reports=3
     )
+
+
+def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_it_was_set(
+    caplog: pytest.LogCaptureFixture,
+):
+    table = Table(q=4)
+    table.caps = {"a*": Cap("normal", 1.0, "olaf"), "b*": Cap("high", 9.0, "olaf")}
+    greedy, other = table.keeper("a1"), table.keeper("b1")
+    look(other, hungry(0))
+
+    assert look(greedy, hungry(0), priority="high", share=5.0) == 2
+    assert (table.demands["a1"].priority, table.demands["a1"].weight) == ("normal", 1.0)
+    assert greedy.why.endswith(
+        "; priority normal is the highest for all experiments whose names fit a*; share 1 is the largest for all whose "
+        "names fit a*, as set by olaf"
+    )
+    look(greedy, hungry(0), priority="high", share=5.0)
+    assert len(caplog.messages) == 1
+    assert look(greedy, hungry(0), share=0.5) == 1
+    assert "fit a*" not in greedy.why
+
+    table.caps = {}
+    assert look(greedy, hungry(0), priority="high") == 4
