@@ -35,7 +35,7 @@ from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.journal.base import Entry
+from mqtune.journal.base import Entry, entry_time
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -234,7 +234,7 @@ class ExperimentState:
     entries: int = 0
     #: Why its driver starts nothing, in its own words of some seconds ago; empty without a driver.
     waits: str = ""
-    #: Who has created it.
+    #: Its creator.
     owner: Owner = NOBODY
 
 
@@ -533,7 +533,7 @@ class ExperimentHandle:
             return cast("bytes | None", self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, field)))
 
     def _age_s(self, entry: str) -> float:
-        return max(0.0, self._broker.clock.time() - int(entry.partition("-")[0]) / 1000)
+        return max(0.0, self._broker.clock.time() - entry_time(entry))
 
 
 class Client:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -21,9 +21,6 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import LOCK_S
 from mqtune.results.experiments import created_event, first_events
 from mqtune.results.results import Results
-
-if TYPE_CHECKING:
-    pass
 
 #: A journal's copy that is younger than this, and has no end, is still written.
 _QUIET_S: Final = 3 * LOCK_S

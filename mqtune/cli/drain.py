@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
-from mqtune.cli.owners import account_at, check_owner, force_option
+from mqtune.cli.owners import check_owner, force_option
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.owner import this_owner
 
@@ -40,7 +40,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
     checkpoint, and continue on other workers. This does not count as a failure. Workers that somebody else has started
     are drained with --force, or with an operator's account.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
 
     if everyone == bool(workers):
@@ -58,7 +58,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
             found = [
                 (_find(worker, connected), device) for worker, _, device in (each.rpartition(":") for each in devices)
             ]
-            _drain_devices(fleet, found, broker, undo=undo, force=force)
+            _drain_devices(fleet, found, broker, str(this_owner(account_of(client))), undo=undo, force=force)
             if as_json:
                 print_json([{"worker": info.name, "device": device, "disabled": not undo} for info, device in found])
             return
@@ -82,7 +82,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
 
 
 def _drain_devices(
-    fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], broker: str, *, undo: bool, force: bool
+    fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], broker: str, who: str, *, undo: bool, force: bool
 ) -> None:
     """Have no further trial start on devices, or trials again.
 
@@ -95,7 +95,6 @@ def _drain_devices(
             there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has none: drain the worker"
             raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")
         check_owner(f"worker {info.name}", info.owner, broker, force=force)
-    who = str(this_owner(account_at(broker)))
     for info, device in found:
         if undo:
             fleet.enable(info, device)

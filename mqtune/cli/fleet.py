@@ -14,7 +14,7 @@ import click
 
 from mqtune.cli.machine_use import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
-from mqtune.cli.owners import account_at, has_others, is_of, owner_option
+from mqtune.cli.owners import has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
@@ -74,11 +74,10 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
     with open_fleet(broker) as fleet:
         connected = fleet.workers()
         queues = queues_of(fleet, connected) if "queues" in sections else []
-    account = account_at(broker)
-    workers = [info for info in connected if is_of(info.owner, owner, account)]
+    workers = [info for info in connected if is_of(info.owner, owner)]
     runs = _runs(broker, is_needed=bool(asked)) if "runs" in sections else []
     if runs is not None:
-        runs = [run for run in runs if is_of(run.owner, owner, account)]
+        runs = [run for run in runs if is_of(run.owner, owner)]
     if as_json:
         found = {
             "workers": [{**dataclasses.asdict(info), "busy": busy_slots(info)} for info in workers],
@@ -96,7 +95,7 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
             if info.note:
                 click.echo(printable(f"{info.name}: {info.note}"))
     _print_section(Queue._fields, map(_queue_row, queues))
-    shown = _RUN_HEADS if has_others((run.owner for run in runs or ()), account) else _RUN_HEADS[:-1]
+    shown = _RUN_HEADS if has_others(run.owner for run in runs or ()) else _RUN_HEADS[:-1]
     _print_section(shown, (_run_row(run)[: len(shown)] for run in runs or ()))
     if "runs" in sections and runs is not None and not owner:
         waiting = [each for each in shares_on(broker, connected).shares or () if each.waiting_s]

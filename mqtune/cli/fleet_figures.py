@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mqtune.cli.fleet import busy_slots, shares_of
@@ -16,12 +17,13 @@ from mqtune.core.keys import is_name
 from mqtune.core.resources import lists_of, queues_of
 from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES
 from mqtune.integrations.prometheus import Figure
+from mqtune.journal.base import entry_time
 from mqtune.journal.connection import open_client, redact
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.quotas import Quotas
 from mqtune.journal.redis import experiments_on, room_of
-from mqtune.journal.states import State, States, ask_each, entry_time
+from mqtune.journal.states import State, States, ask_each
 from mqtune.journal.tail import Tail
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ _KEPT_S: Final = 3_600.0
 
 _OWNED: Final = ("experiment", "owner", "account")
 _SHARED: Final = (*_OWNED, "priority")
-#: What there is: each metric, what it says, and its labels.
+#: Each metric with its text and its labels.
 METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mqtune_redis_up": ("Whether Redis has answered; without it there is nothing else.", ()),
     "mqtune_redis_memory_bytes": ("Memory that Redis uses of what it may use.", ()),
@@ -196,7 +198,7 @@ class FleetReader:
         for name in sorted(states, key=lambda name: name in self._tails):
             if time.monotonic() >= deadline:
                 break
-            self._known(lambda name=name: self._follow(name, states[name].last, deadline))  # type: ignore[misc]
+            self._known(partial(self._follow, name, states[name].last, deadline))
         return {
             name: (name, tail.owner.user, tail.owner.account)
             for name, tail in self._tails.items()

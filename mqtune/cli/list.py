@@ -14,7 +14,7 @@ import click
 
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
-from mqtune.cli.owners import account_at, has_others, is_of, owner_of, owner_option
+from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
 from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, opened
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -85,11 +85,10 @@ def command(
             # What is on this machine is there all the same.
             problem = error
     here, there = listed_once(here, there)
-    account = account_at(broker)
     if is_filtered:
         here, there = ([each for each in some if _labels(each).match(tags, notes)] for some in (here, there))
     if owner:
-        here, there = ([each for each in some if is_of(owner_of(each), owner, account)] for some in (here, there))
+        here, there = ([each for each in some if is_of(owner_of(each), owner)] for some in (here, there))
         is_filtered = True
     if as_json:
         if problem is not None:
@@ -97,7 +96,7 @@ def command(
         print_json([*here, *there])
         return
     if here:
-        _print(here, account)
+        _print(here)
     elif is_filtered and not broker:
         click.echo(f"no experiment in {mqtune_home()} has {_wanted(owner)}")
     elif not is_filtered and not is_alone and not there:
@@ -106,7 +105,7 @@ def command(
     if problem is not None:
         raise problem
     if broker:
-        _print_broker(broker, there, account, wanted=_wanted(owner) if is_filtered else "")
+        _print_broker(broker, there, wanted=_wanted(owner) if is_filtered else "")
 
 
 def _wanted(owner: str) -> str:
@@ -116,18 +115,17 @@ def _wanted(owner: str) -> str:
 def _list_named(
     names: tuple[str, ...], broker: str | None, labels: Labels, owner: str, *, compare: bool, as_json: bool
 ) -> None:
-    account = account_at(broker)
     with contextlib.ExitStack() as stack:
         views = [stack.enter_context(opened(find_place(name, broker))) for name in names]
         views = [view for view in views if view.results.experiment.labels.match(labels.tags, labels.notes)]
-        views = [view for view in views if is_of(view.results.experiment.owner, owner, account)]
+        views = [view for view in views if is_of(view.results.experiment.owner, owner)]
         described = [described_experiment(view) for view in views]
         if as_json:
             print_json(described)
         elif compare:
             print_table(_COMPARED, map(_comparison, views))
         else:
-            _print(described, account)
+            _print(described)
 
 
 def _comparison(view: View) -> list[str]:
@@ -166,10 +164,10 @@ def _labels(described: _Summary) -> Labels:
     return Labels(tuple(described.get("tags", ())), str(described.get("notes", "")))
 
 
-def _print(described: list[_Summary], account: str) -> None:
+def _print(described: list[_Summary]) -> None:
     rows = list(map(_cells, described))
     shown = [head not in _SELDOM or any(row[place] for row in rows) for place, head in enumerate(_HEADS)]
-    shown[_HEADS.index("owner")] = has_others(map(owner_of, described), account)
+    shown[_HEADS.index("owner")] = has_others(map(owner_of, described))
     print_table(list(compress(_HEADS, shown)), (compress(row, shown) for row in rows))
 
 
@@ -213,13 +211,13 @@ def described_there(state: ExperimentState, url: str, place: str, most: float = 
     return {**plain, "metric": state.metric, "state": words, "place": place}
 
 
-def _print_broker(url: str, there: list[_Summary], account: str, *, wanted: str) -> None:
+def _print_broker(url: str, there: list[_Summary], *, wanted: str) -> None:
     from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
 
     of_these = f" with {wanted}" if wanted else ""
     click.echo(f"\non {printable(redact(url))}{':' if there else f': no experiments{of_these}'}")
     if there:
-        _print(there, account)
+        _print(there)
         click.echo("details: mqtune show --broker … NAME")
 
 

@@ -28,27 +28,17 @@ def owner_of(described: Mapping[str, Any]) -> Owner:
     return Owner(**{part: str(found.get(part, "")) for part in Owner._fields}) if isinstance(found, dict) else NOBODY
 
 
-def is_of(owner: Owner, wanted: str, account: str = "") -> bool:
-    """Whether an owner is the one that --owner asks for; all are where it asks for none. *account* is the asker's."""
+def is_of(owner: Owner, wanted: str) -> bool:
+    """Whether an owner is the one that --owner asks for; all are where it asks for none."""
     if wanted == ME:
-        return owner.is_same(this_owner(account))
+        return owner.is_same(this_owner())
     return not wanted or owner.matches(wanted)
 
 
-def has_others(owners: Iterable[Owner], account: str = "") -> bool:
+def has_others(owners: Iterable[Owner]) -> bool:
     """Whether one of these owners is known and is somebody else."""
-    me = this_owner(account)
+    me = this_owner()
     return any(owner != NOBODY and not owner.is_same(me) for owner in owners)
-
-
-def account_at(url: str | None) -> str:
-    """Return the name of the account in a broker's URL; empty for the default one, and without a URL."""
-    if not url:
-        return ""
-    from mqtune.journal.connection import account_of, open_client  # noqa: PLC0415 - only this needs redis
-
-    with contextlib.closing(open_client(url)) as client:
-        return account_of(client)
 
 
 def check_owner(what: str, owner: Owner, url: str, *, force: bool) -> None:
@@ -59,12 +49,12 @@ def check_owner(what: str, owner: Owner, url: str, *, force: bool) -> None:
     Raises:
         ConfigurationError: it is another's.
     """
-    from mqtune.journal.connection import account_of, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.quotas import is_operator  # noqa: PLC0415
-
-    if force or owner == NOBODY:
+    if force or owner == NOBODY or owner.is_same(this_owner()):
         return
+    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.quotas import is_operator  # noqa: PLC0415 - as above
+
     with contextlib.closing(connect(url, role="operator")) as client:
-        if owner.is_same(this_owner(account_of(client))) or is_operator(client):
+        if is_operator(client):
             return
     raise ConfigurationError(f"{what}: this is {owner}'s; ask them, or give --force, or use an operator's account")

@@ -11,7 +11,7 @@ import click
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.owner import this_owner
-from mqtune.core.shares import PRIORITIES, Cap, Priority
+from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.results.experiments import duration
 
 _HOUR_S: Final = 3_600.0
@@ -66,7 +66,7 @@ def command(
             quotas.set(pattern, slots)
         if pattern is not None and caps:
             who = str(this_owner(account_of(client)))
-            quotas.set_cap(pattern, Cap(priority or PRIORITIES[0], math.inf if share is None else share, who))
+            quotas.set_cap(pattern, who, priority=priority, share=share)
         if pattern is not None and drop and not quotas.drop(pattern):
             raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
         if aging_h is not None:

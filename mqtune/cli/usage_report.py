@@ -16,9 +16,9 @@ from mqtune.cli.list import listed_once
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.cli.place import is_asked_for
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
+from mqtune.core.events import START
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.text import printable
-from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import created_event, first_events, saved_experiments
 from mqtune.results.usage import JournalUse, Used
@@ -27,14 +27,14 @@ _HOUR_S: Final = 3_600.0
 _J_PER_KWH: Final = 3.6e6
 _UNITS_S: Final = {"h": _HOUR_S, "d": 24 * _HOUR_S, "w": 7 * 24 * _HOUR_S}
 _AGO: Final = re.compile(r"(\d{1,6})([hdw])")
-#: What is grouped by, and the heads of its columns.
+#: The heads of the columns, by how experiments are grouped.
 _HEADS: Final = {
     "owner": ("owner", "experiments"),
     "team": ("account", "experiments"),
     "experiment": ("experiment", "owner"),
 }
 _SUMS: Final = ("trials", "attempts", "GPU-hours", "slot-hours", "kWh")
-#: What the account is called that has no name.
+#: The name of the account that has none.
 _DEFAULT: Final = "default"
 
 
@@ -49,7 +49,7 @@ def _time(_: click.Context, __: click.Parameter, given: str) -> float:
 
 
 class _Share(NamedTuple):
-    """What one experiment has used."""
+    """One experiment, and the use that it has made of machines."""
 
     experiment: str
     owner: Owner
@@ -151,8 +151,13 @@ def _share_of(found: dict[str, Any], broker: str | None, since: float, until: fl
     if "last" in found:
         if found["last"] < since and not found["driven"]:
             return None
-        with contextlib.closing(_Broker(broker or "", found["name"])) as source:
-            use, is_driven = JournalUse(source.entries()), found["driven"]
+        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.redis import RedisJournal  # noqa: PLC0415 - as above
+        from mqtune.journal.restore import entries_behind  # noqa: PLC0415 - as above
+
+        with contextlib.closing(connect(broker or "", role="reader")) as client:
+            journal = RedisJournal(client, found["name"], patience_s=CONNECT_TIMEOUT_S)
+            use, is_driven = JournalUse(entries_behind(journal, START.entry)), found["driven"]
     else:
         copy = found["folder"] / JOURNAL_FILE
         if copy.stat().st_mtime < since:
@@ -160,24 +165,6 @@ def _share_of(found: dict[str, Any], broker: str | None, since: float, until: fl
         use, is_driven = JournalUse(JournalFile(copy).read()), is_written(copy)
     used = use.within(since, until, is_driven=is_driven)
     return _Share(found["name"], use.owner, used) if used.attempts else None
-
-
-class _Broker:
-    """The journal of an experiment on a broker."""
-
-    def __init__(self, url: str, name: str) -> None:
-        from mqtune.journal.follow import Follower  # noqa: PLC0415 - as above
-
-        self._follower = Follower(url, name)
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield its entries, up to the newest."""
-        while page := self._follower.read(0):
-            yield from page
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._follower.close()
 
 
 # Sums.

@@ -10,6 +10,7 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -129,7 +130,7 @@ class ExperimentCreated(_Body):
 
     @property
     def owner(self) -> Owner:
-        """Who has created it."""
+        """Its creator."""
         return Owner(self.account, self.user, self.host)
 
 
@@ -521,7 +522,7 @@ class WorkerInfo:
 
     @property
     def owner(self) -> Owner:
-        """Who has started it; NOBODY where an earlier version did."""
+        """The owner of its process; NOBODY where an earlier version started it."""
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
@@ -552,6 +553,15 @@ class WorkerInfo:
 def is_of_driver(event: Event) -> bool:
     """Whether a driver wrote this event, and so has a cursor in it."""
     return getattr(event, "cursor", None) is not None
+
+
+def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
+    """Yield the events in entries, but for reports, which are nearly all of a long journal, and for those that can't be read."""
+    for id_, data in entries:
+        if not data.startswith(REPORTS_PREFIX):
+            with contextlib.suppress(MessageVersionError):
+                if (event := decode_event(data, id_)) is not None:
+                    yield event
 
 
 def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:

@@ -149,7 +149,7 @@ class Experiment:
         #: Those of them whose effect is in the journal, so that only the answer is missing; each with its trial, or empty.
         self.carried_out: dict[str, str] = {}
         self.created_at: float | None = None
-        #: Who has created it.
+        #: Its creator.
         self.owner = NOBODY
         #: Where it went on with other code.
         self.code_changes: list[CodeChange] = []

@@ -39,7 +39,7 @@ class Owner(NamedTuple):
         return bool(text) and text in (self.account, self.user, f"{self.user}@{self.host}")
 
 
-#: That of which nothing is known.
+#: The owner where nothing is known.
 NOBODY: Final = Owner()
 
 

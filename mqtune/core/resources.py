@@ -23,7 +23,7 @@ QUEUES: Final = "mqtune-*"
 EVERY: Final = "*"
 #: What kombu puts between the name of a queue and a priority.
 _PRIORITY_MARK: Final = "\x06\x16"
-#: What stands between the patterns of a worker that serves several.
+#: Between the patterns of a worker that serves several.
 _BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: Tags become part of a queue's name.

@@ -64,7 +64,7 @@ class DriverSession:
     clock: Clock
     holder: str
     driver: str
-    #: Who runs this driver.
+    #: The owner of this driver.
     owner: Owner
     store: CheckpointStore | None
     definition: Definition

@@ -9,17 +9,14 @@ from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
-from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
-    Event,
     ExperimentCreated,
     TrialStaged,
     decode_definition,
-    decode_event,
+    readable_events,
 )
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import Resources, queue_name
@@ -109,7 +106,8 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     trials: dict[TrialId, None] = {}
     running: set[tuple[TrialId, int]] = set()
     created = NOBODY
-    for event in _events_of(journal):
+    # An entry that is not an event keeps nothing from being deleted.
+    for event in readable_events(entries_behind(journal, START.entry)):
         match event:
             case ExperimentCreated():
                 created = event.owner
@@ -124,16 +122,6 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     store = open_store(url) if url else None
     count, shared = (0, False) if store is None else (len(store.ids()), is_shared(store, tenant))
     return Remains(list(trials), url, count, shared, len(running), created)
-
-
-def _events_of(journal: RedisJournal) -> Iterator[Event]:
-    """Yield the events of a journal that can be read, but for reports: an entry that is not an event keeps nothing from being deleted."""
-    for entry in entries_behind(journal, START.entry):
-        if not entry.data.startswith(REPORTS_PREFIX):
-            with contextlib.suppress(MessageVersionError):
-                event = decode_event(entry.data, entry.id)
-                if event is not None:
-                    yield event
 
 
 def delete_remains(journal: RedisJournal, found: Remains, tenant: Tenant) -> None:

@@ -198,16 +198,18 @@ class ShareKeeper:
 
     def _capped(self, standing: Standing) -> tuple[Standing, str]:
         """Return what an experiment is to get as far as it may ask for that, and by what it may not ask for more, in words."""
-        words = ""
+        said = []
         for pattern, cap in sorted(self._caps.items()):
-            if PRIORITIES.index(standing.priority) < PRIORITIES.index(cap.priority):
-                standing = replace(standing, priority=cap.priority)
-                words = f"; priority {cap.priority} is the highest for all experiments whose names fit {pattern}"
-            if standing.share > cap.share:
-                standing = replace(standing, share=cap.share)
-                words += f"; share {cap.share:g} is the largest for all whose names fit {pattern}"
-            if words and cap.by and not words.endswith(f"by {cap.by}"):
-                words += f", as set by {cap.by}"
+            capped = Standing(
+                max(standing.priority, cap.priority, key=PRIORITIES.index),
+                min(standing.share, cap.share),
+                standing.preemptible,
+            )
+            if capped != standing:
+                most = f"priority {capped.priority} and share {capped.share:g}"
+                said.append(f"; {most} are the most for experiments whose names fit {pattern}, as set by {cap.by}")
+            standing = capped
+        words = "".join(said)
         if words and words != self._capped_by:
             logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, words)
         self._capped_by = words

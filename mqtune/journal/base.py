@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -436,6 +437,15 @@ class Journal(ABC):
 
         Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first *reports* reports.
         """
+
+
+#: An id begins with a number of 64 bits.
+_ENTRY_TIME: Final = re.compile(r"(\d{1,20})-", re.ASCII)
+
+
+def entry_time(entry: str) -> float:
+    """Return when an entry was written, in seconds since the epoch by the server's clock; 0 for what is not the id of one."""
+    return int(found[1]) / 1000 if (found := _ENTRY_TIME.match(entry)) else 0.0
 
 
 def entry_order(entry: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from mqtune.core.checks import positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.resources import check_experiments, is_pattern
-from mqtune.core.shares import AGING_S, PRIORITIES, Cap
+from mqtune.core.shares import AGING_S, PRIORITIES, Cap, Priority
 from mqtune.journal.connection import account_of
 from mqtune.journal.redis import retrying
 
@@ -87,23 +87,30 @@ class Quotas:
 
     def aging_s(self) -> float:
         """Return after how many seconds without a slot an experiment gets one; infinite for never."""
-        return decoded_aging(retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s).items())
+        return decoded_aging(self._kept())
 
-    def set_cap(self, pattern: str, cap: Cap) -> None:
-        """Have experiments whose names fit ask for no higher priority, and no larger share; drivers heed it within seconds.
+    def set_cap(self, pattern: str, by: str, *, priority: Priority | None = None, share: float | None = None) -> None:
+        """Have experiments whose names fit ask for no higher priority, or no larger share; drivers heed it within seconds.
+
+        The part that is not given stays. Of two who set a cap of one pattern in the same moment the later one counts.
 
         Raises:
             ConfigurationError: the pattern is none of names of experiments, or the share is no number above 0.
         """
         check_experiments(pattern)
+        before = self.caps().get(pattern, Cap())
+        cap = Cap(priority or before.priority, before.share if share is None else share, by)
         positive("quota", "share", cap.share if cap.share < math.inf else 1.0)
         packed = json.dumps({**cap._asdict(), "share": cap.share if cap.share < math.inf else None})
         retrying(lambda: self._client.hset(QUOTAS, _CAP + pattern.encode(), packed), patience_s=self._patience_s)
 
     def caps(self) -> dict[str, Cap]:
         """Return the caps, by their patterns."""
-        found = retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s)
-        return dict(sorted(decoded_caps(found.items()).items()))
+        return dict(sorted(decoded_caps(self._kept()).items()))
+
+    def _kept(self) -> Iterable[tuple[bytes, bytes]]:
+        found: dict[bytes, bytes] = retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s)
+        return found.items()
 
     def all(self) -> list[Quota]:
         """Return the quotas, by their patterns."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import redis
 
 from mqtune.core.keys import ExperimentKeys
+from mqtune.journal.base import entry_time
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import number, retrying
 
@@ -69,7 +71,7 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
     found: list[Any] = []
     for begin in range(0, len(commands), _COMMANDS):
         part = commands[begin : begin + _COMMANDS]
-        found += retrying(lambda part=part: ask(part), patience_s=patience_s)  # type: ignore[misc]
+        found += retrying(partial(ask, part), patience_s=patience_s)
     return found
 
 
@@ -137,11 +139,6 @@ class States:
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
         return ask_each(self._client, commands, patience_s=self._patience_s)
-
-
-def entry_time(entry: str) -> float:
-    """Return when an entry was written, by the server's clock."""
-    return number(entry.partition("-")[0].encode()) / 1000
 
 
 def _state(fields: Sequence[bytes | None]) -> State:

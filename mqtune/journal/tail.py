@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import redis
 
-from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
     DriverStarted,
-    Event,
     ExperimentCreated,
     ExperimentEnded,
     TrialStaged,
-    decode_event,
+    readable_events,
 )
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
@@ -109,7 +105,7 @@ class Tail:
         return retrying(lambda: read_entries(self._client, *page), patience_s=self._patience_s)
 
     def _fold(self, entries: Iterable[Entry]) -> Iterator[Ended]:
-        for event in _events(entries):
+        for event in readable_events(entries):
             if isinstance(event, ExperimentCreated):
                 self.owner = event.owner
             elif isinstance(event, ExperimentEnded):
@@ -122,12 +118,3 @@ class Tail:
                 number, worker, devices = self._running.pop(event.trial, (0, "", ""))
                 if number == event.attempt:
                     yield Ended(worker, devices, event.end.value)
-
-
-def _events(entries: Iterable[Entry]) -> Iterator[Event]:
-    for entry in entries:
-        # Nearly all of a long journal.
-        if not entry.data.startswith(REPORTS_PREFIX):
-            with contextlib.suppress(MessageVersionError):
-                if (event := decode_event(entry.data, entry.id)) is not None:
-                    yield event

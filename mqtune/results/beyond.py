@@ -1,4 +1,4 @@
-"""What trials are taken to report beyond their recorded curves, and on a faster or slower machine."""
+"""The reports that trials are taken to make beyond their recorded curves, and on a faster or slower machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqtune.results.curves import Curve
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.timed import plain
 
-#: What a report says of its own time, in seconds.
+#: The time of a report itself, in seconds.
 _TIMES: Final = (TIME_THIS_ITER, TIME_TOTAL)
 
 

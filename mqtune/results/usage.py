@@ -1,4 +1,4 @@
-"""What an experiment has used of its machines within some time, summed up from its journal."""
+"""The use that an experiment has made of its machines within some time, summed up from its journal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import sound_usage
-from mqtune.journal.base import Entry
+from mqtune.journal.base import Entry, entry_time
 
 _RESOURCES: Final = "resources"
 
 
 @dataclass(slots=True)
 class Used:
-    """What attempts have used; sums may be added up.
+    """The use that attempts have made of their machines; sums may be added up.
 
     Attributes:
         trials: how many trials had an attempt that ran.
@@ -62,7 +62,7 @@ class _Attempt:
 
 
 class JournalUse:
-    """What the attempts in a journal have used; reports are passed over, and nothing is folded.
+    """The use that the attempts in a journal have made of their machines; reports are passed over, and nothing is folded.
 
     Args:
         entries: the journal's.
@@ -83,7 +83,7 @@ class JournalUse:
         self._last = 0.0
         for entry in entries:
             # Nearly all of a long journal; their ids have their times.
-            self._last = max(self._last, _time(entry.id))
+            self._last = max(self._last, entry_time(entry.id))
             if not entry.data.startswith(REPORTS_PREFIX):
                 self._take(decode_event(entry.data, entry.id))
 
@@ -134,8 +134,3 @@ def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, fl
         return 0.0, 0.0
     # A shared device's figures are those of all that runs there.
     return joules / max(1.0, attempt.figures.get("gpu_slots", 1.0)) * took_s / whole_s, took_s * attempt.gpus
-
-
-def _time(entry: str) -> float:
-    first = entry.partition("-")[0]
-    return int(first) / 1000 if first.isdecimal() else 0.0

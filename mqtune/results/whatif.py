@@ -151,7 +151,7 @@ class Repeats:
 
 
 class _Wanted(NamedTuple):
-    """What is to be replayed."""
+    """A replay that somebody wants."""
 
     scheduler: Scheduler
     searcher: Searcher | str | None

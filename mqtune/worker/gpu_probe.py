@@ -199,21 +199,10 @@ class NvidiaSmi:
     def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
         """Return the GPUs, each with these fields as the command says them."""
         fields = (*_SMI_GPU, *more)
-        try:
-            answer = subprocess.run(
-                [self._command, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DriverError(f"nvidia-smi did not answer: {error}") from None
+        options = f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"
+        answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
         if answer.returncode:
-            said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
-            raise DriverError(f"nvidia-smi failed: {said}")
+            raise _failure("nvidia-smi", answer)
         rows = ([value.strip() for value in line.split(",")] for line in answer.stdout.splitlines())
         # A driver may print a remark before its answer.
         sound = (row for row in rows if len(row) == len(fields) and row[0].isdecimal())
@@ -258,25 +247,14 @@ class RocmSmi:
         return _number(card.get(_ROCM_PERCENT, "")), _whole(card.get(_ROCM_USED)), watts
 
     def _cards(self, question: str) -> dict[Gpu, dict[str, str]]:
-        try:
-            answer = subprocess.run(
-                [self._command, "--showuniqueid", "--showmeminfo", "vram", "--showuse", "--showpower", "--json"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=_SMI_TIMEOUT_S[question],
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DriverError(f"rocm-smi did not answer: {error}") from None
+        options = "--showuniqueid", "--showmeminfo", "vram", "--showuse", "--showpower", "--json"
+        answer = _answer("rocm-smi", [self._command, *options], _SMI_TIMEOUT_S[question])
         # It may print a warning before its answer.
         _, begins, body = answer.stdout.partition("{")
         try:
             said = json.loads(begins + body)
         except ValueError:
-            text = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
-            raise DriverError(f"rocm-smi failed: {text}") from None
+            raise _failure("rocm-smi", answer) from None
         cards = {name: card for name, card in said.items() if _ROCM_CARD.fullmatch(name) and isinstance(card, dict)}
         if not cards:
             raise DriverError("rocm-smi: no devices were found")
@@ -284,6 +262,31 @@ class RocmSmi:
             Gpu(name.removeprefix("card"), _uuid(card.get(_ROCM_ID, "")), _whole(card.get(_ROCM_TOTAL)) or 0): card
             for name, card in cards.items()
         }
+
+
+def _answer(name: str, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Return the answer of a command of a driver.
+
+    Raises:
+        DriverError: it can't be run, or takes too long.
+    """
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DriverError(f"{name} did not answer: {error}") from None
+
+
+def _failure(name: str, answer: subprocess.CompletedProcess[str]) -> DriverError:
+    said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
+    return DriverError(f"{name} failed: {said}")
 
 
 def _uuid(unique_id: str) -> str:

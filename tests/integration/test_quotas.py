@@ -189,5 +189,10 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     assert Many(redis_client, "team-1").start() == "granted"
     assert "team-*" not in run("team-*", "--drop")
     assert "give a pattern" in run("--share", "2")
+    run("both-*", "--share", "2")
+    run("both-*", "--priority", "low")
+    table = demands.table()
+    assert table is not None
+    assert table.caps["both-*"] == Cap("low", 2.0, str(this_owner())), "the part that was not given stays"
     with pytest.raises(ConfigurationError, match="share=-1"):
-        Quotas(redis_client, patience_s=1.0).set_cap("team-*", Cap(share=-1.0))
+        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", share=-1.0)

@@ -9,6 +9,7 @@ from attempts import own_metrics
 from simulation import NAME, SPACE, Simulation, curve, noisy_curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
+from mqtune.backends.simulated.backend import SimulatedJournal
 from mqtune.backends.simulated.fleet import STARTS_AT
 from mqtune.checkpoints.dicts import decode_dict
 from mqtune.core.errors import ConfigurationError, MqtuneError
@@ -510,3 +511,18 @@ def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_r
 
     assert simulation.experiment.counts[status] == 4
     assert status is TrialStatus.EARLY_STOPPED or simulation.experiment.reports == 4 * 30, "none is lost"
+
+
+def test_the_driver_has_little_to_do_beside_reports_that_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay of long trainings would else take longer than its reports."""
+    kept: list[object] = []
+    keep = SimulatedJournal.lock
+    monkeypatch.setattr(SimulatedJournal, "lock", lambda *a, **k: kept.append(keep(*a, **k)))
+
+    simulation = Simulation(Simulated(curve(10, seconds=3_600.0), slots=2), limits=Limits(max_trials=2))
+    driver = simulation.driver()
+    while not driver.is_finished:
+        driver.step(3_600.0)
+
+    assert simulation.experiment.reports == 20
+    assert 1 <= len(kept) <= 2 * 20

@@ -357,15 +357,14 @@ def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_i
     caplog: pytest.LogCaptureFixture,
 ):
     table = Table(q=4)
-    table.caps = {"a*": Cap("normal", 1.0, "olaf"), "b*": Cap("high", 9.0, "olaf")}
-    greedy, other = table.keeper("a1"), table.keeper("b1")
+    table.caps = {"a*": Cap("normal", 1.0, "olaf"), "a1": Cap("high", 9.0, "eve"), "b*": Cap("low", 0.1, "eve")}
+    greedy, other = table.keeper("a1"), table.keeper("c1")
     look(other, hungry(0))
 
     assert look(greedy, hungry(0), priority="high", share=5.0) == 2
     assert (table.demands["a1"].priority, table.demands["a1"].weight) == ("normal", 1.0)
     assert greedy.why.endswith(
-        "; priority normal is the highest for all experiments whose names fit a*; share 1 is the largest for all whose "
-        "names fit a*, as set by olaf"
+        "; priority normal and share 1 are the most for experiments whose names fit a*, as set by olaf"
     )
     look(greedy, hungry(0), priority="high", share=5.0)
     assert len(caplog.messages) == 1
