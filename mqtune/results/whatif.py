@@ -18,14 +18,7 @@ from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import CLASS, Description, Registered, described
 from mqtune.core.text import counted
-from mqtune.core.trial import (
-    AttemptEnd,
-    Config,
-    Metrics,
-    Trial,
-    TrialId,
-    TrialStatus,
-)
+from mqtune.core.trial import AttemptEnd, Config, Metrics, Trial, TrialId, TrialStatus
 from mqtune.driver.connect import BackendDeployment
 from mqtune.driver.plan import Plan
 from mqtune.driver.runner import Runner

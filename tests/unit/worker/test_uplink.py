@@ -465,6 +465,24 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     assert one.answers == []
 
 
+@pytest.mark.parametrize("names", [a_report(checkpoint="m-0001-1-1.t"), without_report("m-0001-1-1.t")])
+def test_a_dict_is_written_again_also_where_it_was_read_before_the_frame_that_names_it(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], names: tuple[int, bytes]
+) -> None:
+    one = sender("0001")
+    uplink.attach(one.stream)
+    one.frames(in_memory("m-0001-1-1.t"))
+    eventually(lambda: one.stream.taken)
+    one.frames(names)
+    eventually(book.told)
+
+    book.drop_checkpoints([CheckpointId("m-0001-1-1.t")], b"")
+    book.outages += 1
+    uplink.write_again(one.stream)
+
+    assert eventually(lambda: book.checkpoint(CheckpointId("m-0001-1-1.t"))) == b"state"
+
+
 def test_of_one_that_has_sent_nothing_nothing_is_lost(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
