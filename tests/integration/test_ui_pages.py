@@ -214,6 +214,27 @@ def test_the_token_opens_the_page_and_does_not_stay_in_the_address(browser: Brow
     assert browser.run("return document.cookie") == ""
 
 
+#: Has the server hear of the login late, as a slow network does.
+SLOW_LOGIN: Final = """
+const asked = window.fetch;
+window.fetch = async (path, options) => {
+  if (`${path}`.startsWith("api/login")) await new Promise((done) => setTimeout(done, 1000));
+  return asked(path, options);
+};
+"""
+
+
+def test_a_link_that_is_followed_during_the_login_does_not_give_the_login_up(browser: Browser):
+    browser.driver.delete_all_cookies()
+    script = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SLOW_LOGIN})
+    try:
+        browser.open()
+        browser.go("#/e/mine")
+        browser.shows("30\ntrials", "Trials (30)")
+    finally:
+        browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
 def test_an_experiment_has_its_pictures_and_its_trials(browser: Browser):
     browser.go("#/e/mine")
 

@@ -14,6 +14,8 @@ const STATUSES = ["running", "completed", "early_stopped", "paused", "failed", "
 let me = {};
 let close = () => {};
 let turns = 0;
+// The login under way: the page that is opened during it waits for it, for the token is no longer in the address.
+let entering;
 // What a page has asked for is given up when another one is opened: a browser has six connections, and pictures may take some seconds.
 let left = new AbortController();
 
@@ -65,19 +67,20 @@ const tile = (value, name, kind) => el("div", { class: `tile ${kind ?? ""}` }, e
 // The server.
 
 async function api(path, parameters, body) {
-  const signal = left.signal;
+  // A login serves the page that is opened next too.
+  const signal = path === "login" ? undefined : left.signal;
   const options = !body ? { signal } : { signal, method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", "X-Mqtune": me.csrf ?? "" } };
   let answer;
   try {
     answer = await fetch(`api/${path}?${new URLSearchParams(parameters)}`, options);
   } catch {
-    if (signal.aborted) return new Promise(() => {});
+    if (signal?.aborted) return new Promise(() => {});
     throw new Error("mqtune ui does not answer; is it still running?");
   }
   if (answer.status === 204) return {};
   const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
   // Nobody waits for it any more.
-  if (signal.aborted) return new Promise(() => {});
+  if (signal?.aborted) return new Promise(() => {});
   if (answer.ok) return found;
   if (answer.status === 401 && path !== "login") login(found.error);
   throw Object.assign(new Error(found.error), { status: answer.status });
@@ -558,8 +561,9 @@ async function route() {
   const given = location.hash.match(/^#token=([\w-]+)(.*)$/);
   if (given) {
     history.replaceState(null, "", `#${given[2] || "/"}`);
-    try { await api("login", {}, { token: given[1] }); } catch (error) { login(error.message); return; }
+    entering = api("login", {}, { token: given[1] });
   }
+  try { await entering; } catch (error) { entering = undefined; login(error.message); return; }
   try { me = await api("me"); } catch (error) { if (error.status !== 401) main.replaceChildren(el("p", { class: "problem" }, error.message)); return; }
   // Somebody may have gone on while the server was asked.
   if (turn !== turns) return;
