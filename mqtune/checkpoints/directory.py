@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,10 +16,10 @@ from mqtune.checkpoints.dicts import plain_counters
 from mqtune.checkpoints.files import (
     DISK_FULL,
     Listing,
-    Reader,
     SourceFile,
-    copy_hashed,
+    copy_file,
     creating,
+    hash_file,
     newest_change,
     open_source,
     reading,
@@ -28,11 +28,9 @@ from mqtune.checkpoints.files import (
     sync,
     sync_all,
     token,
-    write_all,
     write_file,
 )
-from mqtune.checkpoints.manifest import MANIFEST, Arrival, Manifest, StoredFile, arriving
-from mqtune.checkpoints.parts import PART_BYTES, Hashed, PartHasher
+from mqtune.checkpoints.manifest import MANIFEST, Manifest, StoredFile, arriving
 from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
@@ -197,32 +195,17 @@ class DirectoryStore(CheckpointStore):
 
     def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         manifest = self._manifest(id)
-        with arriving(manifest, target) as arrival, PartHasher(manifest.size) as hasher:
-            fetched = [self._fetch_file(manifest, file, arrival, hasher) for file in manifest.files]
-            for file, hashed in zip(manifest.files, fetched, strict=True):
-                arrival.check(file, *hashed())
+        with arriving(manifest, target) as arrival:
+            for file in manifest.files:
+                place = os.path.join(self._root, manifest.id, manifest.content, file.path)
+                with (
+                    reading(place, partial(self._reading, id, place)) as read,
+                    arrival.writing(),
+                    creating(arrival.place(file), executable=file.executable) as copy,
+                ):
+                    found = copy_file(read, file.size, copy)
+                arrival.check(file, *found)
         return dict(manifest.counters)
-
-    def _fetch_file(self, manifest: Manifest, file: StoredFile, arrival: Arrival, hasher: PartHasher) -> Hashed:
-        if not file.part_bytes:
-            return hasher.run(lambda: self._fetch_small(manifest, file, arrival))
-        with self._fetching(manifest, file, arrival) as (read, copy):
-            return hasher.copy(read, copy, file.part_bytes, arrival.writing, flush=False)
-
-    def _fetch_small(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> tuple[int, str]:
-        with self._fetching(manifest, file, arrival) as (read, copy):
-            return copy_hashed(file.size, read, partial(write_all, copy))
-
-    @contextmanager
-    def _fetching(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> Iterator[tuple[Reader, int]]:
-        """Open a stored file, and the file that it is copied to."""
-        place = os.path.join(self._root, manifest.id, manifest.content, file.path)
-        with (
-            reading(place, lambda: self._reading(manifest.id, place)) as read,
-            arrival.writing(),
-            creating(arrival.place(file), executable=file.executable) as copy,
-        ):
-            yield read, copy
 
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
         check_id(id)
@@ -371,28 +354,14 @@ def _take(listing: Listing, folder: str | None) -> tuple[StoredFile, ...]:
         os.mkdir(folder)
         for path in listing.directories:
             os.mkdir(os.path.join(folder, path))
-    with PartHasher(sum(file.size for file in listing.files)) as hasher:
-        taken = [_take_file(file, folder, hasher) for file in listing.files]
-        return tuple(each() for each in taken)
+    return tuple(_take_file(file, folder) for file in listing.files)
 
 
-def _take_file(file: SourceFile, folder: str | None, hasher: PartHasher) -> Callable[[], StoredFile]:
-    if file.size <= PART_BYTES:
-        return hasher.run(lambda: _take_small(file, folder))
+def _take_file(file: SourceFile, folder: str | None) -> StoredFile:
     with open_source(file) as read:
         if folder is None:
-            hashed = hasher.hash(read.descriptor, PART_BYTES, read.translating, flush=True)
+            size, xxh3 = hash_file(read, file.size, flush=True)
         else:
             with creating(os.path.join(folder, file.path), executable=file.executable) as copy:
-                hashed = hasher.copy(read, copy, PART_BYTES, nullcontext, flush=True)
-    return lambda: StoredFile(file.path, *hashed(), file.executable, PART_BYTES)
-
-
-def _take_small(file: SourceFile, folder: str | None) -> StoredFile:
-    with open_source(file) as read:
-        if folder is None:
-            size, sha256 = copy_hashed(file.size, read)
-        else:
-            with creating(os.path.join(folder, file.path), executable=file.executable) as copy:
-                size, sha256 = copy_hashed(file.size, read, partial(write_all, copy))
-    return StoredFile(file.path, size, sha256, file.executable)
+                size, xxh3 = copy_file(read, file.size, copy, flush=True)
+    return StoredFile(file.path, size, xxh3, file.executable)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtune.checkpoints.checkpoint import Counters
-from mqtune.checkpoints.files import copy_hashed, reading, remove_tree, token
-from mqtune.checkpoints.parts import Hashed, PartHasher
+from mqtune.checkpoints.files import hash_file, reading, remove_tree, token
 from mqtune.checkpoints.store import myself
 from mqtune.core.errors import (
     CheckpointBroken,
@@ -33,16 +32,12 @@ _VERSION: Final = 1
 
 
 class StoredFile(NamedTuple):
-    """A file of a checkpoint: its path below the folder, with slashes, its size in bytes and its SHA-256 in hex.
-
-    With ``part_bytes`` the latter is that of the SHA-256 of each part of so many bytes, one behind the other.
-    """
+    """A file of a checkpoint: its path below the folder, with slashes, its size in bytes and its XXH3 of 128 bits in hex."""
 
     path: str
     size: int
-    sha256: str
+    xxh3: str
     executable: bool
-    part_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +129,8 @@ def _seal(value: object) -> str:
 
 
 def _is_described(file: StoredFile) -> bool:
-    numbers = (file.size, file.part_bytes)
-    are_numbers = all(type(number) is int and number >= 0 for number in numbers)
-    return are_numbers and type(file.sha256) is str and type(file.executable) is bool
+    has_size = type(file.size) is int and file.size >= 0
+    return has_size and type(file.xxh3) is str and type(file.executable) is bool
 
 
 def _leads_inside(path: str) -> bool:
@@ -163,23 +157,22 @@ class Arrival:
                 "room there and let this user write there, or keep the trials' folders elsewhere"
             ) from error
 
-    def written(self, file: StoredFile, hasher: PartHasher) -> Hashed:
-        """Have a file hashed that was written at its ``place`` by other means, and set its permission to execute."""
+    def take(self, file: StoredFile) -> None:
+        """Check a file that was written at its ``place`` by other means, and set its permission to execute.
+
+        Raises:
+            CheckpointBroken: its size or hash is not that of the manifest.
+        """
         place = self.place(file)
         with reading(place, self.writing) as read:
-            if file.part_bytes:
-                hashed = hasher.hash(read.descriptor, file.part_bytes, self.writing, flush=False)
-            else:
-                size, sha256 = copy_hashed(file.size, read)
-                hashed = lambda: (size, sha256)  # noqa: E731
+            self.check(file, *hash_file(read, file.size))
         if file.executable:
             with self.writing():
                 # Everybody who may read it may execute it.
                 mode = stat.S_IMODE(os.stat(place).st_mode)
                 os.chmod(place, mode | (mode & 0o444) >> 2)
-        return hashed
 
-    def check(self, file: StoredFile, size: int, sha256: str) -> None:
+    def check(self, file: StoredFile, size: int, xxh3: str) -> None:
         """Check the size and hash of a fetched file.
 
         Raises:
@@ -187,8 +180,8 @@ class Arrival:
         """
         if size != file.size:
             found = f"has {size:,} bytes instead of {file.size:,}"
-        elif sha256 != file.sha256:
-            found = f"has the SHA-256 {sha256} instead of {file.sha256}"
+        elif xxh3 != file.xxh3:
+            found = f"has the hash {xxh3} instead of {file.xxh3}"
         else:
             return
         raise CheckpointBroken(f"checkpoint {self._manifest.id} is broken: its file {file.path!r} {found}")

@@ -12,9 +12,8 @@ from typing import Final
 
 from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.dicts import plain_counters
-from mqtune.checkpoints.files import DISK_FULL, SourceFile, copy_hashed, open_source, scan, status_of, token
+from mqtune.checkpoints.files import DISK_FULL, SourceFile, hash_file, open_source, read_file, scan, status_of, token
 from mqtune.checkpoints.manifest import Arrival, Manifest, StoredFile, arriving
-from mqtune.checkpoints.parts import PART_BYTES, Hashed, PartHasher
 from mqtune.checkpoints.store import (
     MARK,
     SWEEP_AFTER_S,
@@ -45,6 +44,8 @@ _PATTERN: Final = re.compile(r"[*?\[\]]")
 #: The characters that an object's name does not take from its file's; the others are for people who look into the store.
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_CHARS: Final = 80
+#: Up to how many bytes a file is read as a whole and sent in one request, which is what object stores take in one part.
+_WHOLE_BYTES: Final = 2**24
 
 
 def protocols() -> frozenset[str]:
@@ -136,8 +137,7 @@ class FsspecStore(CheckpointStore):
         try:
             with self._storing("write to"):
                 self._files.makedirs(folder, exist_ok=True)
-            with PartHasher(sum(file.size for file in listing.files)) as hasher:
-                files = tuple(self._send(index, file, folder, hasher) for index, file in enumerate(listing.files))
+            files = tuple(self._send(index, file, folder) for index, file in enumerate(listing.files))
             manifest = Manifest(
                 id=id, content=content, files=files, directories=tuple(listing.directories), counters=plain
             )
@@ -153,39 +153,25 @@ class FsspecStore(CheckpointStore):
             manifest.check_equals(Manifest.decode(there, id, place), self.describe())
         return manifest.size
 
-    def _send(self, index: int, file: SourceFile, folder: str, hasher: PartHasher) -> StoredFile:
+    def _send(self, index: int, file: SourceFile, folder: str) -> StoredFile:
         place = posixpath.join(folder, _object_name(index, file.path))
-        if file.size > PART_BYTES:
-            return self._put_large(file, place, hasher)
-        with open_source(file) as read, self._storing("write to"):
-            sink = self._files.open(place, "wb")
-            try:
-                size, sha256 = copy_hashed(file.size, read, lambda data: sink.write(bytes(data)))
-            except BaseException:
-                # The object may appear in part; nothing names it, and it is removed.
-                with suppress(Exception):
-                    sink.close()
-                raise
-            sink.close()
-        return StoredFile(file.path, size, sha256, file.executable)
-
-    def _put_large(self, file: SourceFile, place: str, hasher: PartHasher) -> StoredFile:
-        """Have the driver send a file, which sends parts of it at once, while threads hash it.
-
-        Both read it. What is hashed is what is sent as long as nobody writes to the file between; that is seen by its times.
-        """
         before = status_of(file)
         with open_source(file) as read:
-            hashed = hasher.hash(read.descriptor, PART_BYTES, read.translating, flush=False)
-            with self._storing("write to"):
-                self._files.put_file(file.place, place)
-            size, sha256 = hashed()
-            if status_of(file) != before:
-                raise ConfigurationError(
-                    f"checkpoint: {file.place!r} changed while it was saved; the folder of a checkpoint must be left alone until "
-                    "report() returns"
-                )
-        return StoredFile(file.path, size, sha256, file.executable, PART_BYTES)
+            if file.size <= _WHOLE_BYTES:
+                data, xxh3 = read_file(read, file.size)
+                with self._storing("write to"):
+                    self._files.pipe_file(place, data)
+                return StoredFile(file.path, len(data), xxh3, file.executable)
+            size, xxh3 = hash_file(read, file.size)
+        with self._storing("write to"):
+            # The driver knows how many requests are best.
+            self._files.put_file(file.place, place)
+        if status_of(file) != before:
+            raise ConfigurationError(
+                f"checkpoint: {file.place!r} changed while it was saved; the folder of a checkpoint must be left alone until "
+                "report() returns"
+            )
+        return StoredFile(file.path, size, xxh3, file.executable)
 
     def _withdraw(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
         """Undo a save that was not completed; a stop may be raised when the checkpoint is visible already."""
@@ -196,17 +182,12 @@ class FsspecStore(CheckpointStore):
 
     def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         manifest = self._manifest(id)
-        with arriving(manifest, target) as arrival, PartHasher(manifest.size) as hasher:
-            fetched = [
-                self._fetch_file(index, file, manifest, arrival, hasher) for index, file in enumerate(manifest.files)
-            ]
-            for file, hashed in zip(manifest.files, fetched, strict=True):
-                arrival.check(file, *hashed())
+        with arriving(manifest, target) as arrival:
+            for index, file in enumerate(manifest.files):
+                self._fetch_file(index, file, manifest, arrival)
         return dict(manifest.counters)
 
-    def _fetch_file(
-        self, index: int, file: StoredFile, manifest: Manifest, arrival: Arrival, hasher: PartHasher
-    ) -> Hashed:
+    def _fetch_file(self, index: int, file: StoredFile, manifest: Manifest, arrival: Arrival) -> None:
         place = self._at(_CONTENT, manifest.id, manifest.content, _object_name(index, file.path))
         try:
             # The driver knows how many requests are best.
@@ -224,7 +205,7 @@ class FsspecStore(CheckpointStore):
                 with arrival.writing():
                     raise cause from None
             raise
-        return arrival.written(file, hasher)
+        arrival.take(file)
 
     def _manifest(self, id: CheckpointId) -> Manifest:  # noqa: A002
         check_id(id)

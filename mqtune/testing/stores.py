@@ -87,7 +87,7 @@ class StoreContract:
         assert files_in(source) == FILES
 
     def test_a_large_file_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
-        # More than twice what is hashed at once.
+        # More than twice what a store sends as a whole, or has flushed at once.
         content = os.urandom(2 * 2**24 + 1)
         source = write_files(tmp_path / "source", {"large": content})
 

@@ -244,7 +244,7 @@ def _lose_a_file(folder: Path) -> None:
     [
         (_remove, "CheckpointGone", "it was deleted, or never saved there"),
         (_cut, "CheckpointBroken", "'weights.bin' has 999 bytes instead of 1,000"),
-        (_change, "CheckpointBroken", "'weights.bin' has the SHA-256"),
+        (_change, "CheckpointBroken", "'weights.bin' has the hash"),
         (_lose_a_file, "CheckpointBroken", "weights.bin"),
         (_age, "CheckpointVersionError", "manifest of version 99"),
     ],

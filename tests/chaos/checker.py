@@ -6,13 +6,13 @@ Only how a report's sum comes about is shared with the trainable (see counting).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
 import msgpack
+import xxhash
 from claims import Claims, State
 from course import Course
 from observed import CLOCKS_S, SET_BACK_S, Entry, Observed, Violation, decoded, in_drivers_order, place_of, written_at
@@ -295,7 +295,7 @@ def _what_is_broken(folder: Path, state: State) -> str:
         stored = json.loads((folder / "manifest.json").read_bytes())["checkpoint"]
         for file in stored["files"]:
             data = (folder / stored["content"] / file["path"]).read_bytes()
-            if len(data) != file["size"] or hashlib.sha256(data).hexdigest() != file["sha256"]:
+            if len(data) != file["size"] or xxhash.xxh3_128(data).hexdigest() != file["xxh3"]:
                 return f"its file {file['path']} is not what was saved"
         saved = json.loads((folder / stored["content"] / "state.json").read_bytes())
     except (OSError, ValueError, KeyError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 import redis
+import xxhash
 from campaign import is_another
 from checker import check
 from claims import NOBODY_DRIVES
@@ -147,7 +147,7 @@ def run(tmp_path: Path) -> Run:
     (folder / "files").mkdir(parents=True)
     data = json.dumps(state("0002", 2)).encode()
     (folder / "files" / "state.json").write_bytes(data)
-    file = {"path": "state.json", "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    file = {"path": "state.json", "size": len(data), "xxh3": xxhash.xxh3_128(data).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps({"checkpoint": {"content": "files", "files": [file]}}))
     observed = Observed(
         entries=[],

@@ -130,7 +130,7 @@ def test_a_large_file_that_changes_while_the_driver_sends_it_is_refused(
     store = FsspecStore(f"file://{tmp_path}/store")
     store.create()
     source = write_files(tmp_path / "source", {"model": b"m" * 100})
-    monkeypatch.setattr(remote, "PART_BYTES", 7)
+    monkeypatch.setattr(remote, "_WHOLE_BYTES", 7)
     put = store._files.put_file
 
     def slow(place: str, *arguments: object) -> None:

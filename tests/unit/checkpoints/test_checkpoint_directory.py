@@ -1,37 +1,33 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import itertools
 import json
 import os
-import secrets
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
-from mqtune.checkpoints import directory, parts
+from mqtune.checkpoints import files
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.checkpoints.files import SourceFile, open_source
 from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointExists,
     CheckpointGone,
     CheckpointVersionError,
     ConfigurationError,
-    MqtuneError,
     StoreUnavailable,
 )
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
 #: What changes a folder, or opens or flushes something.
-STEPS = ("open", "write", "readv", "preadv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
+STEPS = ("open", "write", "readv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
 
 
 class Killed(BaseException):
@@ -87,20 +83,10 @@ def left_in_staging(store: DirectoryStore) -> list[str]:
     return os.listdir(Path(store.describe()) / ".staging")
 
 
-@pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("is_staged", [False, True])
 def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
-    store: DirectoryStore,
-    source: Path,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    *,
-    is_staged: bool,
-    is_large: bool,
+    store: DirectoryStore, source: Path, tmp_path: Path, *, is_staged: bool
 ) -> None:
-    if is_large:
-        request.getfixturevalue("in_parts")
-
     def given() -> Path:
         return write_files(store.staging(), FILES) if is_staged else source
 
@@ -110,8 +96,7 @@ def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
 
     for step in range(1, steps + 1):
         id_, folder, target = saved_id(step), given(), tmp_path / f"target-{step}"
-        # How often a large file is flushed on the way depends on the moment.
-        with suppress(Killed) if is_large else pytest.raises(Killed), failing_at(step, Killed, is_death=True):
+        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
             store.save(id_, folder, {"n": 1})
         if store.exists(id_):
             shown += 1
@@ -122,124 +107,39 @@ def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
                 store.fetch(id_, target)
 
     # It is shown by a rename near the end, and not last: the folder that this changed is flushed.
-    assert shown < steps / 2
-    assert shown > 0 or is_large
+    assert 0 < shown < steps / 2
     store.sweep(0.0)
     assert left_in_staging(store) == []
     assert len(store.ids()) == 1 + shown
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have files of any size be copied by several threads; the names of those that opened one."""
-    opened: list[str] = []
-
-    def opening(file: SourceFile) -> Any:
-        opened.append(threading.current_thread().name)
-        return open_source(file)
-
-    monkeypatch.setattr(parts, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(directory, "open_source", opening)
-    return opened
+def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the largest of the files be read in many chunks, and the disk begin with it after each."""
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 7)
+    monkeypatch.setattr(files, "_FLUSHED_BYTES", 7)
 
 
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("is_staged", [False, True])
-def test_threads_save_what_one_would(
-    store: DirectoryStore, source: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch, *, is_staged: bool
+def test_a_large_file_has_one_hash_wherever_it_was_written(
+    store: DirectoryStore, source: Path, tmp_path: Path, *, is_staged: bool
 ) -> None:
-    def manifest() -> bytes:
-        # A trial may write its files into the store's own staging, from where they are moved and not copied.
-        place = store.staging() if is_staged else source.parent / secrets.token_hex(4)
-        store.delete(saved_id())
-        store.save(saved_id(), write_files(place, FILES), {"n": 1})
-        return manifest_of(store).read_bytes()
-
-    by_threads = manifest()
-    assert len(threads) == len(FILES)
-    assert all(name.startswith("mqtune-files") for name in threads)
-    monkeypatch.undo()
-    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started for what is small"))
-    assert manifest() == by_threads
-
-
-@pytest.fixture
-def in_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Have the largest of the files be one of many parts; the bytes of one."""
-    monkeypatch.setattr(parts, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(directory, "PART_BYTES", 7)
-    return 7
-
-
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_the_hash_of_a_large_file_is_that_of_the_hashes_of_its_parts(
-    store: DirectoryStore, source: Path, tmp_path: Path, in_parts: int, *, is_staged: bool
-) -> None:
-    content = (source / "model").read_bytes()
-    begins = range(0, len(content), in_parts)
-    of_parts = b"".join(hashlib.sha256(content[begin : begin + in_parts]).digest() for begin in begins)
-
     store.save(saved_id(), write_files(store.staging(), FILES) if is_staged else source, {})
     store.fetch(saved_id(), tmp_path / "target")
 
     manifest = json.loads(manifest_of(store).read_bytes())
     model = next(file for file in manifest["checkpoint"]["files"] if file["path"] == "model")
-    assert (model["part_bytes"], model["sha256"]) == (in_parts, hashlib.sha256(of_parts).hexdigest())
+    assert model["xxh3"] == xxhash.xxh3_128(FILES["model"]).hexdigest()
     assert files_in(tmp_path / "target") == FILES
 
 
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_a_save_in_parts_that_fails_at_any_step_leaves_nothing_open_and_nothing_behind(
-    store: DirectoryStore, source: Path, in_parts: int, *, is_staged: bool
-) -> None:
-    first = write_files(store.staging(), FILES) if is_staged else source
-    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
-    opened = open_files()
-
-    for step in range(1, steps + 1):
-        given = write_files(store.staging(), FILES) if is_staged else source
-        failure = OSError(errno.EIO, os.strerror(errno.EIO))
-        with suppress(MqtuneError), failing_at(step, lambda failure=failure: failure, is_death=False):  # type: ignore[misc]
-            store.save(saved_id(), given, {})
-        if is_staged:
-            shutil.rmtree(given.parent, ignore_errors=True)
-        store.delete(saved_id())
-        assert left_in_staging(store) == []
-        # What another test has left may be closed meanwhile.
-        assert open_files() <= opened
-
-
-def open_files() -> int:
-    return len(os.listdir("/dev/fd"))
-
-
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_an_error_of_the_disk_before_the_last_flush_is_said(
-    store: DirectoryStore, source: Path, in_parts: int, monkeypatch: pytest.MonkeyPatch, *, is_staged: bool
-) -> None:
-    given = write_files(store.staging(), FILES) if is_staged else source
-    real, asked = os.fsync, []
-
-    def once(descriptor: int) -> None:
-        # The system says it once.
-        if threading.current_thread() is not threading.main_thread() and not asked:
-            asked.append(descriptor)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", once)
-    with pytest.raises(StoreUnavailable, match="Input/output error"):
-        store.save(saved_id(), given, {})
-
-    assert store.ids() == []
-    assert asked
-
-
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize(("is_longer", "at"), [(True, 1), (True, 5), (False, 5)])
 def test_a_large_file_that_changes_while_it_is_saved_gives_what_was_read(
     store: DirectoryStore,
     source: Path,
     tmp_path: Path,
-    in_parts: int,
     monkeypatch: pytest.MonkeyPatch,
     *,
     is_longer: bool,
@@ -262,9 +162,10 @@ def test_a_large_file_that_changes_while_it_is_saved_gives_what_was_read(
     assert len(found) != 100
 
 
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data[1:]])
 def test_damage_to_a_large_file_is_found(
-    store: DirectoryStore, source: Path, tmp_path: Path, in_parts: int, change: Callable[[bytes], bytes]
+    store: DirectoryStore, source: Path, tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     store.save(saved_id(), source, {})
     stored = tmp_path / "store" / saved_id() / "files" / "model"
@@ -275,11 +176,16 @@ def test_damage_to_a_large_file_is_found(
     assert not (tmp_path / "target").exists()
 
 
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_a_full_disk_or_a_stop_at_any_step_is_said_and_leaves_nothing(
     store: DirectoryStore, source: Path, is_full: bool
 ) -> None:
     steps = steps_of(lambda: store.save(saved_id(1000), source, {}))
+    opened = open_files()
     said = 0
 
     for step in range(1, steps + 1):
@@ -297,6 +203,8 @@ def test_a_full_disk_or_a_stop_at_any_step_is_said_and_leaves_nothing(
             said += is_said
         assert store.ids() == [saved_id(1000)]
         assert left_in_staging(store) == []
+        # Files that another test has left open may be closed meanwhile.
+        assert open_files() <= opened
 
     assert said > steps / 2 or not is_full
     store.save(saved_id(), source, {})
