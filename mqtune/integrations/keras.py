@@ -11,7 +11,10 @@ from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 try:
     from keras.callbacks import BackupAndRestore, Callback
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"keras can't be imported ({error}); pip install 'mqtune[keras]'") from error
+    raise ConfigurationError(
+        f"keras can't be imported ({error}); pip install 'mqtune[keras]' and a backend, and set KERAS_BACKEND to its name: "
+        "tensorflow (Keras's default), torch or jax"
+    ) from error
 
 
 class MqtuneCallback(Callback):

@@ -24,6 +24,8 @@ class Killed(Reports):
 
 
 def train(config: dict[str, Any]) -> None:
+    # Keras's default is TensorFlow, which is not here.
+    os.environ.setdefault("KERAS_BACKEND", "torch")
     module = __import__(f"mqtune.integrations.{config['library']}", fromlist=["Reports"])
     module.Reports = Killed
     _, _, rest = PAGE.partition(f"\n## {config['title']}\n")
