@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from mqtune.worker.threads import Step, guarded
+from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
 
-#: How often quarantined devices are looked at: somebody has to kill a process, or reset the device.
-LOOK_S: Final = 15.0
 #: The kind of hold that a person puts and lifts.
 _BY_HAND: Final = "by hand"
 #: The device of slots without one: quarantined, it closes all slots of the worker.
@@ -59,10 +57,9 @@ class Quarantine:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._is_closed = False
         #: By device and kind of reason. Replaced, never changed: other threads read it without the lock.
         self._holds: dict[tuple[str, str], Hold] = {}
-        self._looker: threading.Thread | None = None
 
     @property
     def devices(self) -> Collection[str]:
@@ -106,13 +103,10 @@ class Quarantine:
 
     def put(self, devices: Sequence[str], kind: str, hold: Hold, *, says: str = "") -> None:
         """Quarantine devices, or give them another hold of this kind; *says* is for the log, in place of the hold's text."""
-        if self._closing.is_set():
+        if self._is_closed:
             return
         with self._lock:
             self._holds = {**self._holds, **{(device, kind): hold for device in devices}}
-            if self._looker is None:
-                self._looker = guarded("mqtune-quarantine", self._looks)
-                self._looker.start()
         for device in devices:
             logger.error("%s is quarantined: %s", _named(device), says or hold.text)
         self._on_change()
@@ -137,14 +131,11 @@ class Quarantine:
         if lifted:
             self._on_change()
 
-    def _looks(self) -> Iterator[Step]:
-        """Yield looks at the quarantined devices from time to time, until there are none."""
-        while self._looker is threading.current_thread() and not self._closing.wait(LOOK_S):
-            for hold in {id(hold): hold for hold in self._holds.values()}.values():
+    def looks(self) -> Iterator[Step]:
+        """Yield a look at each hold, which ends it or lets its probe start; one thread takes them, from time to time."""
+        for hold in {id(hold): hold for hold in self._holds.values()}.values():
+            if not self._is_closed:
                 yield partial(self._look, hold)
-            with self._lock:
-                if not self._holds:
-                    self._looker = None
 
     def _look(self, hold: Hold) -> None:
         if hold.is_over():
@@ -155,7 +146,7 @@ class Quarantine:
 
     def close(self) -> None:
         """Look no more, and quarantine nothing more: no trial will start."""
-        self._closing.set()
+        self._is_closed = True
 
 
 def _named(device: str) -> str:

@@ -51,7 +51,7 @@ from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slot, Slots, ZygoteFinder
 from mqtune.worker.threads import Step, every, guarded
 from mqtune.worker.uplink import Uplink
-from mqtune.worker.usage import UsageSampler
+from mqtune.worker.usage import SAMPLE_S, UsageSampler
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +179,8 @@ class WorkerRuntime:
         self._revoker = guarded("mqtune-revoker", self._revokes)
         self._heart = guarded("mqtune-heartbeat", self._beats)
         # Of its own, because a frozen zygote is waited for.
+        # No report, and no end of an attempt, waits for a device's driver.
+        self._devices = guarded("mqtune-devices", self._looks_at_devices)
         self._tidier = guarded("mqtune-tidier", lambda: every(HEARTBEAT_S, self._tidy, self.closing))
         self._control = guarded("mqtune-control", self._hints)
 
@@ -272,7 +274,7 @@ class WorkerRuntime:
         self._heart.start()
         self._control.start()
         self._tidier.start()
-        self._usage.start()
+        self._devices.start()
         self._revoker.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
@@ -477,6 +479,12 @@ class WorkerRuntime:
                 yield partial(self._hold, journal, runs)
             for journal, runs in _by_journal(self.running).items():
                 yield partial(self._renew, journal, runs)
+
+    def _looks_at_devices(self) -> Iterator[Step]:
+        """Yield samples of what trials use, and looks at the quarantined devices."""
+        while not self.closing.wait(SAMPLE_S):
+            yield self._usage.sample
+            yield from self._quarantine.looks()
 
     def _tidy(self) -> None:
         """Close unused importers and reap orphans."""

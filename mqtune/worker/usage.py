@@ -20,7 +20,6 @@ from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.usage import UsageBoard
 from mqtune.trainable.process.descendants import children_of
-from mqtune.worker.threads import every, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +219,7 @@ class UseQuery(Protocol):
 
 
 class UsageSampler:
-    """Samples the attempts that run, in a thread of its own: no report, and no end of an attempt, waits for it.
+    """Samples the attempts that run.
 
     Args:
         worker: the worker's name.
@@ -244,16 +243,9 @@ class UsageSampler:
         self._running = running
         self._board = board
         self._may_write = True
-        self._closing = threading.Event()
-        self._thread = guarded("mqtune-usage", lambda: every(SAMPLE_S, self.sample, self._closing))
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def close(self) -> None:
-        """End the thread; it is not waited for, as a device's driver may hold it."""
-        self._closing.set()
+        """Have devices be asked no more; a sample that is under way is not waited for, as a device's driver may hold it."""
         self._query.close()
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:

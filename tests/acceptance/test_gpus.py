@@ -32,7 +32,6 @@ from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import Nothing
 from mqtune.worker.devices import RETURN_S, GpuProbe
 from mqtune.worker.gpu_probe import Gpu
-from mqtune.worker.quarantine import LOOK_S
 from mqtune.worker.usage import SAMPLE_S
 
 #: A GPU takes its time to begin, and a machine with GPUs has others on it.
@@ -215,7 +214,7 @@ def test_a_gpu_whose_memory_somebody_else_has_takes_no_trial_until_it_is_back(ma
                 assert second.status is TrialStatus.STAGED
             finally:
                 other.kill()
-        eventually(lambda: machine.info().slots == 1, LOOK_S + WAIT_S)
+        eventually(lambda: machine.info().slots == 1, SAMPLE_S + WAIT_S)
         stepped(gpus, lambda: second.status is TrialStatus.COMPLETED)
         assert second.attempt.number == 1
         assert f"device {machine.device} is in use again" in machine.log

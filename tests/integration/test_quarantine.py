@@ -37,9 +37,9 @@ for line in sys.stdin:
 #: A worker that asks it, and waits for seconds where a real one waits for a minute.
 ALTERATION = """
 import functools
-from mqtune.worker import devices, quarantine, quick_failures, runtime
+from mqtune.worker import devices, quick_failures, runtime
 devices.RETURN_S = {return_s}
-quarantine.LOOK_S = 0.2
+runtime.SAMPLE_S = 0.2
 quick_failures.FIRST_PAUSE_S = {pause_s}
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """

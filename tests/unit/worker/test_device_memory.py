@@ -14,7 +14,7 @@ from waiting import eventually
 
 from mqtune.core.resources import Resources
 from mqtune.trainable.process.protocol import KEPT_BYTES
-from mqtune.worker import devices, quarantine
+from mqtune.worker import devices
 from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
 from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.slots import Slot, Slots
@@ -50,6 +50,11 @@ class Watched:
         self.quarantine = Quarantine(self._count)
         self.memory = DeviceMemory(gpus, self.quarantine)
 
+    def look(self) -> None:
+        """Look at the quarantined devices, as the worker does from time to time."""
+        for look in self.quarantine.looks():
+            look()
+
     def close(self) -> None:
         self.quarantine.close()
         self.memory.close()
@@ -62,7 +67,6 @@ class Watched:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "POLL_S", 0.001)
     monkeypatch.setattr(devices, "RETURN_S", 0.05)
-    monkeypatch.setattr(quarantine, "LOOK_S", 0.005)
 
 
 @pytest.fixture
@@ -120,12 +124,12 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
         assert watched.memory.enter(2, ("1",))
         assert watched.quarantine.note == "device 0 is quarantined, 5.0 GB of its memory did not come back"
         assert watched.changes == 1
-        asked = len(watched.gpus.asked)
-        eventually(lambda: len(watched.gpus.asked) > asked + 2, why="it is looked at now and then")
+        watched.look()
         assert watched.changes == 1
 
         watched.gpus.now["0"] = 120 * MB
-        eventually(lambda: watched.changes == 2)
+        watched.look()
+        assert watched.changes == 2
 
     assert watched.quarantine.note == ""
     assert watched.memory.enter(0, ("0",))
@@ -142,16 +146,11 @@ def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
     assert set(watched.quarantine.devices) == {"0", "1"}
 
     watched.gpus.now["1"] = 0
-    eventually(lambda: set(watched.quarantine.devices) == {"0"})
+    watched.look()
+    assert set(watched.quarantine.devices) == {"0"}
     watched.gpus.now["0"] = 0
-    eventually(lambda: not watched.quarantine.devices)
-
-    # The thread that looked is gone, and another device gets another.
-    watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = GB
-    watched.memory.settle(0, ("0",))
-    watched.gpus.now["0"] = 0
-    eventually(lambda: not watched.quarantine.devices)
+    watched.look()
+    assert not watched.quarantine.devices
 
 
 def test_others_that_come_between_two_trials_are_seen_before_the_second(watched: Watched) -> None:
@@ -162,7 +161,8 @@ def test_others_that_come_between_two_trials_are_seen_before_the_second(watched:
 
     assert watched.quarantine.note == "device 0 is quarantined, others have 5.0 GB of its memory in use"
     watched.gpus.now["0"] = 0
-    eventually(lambda: watched.memory.enter(0, ("0",)))
+    watched.look()
+    assert watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))
     assert "did not come back" in watched.quarantine.note, "the one that was refused has left no baseline"
@@ -356,7 +356,7 @@ def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched
     assert slots.acquire(0.01) is None
 
     watched.gpus.now["0"] = 0
-    eventually(lambda: not watched.quarantine.devices)
+    watched.look()
     slots.review()
     assert slots.usable == 2
     assert slots.acquire(1) is first

@@ -10,7 +10,7 @@ import pytest
 from waiting import eventually
 
 from mqtune.core.resources import Resources
-from mqtune.worker import health, quarantine
+from mqtune.worker import health
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.health import HealthCheck
 from mqtune.worker.quarantine import Quarantine
@@ -20,7 +20,6 @@ from mqtune.worker.slots import Slots
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], HealthCheck]]:
     """Returns the check of a worker that runs this command."""
-    monkeypatch.setattr(quarantine, "LOOK_S", 0.005)
     made: list[HealthCheck] = []
 
     def make(command: str) -> HealthCheck:
@@ -72,7 +71,6 @@ def test_a_check_that_fails_or_hangs_closes_the_devices_with_its_last_line(
 ) -> None:
     if command.startswith("sleep"):
         monkeypatch.setattr(health, "TIMEOUT_S", 0.3)
-    monkeypatch.setattr(quarantine, "LOOK_S", 600.0)
     checked = check(command)
 
     assert not passes(checked)
@@ -114,6 +112,7 @@ def test_slots_without_devices_are_closed_together(check: Callable[[str], Health
     assert slots.usable == 0
     assert checked.quarantine.note == "the worker is quarantined, its health check failed: the disk is full"
     sick.unlink()
-    eventually(lambda: not checked.quarantine.devices)
+    for look in checked.quarantine.looks():
+        look()
     slots.review()
     assert slots.usable == 2

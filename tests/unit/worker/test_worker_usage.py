@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import subprocess
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import eventually
 
 from mqtune.core.errors import AccessDenied
 from mqtune.core.trial import TrialId
@@ -286,29 +284,3 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
         )
     ]
     assert run.meter.figures()["gpu_percent_peak"] == 90.0
-
-
-def test_a_fault_costs_one_sample_and_a_driver_that_hangs_holds_up_no_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "SAMPLE_S", 0.01)
-    board, devices = Board(), Devices(d0=BUSY)
-    faults = iter([OSError("no such thing")])
-
-    def fails_once() -> None:
-        for error in faults:
-            raise error
-
-    devices.on_use = fails_once
-    looks = sampler([Run()], devices, board)
-    looks.start()
-    try:
-        eventually(lambda: board.written)
-    finally:
-        looks.close()
-    eventually(lambda: not looks._thread.is_alive())
-
-    assert "a step of the thread mqtune-usage failed" in caplog.text
-    with contextlib.suppress(StopIteration):
-        next(faults)
-        pytest.fail("it was not raised")
