@@ -72,7 +72,10 @@ class Submission(NamedTuple):
 
 
 class SubmittedRun(NamedTuple):
-    """What a submitted script knows of its submission: its name, whether it has not run before, and its owner."""
+    """What a submitted script knows of its submission: its name, whether it has not run before, and its owner.
+
+    One that runs where it was called, and was given a name, has no other owner than its process.
+    """
 
     name: str
     is_first: bool

@@ -233,7 +233,7 @@ class BrokerDeployment:
             clock=clock,
             holder=holder,
             driver=_this_process(me),
-            owner=me if submitted is None else submitted.owner,
+            owner=me if submitted is None or submitted.owner == NOBODY else submitted.owner,
             store=store,
             definition=definition,
             changed=writer.changed,
