@@ -18,7 +18,7 @@ from accounts import Accounts
 from click.testing import CliRunner, Result
 from running import running_worker
 from started import started
-from waiting import eventually
+from waiting import all_gone, eventually, family_of
 
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.cli import group
@@ -283,12 +283,14 @@ def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_o
         worker(own_broker, tmp_path, "first", *DRIVES) as first,
         worker(own_broker, tmp_path, "runs", "--gpus", "0", "--slots", "2", "--accept-code"),
     ):
-        said(own_broker, "submit", "tune.py", "--name", "survives", "--", "0.4", "12")
+        said(own_broker, "submit", "tune.py", "--name", "survives", "--", "0.4", "20")
         eventually(lambda: "2 trials run" in run(own_broker, "why", "survives").output)
-        before = [trial.id for trial in results(own_broker, "survives", tmp_path / "before").trials]
+        before = results(own_broker, "survives", tmp_path / "before").experiment
+        family = family_of(first.pid)
         with worker(own_broker, tmp_path, "second", *DRIVES):
             first.send_signal(signal.SIGKILL)
             first.wait()
+            eventually(lambda: all_gone(family))
             eventually(lambda: state(own_broker, "survives").run == 2, 2 * HOLD_S)
             eventually(lambda: is_over(own_broker, "survives"), 60)
 
@@ -296,13 +298,15 @@ def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_o
         assert (last.how, last.code, last.worker.partition("@")[0]) == ("done", 0, "second")
         found = results(own_broker, "survives", tmp_path / "after")
     # The script says overwrite=True, which is for its first run alone.
-    assert [trial.id for trial in found.trials][: len(before)] == before
-    assert [trial.status for trial in found.trials] == [TrialStatus.COMPLETED] * 12
+    assert found.experiment.created_at == before.created_at
+    configs = [trial.config for trial in before.trials.values()]
+    assert [trial.config for trial in found.trials][: len(configs)] == configs
+    assert [trial.status for trial in found.trials] == [TrialStatus.COMPLETED] * 20
     # The worker that ran the trials has lived.
-    assert [len(trial.attempts) for trial in found.trials] == [1] * 12
-    assert [trial.trial.reports for trial in found.trials] == [REPORTS] * 12
+    assert [len(trial.attempts) for trial in found.trials] == [1] * 20
+    assert [trial.trial.reports for trial in found.trials] == [REPORTS] * 20
     # The first machine's output is gone with it; what is left of the second's is on the server.
-    assert "has 12 trials" in said(own_broker, "logs", "survives", "driver")
+    assert "has 20 trials" in said(own_broker, "logs", "survives", "driver")
 
 
 def test_a_worker_that_is_told_to_go_gives_its_scripts_back_and_their_trials_go_on(
