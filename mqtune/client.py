@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
 from mqtune.core.events import (
     START,
     DriverStarted,
@@ -42,6 +42,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import XREVRANGE, RedisJournal, experiments_on, naming, number, read_entries, retrying
+from mqtune.journal.submissions import Submissions
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
@@ -256,8 +257,15 @@ class _Broker:
         """Say that there is no experiment of this name, or that it has not begun, and which there are."""
         names = self.names()
         if name in names:
-            return f"experiment {name!r} on {self.place} has not begun yet"
+            return f"experiment {name!r} on {self.place} has not begun yet{self._way_to_script(name)}"
         return f"there is no experiment {name!r} on {self.place}; {there_are(names)}"
+
+    def _way_to_script(self, name: str) -> str:
+        """Return how to learn what has become of the script that was submitted under this name; empty where none was."""
+        with contextlib.suppress(AccessDenied):
+            if Submissions(self.redis, patience_s=CONNECT_TIMEOUT_S).state(name) is not None:
+                return f"; a script was submitted for it: mqtune why {name}"
+        return ""
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return the answer to a command, trying again for some seconds while the server is away."""
@@ -570,6 +578,10 @@ class Client:
     def experiments(self) -> list[ExperimentHandle]:
         """Return all experiments, newest first."""
         return [ExperimentHandle(self._broker, name) for name in self._broker.names()]
+
+    def has_begun(self, name: str) -> bool:
+        """Whether there is an experiment of this name, and its driver has created it."""
+        return is_name(name) and ExperimentHandle(self._broker, name).state() is not None
 
     def experiment(self, name: str) -> ExperimentHandle:
         """Return the experiment of this name.

@@ -12,6 +12,14 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/property/test_replay_simulated.py::test_drivers_that_start_from_any_prefix_go_on_to_the_same_end",
             "tests/acceptance/test_driver_loss.py::test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_disturbed",
         ],
+        "It is a [submitted](how-to/submit.md) script, and its worker or that machine goes down": [
+            "tests/acceptance/test_submit.py::test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_or_done_twice",
+            "tests/acceptance/test_submit.py::test_a_worker_that_is_told_to_go_gives_its_scripts_back_and_their_trials_go_on",
+        ],
+        "A submitted script is killed time and again, or finds no server": [
+            "tests/acceptance/test_submit.py::test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever",
+            "tests/integration/test_submissions.py::test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do",
+        ],
         "The driver of a run on one machine is killed": [
             "tests/acceptance/test_driver_loss.py::test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder"
         ],

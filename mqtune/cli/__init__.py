@@ -39,6 +39,7 @@ SECTIONS: Final = {
     },
     "Go on": {
         "drive": "Become the driver of an experiment.",
+        "submit": "Have a worker run a script that drives.",
     },
     "Keep": {
         "export": "Write an experiment to a file or a tool.",

@@ -53,6 +53,7 @@ def busy_slots(info: WorkerInfo) -> int:
     return sum(count for count in info.busy.values() if type(count) is int)
 
 
+_WORKER_HEADS: Final = ("name", "busy", "slots", "gpus", "up", "queue", "drivers")
 _SECTIONS: Final = ("workers", "queues", "runs")
 
 
@@ -90,7 +91,8 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
     if not connected:
         click.echo("no worker is connected; start one: mqtune worker", err=True)
     if "workers" in sections:
-        _print_section(("name", "busy", "slots", "gpus", "up", "queue"), map(_worker_row, workers))
+        heads = _WORKER_HEADS if any(info.drivers for info in workers) else _WORKER_HEADS[:-1]
+        _print_section(heads, (_worker_row(info)[: len(heads)] for info in workers))
         for info in workers:
             if info.note:
                 click.echo(printable(f"{info.name}: {info.note}"))
@@ -131,7 +133,8 @@ def _print_count(workers: Sequence[WorkerInfo]) -> None:
 def _worker_row(info: WorkerInfo) -> list[str]:
     up = duration(max(0.0, time.time() - info.joined_at))
     gpus = ",".join(info.devices) if info.gpus else ""
-    return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue))]
+    drivers = f"{info.driving} of {info.drivers}" if info.drivers else ""
+    return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, drivers))]
 
 
 # Queues.

@@ -16,8 +16,10 @@ from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
 from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, opened
+from mqtune.cli.submit import in_words, state_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.core.owner import NOBODY
 from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
@@ -27,6 +29,7 @@ from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentState
+    from mqtune.journal.submissions import SubmissionState
 
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]
@@ -189,15 +192,24 @@ def _described_on(url: str, most: float) -> list[_Summary]:
     with Client(url) as there:
         for experiment in there.experiments():
             try:
-                # One that has not begun has no state yet.
                 if (state := experiment.state()) is not None:
                     found.append(described_there(state, url, there.place, most))
+                elif (submitted := state_on(experiment.name, url)) is not None:
+                    # It has not begun, and may never.
+                    found.append(_described_submission(experiment.name, submitted, there.place))
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
                 # Others can write to a broker too, or have a later version; that must not hide the rest.
                 found.append({"name": experiment.name, "place": there.place, "error": str(error)})
     return found
+
+
+def _described_submission(name: str, state: SubmissionState, place: str) -> _Summary:
+    """Return what is known of a script that was submitted, and has begun no experiment of its name."""
+    owner, at = (NOBODY, state.began) if state.submission is None else (state.submission.owner, state.submission.at)
+    plain = {"name": name, "outcome": "", "created_at": at, "owner": owner._asdict(), "metric": ""}
+    return {**plain, "state": in_words(state), "place": place}
 
 
 def described_there(state: ExperimentState, url: str, place: str, most: float = ENTRIES) -> _Summary:

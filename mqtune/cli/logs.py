@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import sys
+from collections.abc import Iterable
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, say
 from mqtune.cli.place import find_place, find_trial, name_argument, opened, trial_argument, whole_name
 from mqtune.cli.terms import BEST
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.submission import DRIVER
 from mqtune.core.text import printable
 from mqtune.results.results import json_text
 
@@ -40,33 +43,61 @@ def command(
     broker: str | None,
     as_json: bool,
 ) -> None:
-    """Print the output of TRIAL of experiment NAME.
+    """Print the output of TRIAL of experiment NAME; with `driver` in place of TRIAL, of the script that was submitted as NAME.
 
     It is read from a file on this machine, from a folder shared with the worker, or from the worker through the broker. In a
     terminal, control characters are escaped; elsewhere the bytes are unchanged. With --json it is an object; with --follow one on each line.
     """
-    from mqtune.results.logs import follow_log  # noqa: PLC0415 - --help needs none of it
+    from mqtune.results.logs import follow_driver, follow_log  # noqa: PLC0415 - --help needs none of it
 
     name, stream = whole_name(name, broker), "stderr" if stderr else "stdout"
     if trial == BEST:
         with opened(find_place(name, broker)) as view:
             trial = find_trial(view.results.experiment, trial)
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    pieces = follow_log(
-        name,
-        trial,
-        "stderr" if stderr else "stdout",
-        attempt=attempt,
-        offset=offset,
-        follow=follow,
-        broker=broker or None,
-    )
+    if trial == DRIVER:
+        if stderr or attempt is not None:
+            raise click.UsageError(
+                "a submitted script has one output, that of its newest run; leave out --stderr and --attempt"
+            )
+        pieces = follow_driver(name, _known_broker(name, broker), offset=offset, follow=follow)
+    else:
+        pieces = follow_log(
+            name,
+            trial,
+            "stderr" if stderr else "stdout",
+            attempt=attempt,
+            offset=offset,
+            follow=follow,
+            broker=broker or None,
+        )
     if as_json:
         head = {"experiment": name, "trial": trial.zfill(4) if trial.isdecimal() else trial, "stream": stream}
-        texts = map(decoder.decode, pieces)
+        texts = map(_decoder().decode, pieces)
         for text in texts if follow else ["".join(texts)]:
             say(json_text({**head, "text": text}))
         return
-    is_terminal = sys.stdout.isatty()
+    print_output(pieces)
+
+
+def print_output(pieces: Iterable[bytes]) -> None:
+    """Print output as it comes; in a terminal its control characters are escaped."""
+    decode, is_terminal = _decoder().decode, sys.stdout.isatty()
     for data in pieces:
-        click.echo(printable(decoder.decode(data)) if is_terminal else data, nl=False)
+        click.echo(printable(decode(data)) if is_terminal else data, nl=False)
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+
+def _known_broker(name: str, broker: str | None) -> str:
+    """Return the URL of the broker that has a submission.
+
+    Raises:
+        ConfigurationError: it was not given.
+    """
+    if not broker:
+        raise ConfigurationError(
+            f"what was submitted as {name!r} is on a broker; give its URL: --broker URL or $MQTUNE_BROKER"
+        )
+    return broker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import secrets
@@ -17,9 +18,11 @@ import click
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.owners import check_owner
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, is_asked_for, name_argument, steered
+from mqtune.cli.submit import submission_of
 from mqtune.cli.terms import STATUSES, conditions_of, config_of, selected
 from mqtune.core.errors import ConfigurationError, RequestRefused
 from mqtune.core.experiment import Experiment
+from mqtune.core.owner import this_owner
 from mqtune.core.shares import PRIORITIES
 from mqtune.core.text import printable
 from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
@@ -291,7 +294,8 @@ def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as
     "--experiment",
     "whole",
     is_flag=True,
-    help="End the experiment: no other trial is started, and those that run end by themselves.",
+    help="End the experiment: no other trial is started, and those that run end by themselves. Where it has not begun, or has finished, "
+    "a submitted script ends.",
 )
 @click.option("--now", is_flag=True, help="With --experiment: stop the trials that run.")
 @click.option("--force", is_flag=True, help="With --experiment: end it although it is another's.")
@@ -322,6 +326,9 @@ def _stop(
     if choice.trials or choice.by_rule or is_asked_for("end") or reason:
         raise click.UsageError("--experiment ends the experiment; leave out the trials and the options for trials")
     place = find_place(name, broker)
+    if (outcome := _halted(place, force=force)) is not None:
+        tell(place.name, [outcome], as_json=as_json)
+        return
     with steered(place) as handle:
         state = handle.state()
         if state is not None and state.outcome == "finished":
@@ -329,6 +336,32 @@ def _stop(
         if state is not None and place.broker and place.own_folder is None:
             check_owner(f"experiment {handle.name!r}", state.owner, place.broker, force=force)
         tell(handle.name, [ask("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
+
+
+def _halted(place: Place, *, force: bool) -> Outcome | None:
+    """End a script that was submitted, where its experiment has not begun or has finished, and return what came of it; None elsewhere.
+
+    Otherwise the experiment is ended, and its script goes on behind it.
+    """
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
+    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+
+    submitted = submission_of(place)
+    if submitted is None or submitted.has_ended or not place.broker:
+        return None
+    with Client(place.broker) as there:
+        if there.has_begun(place.name):
+            state = there.experiment(place.name).state()
+            if state is None or state.outcome != "finished":
+                return None
+    if submitted.submission is not None:
+        check_owner(f"the script submitted as {place.name!r}", submitted.submission.owner, place.broker, force=force)
+    with contextlib.closing(connect(place.broker, role="operator")) as client:
+        who = this_owner(account_of(client))
+        found = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
+    told = "its script ends within a minute" if found == "told" else "its script does not run any more"
+    return Outcome("end", "", done=True, reason=told)
 
 
 @click.command(

@@ -24,12 +24,15 @@ from mqtune.cli.fleet import (
 )
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
+from mqtune.cli.submit import in_words, submission_of, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import Resources, serves
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
+from mqtune.core.submission import DRIVER
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import meets
+from mqtune.journal.lock import LOCK_S
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment
     from mqtune.journal.base import Unclaimed
     from mqtune.journal.quotas import Quota
+    from mqtune.journal.submissions import SubmissionState
 
 #: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
@@ -74,16 +78,51 @@ def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) 
     What the driver says of itself is some seconds old.
     """
     place = find_place(name, broker)
-    with opened(place) as view:
-        experiment = view.results.experiment
-        found = None if trial is None else experiment.trials[find_trial(experiment, trial)]
-        reason = Inquiry(place, experiment, view.results.definition, found).reason()
+    found, reason = None, why_not_begun(place)
+    if reason is None:
+        with opened(place) as view:
+            experiment = view.results.experiment
+            found = None if trial is None else experiment.trials[find_trial(experiment, trial)]
+            reason = Inquiry(place, experiment, view.results.definition, found).reason()
     if as_json:
         print_json({"experiment": place.name, "trial": "" if found is None else found.id, **reason._asdict()})
         return
     say(reason.text)
     if reason.way_out:
         say(reason.way_out)
+
+
+def why_not_begun(place: Place) -> Reason | None:
+    """Return why an experiment has not begun for which a script was submitted; None for any other."""
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+    if place.folder is not None or (state := submission_of(place)) is None:
+        return None
+    with Client(place.broker or "") as there:
+        if there.has_begun(place.name):
+            return None
+    if not state.has_ended and not state.is_kept:
+        return _of_waiting(place, state, f"{place.name} has not begun: {in_words(state)}")
+    cause = "ended" if state.has_ended else "starting"
+    return Reason(cause, f"{place.name} has not begun: {in_words(state)}", way_out=_way_to_output(place.name))
+
+
+def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
+    """Return why a script that was submitted waits."""
+    with open_fleet(place.broker or "") as fleet:
+        workers = fleet.workers()
+    since = state.submission.at if state.submission is not None and not state.run else None
+    if problem := why_no_driver_slot(place.name, workers):
+        return Reason("no worker", f"{text}, and {problem}", since, "start one: mqtune worker --drivers 4")
+    offering = [info for info in workers if info.drivers and serves(info.experiments, place.name)]
+    if all(info.driving >= info.drivers for info in offering):
+        slots = sum(info.drivers for info in offering)
+        return Reason("busy", f"{text}; all {slots} for it are busy", since, "see them all: mqtune fleet")
+    return Reason("starting", f"{text}; one is free, and takes it within {LOCK_S:.0f} s", since)
+
+
+def _way_to_output(name: str) -> str:
+    return f"see what it prints: mqtune logs {name} {DRIVER}"
 
 
 class Inquiry:
@@ -243,6 +282,12 @@ class Inquiry:
             return Reason("redis takes no writes", text, way_out="make room on its disk; its log says more")
         if state is None:
             return Reason("no driver", f"nobody drives {name}, so nothing starts", way_out=self._go_on)
+        if (submitted := submission_of(self._place)) is not None:
+            text = f"nobody drives {name}, so nothing new starts: {in_words(submitted)}"
+            if not submitted.has_ended and not submitted.is_kept:
+                return _of_waiting(self._place, submitted, text)
+            if not submitted.has_ended or submitted.how == "failed":
+                return Reason("no driver", text, way_out=_way_to_output(name))
         rest = f"; {_runs(running)} on without one" if (running := counts[TrialStatus.RUNNING]) else ""
         text = f"nobody drives {name}, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
         return Reason("no driver", text, way_out=self._go_on)

@@ -35,7 +35,11 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting("--gpus-per-slot", type=int, default=1, help="GPUs for each trial.")
 @_setting("--gpu-memory", default="auto", help="Memory of each GPU in GB, or auto to ask nvidia-smi.")
 @_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
-@_setting("--slots", type=int, help="Trials at once on a machine without GPUs; by default one per core.")
+@_setting(
+    "--slots",
+    type=int,
+    help="Trials at once on a machine without GPUs; by default one per core. With --drivers also 0.",
+)
 @_setting("--tags", default="", show_default=False, help="Tags that trials can require, such as a100,nvlink.")
 @_setting(
     "--health-check",
@@ -68,6 +72,19 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     "--accept-code",
     is_flag=True,
     help="Run code that drivers bring (Process(bundle=…)), if it is signed with $MQTUNE_CODE_KEY.",
+)
+@_setting(
+    "--drivers",
+    type=int,
+    default=0,
+    help="Scripts from `mqtune submit` to run at once, if they are signed with $MQTUNE_CODE_KEY; they use no slot.",
+)
+@_setting(
+    "--driver-broker",
+    metavar="URL",
+    default="",
+    show_default=False,
+    help="The same Redis server with a driver's account, for those scripts; by default that of --broker.",
 )
 @_setting("--user", default="", show_default=False, help="User to run as, with its trials, if root starts the worker.")
 @_setting(

@@ -519,6 +519,9 @@ class WorkerInfo:
     #: With its host, the parts of who has started it.
     account: str = ""
     user: str = ""
+    #: How many submitted scripts it may run at once, and how many it runs.
+    drivers: int = 0
+    driving: int = 0
 
     @property
     def owner(self) -> Owner:

@@ -13,6 +13,8 @@ The fleet, shared by all experiments::
     mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, and JSON of what its
                                             driver wants of the fleet (see mqtune.journal.demands)
     mqtune:quotas                   hash    pattern of names of experiments -> how many attempts of theirs may run at once
+    mqtune:submissions              zset    submission that has not ended -> server time (ms) up to which a worker has it; when it was submitted or
+                                            given back where none has
     mqtune:unacked                  hash    Celery's messages that were taken and not acknowledged, which mqtune's never are; under kombu's
                                             own names they would be those of every Celery application on the server
     mqtune:unacked:index            zset    their ids -> when they were taken
@@ -50,6 +52,23 @@ One experiment ``E``::
     mqtune:x:{E}:requests           hash    id of a request -> id of the journal entry that holds it
     mqtune:x:{E}:code               hash    <digest>    the bundle of the experiment's code
                                             <digest>:signature  who brings it proves that they have the workers' key
+    mqtune:x:{E}:submission         hash    mark        of the call that has submitted the script (see mqtune.core.submission)
+                                            description  of it, msgpack
+                                            signature   proves that who submits it has the workers' key
+                                            state       waiting | running | ended
+                                            run         number of its newest run
+                                            before      that of the last run before it was submitted
+                                            worker      that took it last
+                                            token       of that; later calls must carry it
+                                            began       server time (ms) at which that was
+                                            short       how many runs in a row were lost soon after they had begun
+                                            stop        why a person has it end, once one has
+                                            how         done | failed | stopped, once it has ended
+                                            ended_at    server time (ms) at which it has
+                                            code        exit code of the run that ended last
+                                            reason      why that has ended
+                                            output      the end of what that has printed
+    mqtune:x:{E}:submission:code    hash    digest -> the bundle with its code
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
     mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
                                             attempt     number of the current attempt, the fencing token
@@ -83,6 +102,7 @@ EXPERIMENTS: Final = "mqtune:experiments"
 IDENTITY: Final = "mqtune:identity"
 DEMANDS: Final = "mqtune:demands"
 QUOTAS: Final = "mqtune:quotas"
+SUBMISSIONS: Final = "mqtune:submissions"
 #: The exchanges of Celery's remote commands and events for mqtune's workers. Celery's own names would have other teams' commands on
 #: the same Redis, such as ``control shutdown``, end them.
 CONTROL_EXCHANGE: Final = "mqtune"
@@ -155,6 +175,9 @@ class ExperimentKeys:
         self.requests = f"{prefix}:requests"
         #: The code that its driver brings; no worker may write it.
         self.code = f"{prefix}:code"
+        #: What was submitted under this name, and its code.
+        self.submission = f"{prefix}:submission"
+        self.submitted_code = f"{prefix}:submission:code"
         self._restored = f"{prefix}:restored:"
         self._trial = f"{prefix}:trial:"
         self._asked = f"{prefix}:asked:"

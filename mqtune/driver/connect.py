@@ -29,6 +29,7 @@ from mqtune.core.events import START, TrialStaged, decode_definition, driver_eve
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, DICTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.resources import Resources
+from mqtune.core.submission import DRIVER, this_submission
 from mqtune.core.trial import CheckpointId
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
@@ -187,11 +188,11 @@ class BrokerDeployment:
         bundles, exchange = BundleFolder(folder), CodeExchange(client, plan.name, patience_s=_PATIENCE_S)
         writer.find_bundle = lambda digest: bundles.find(digest) or exchange.bundle(digest)
         writer.read_code()
-        if plan.settings.run.overwrite:
+        if plan.overwrites:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 slot_settings(plan.resources, self.local_slots)
-            _delete(journal, folder, store, stays=(SERVER_FOLDER, CHECKPOINTS) if is_local else ())
+            _delete(journal, folder, store, stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())))
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
         if not begins(journal):
@@ -225,14 +226,14 @@ class BrokerDeployment:
         stack.callback(backend.close)
         if not is_local:
             _check_offer(plan, backend)
-        owner = this_owner(account_of(client))
+        me, submitted = this_owner(account_of(client)), this_submission()
         return DriverSession(
             journal=journal,
             backend=backend,
             clock=clock,
             holder=holder,
-            driver=_this_process(owner),
-            owner=owner,
+            driver=_this_process(me),
+            owner=me if submitted is None or submitted.owner == NOBODY else submitted.owner,
             store=store,
             definition=definition,
             changed=writer.changed,
@@ -260,7 +261,7 @@ class BrokerDeployment:
 
         One that exists may have ended, and may be deleted.
         """
-        if not self.is_known and not plan.settings.run.overwrite and not (folder / JOURNAL_FILE).exists():
+        if not self.is_known and not plan.overwrites and not (folder / JOURNAL_FILE).exists():
             make_folder(folder)
             self._worker = worker = PrivateWorker(folder)
             stack.callback(worker.kill)
@@ -344,7 +345,7 @@ class BackendDeployment:
         if not self.is_simulated:
             writer.read_code()
             store = _store(writer, None)
-        if plan.settings.run.overwrite:
+        if plan.overwrites:
             _delete(journal, folder, store)
         kept = journal.definition()
         definition = writer.definition(kept)
@@ -379,7 +380,7 @@ def _backend_on(server: _Server) -> type[QueueBackend]:
 def _learn(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
     """Read what a new experiment learns from: before the lock is taken, which that may outlast, and before anything is deleted."""
     is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
-    if writer.plan.settings.run.overwrite or not is_known:
+    if writer.plan.overwrites or not is_known:
         writer.learnt()
 
 
@@ -432,7 +433,8 @@ def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
     """Delete an experiment, of which this process has the lock: what its server, its folder and its store have.
 
-    The folders that stay are those of a server that is at work, and of a store, which deletes what it has.
+    The folders that stay are those of a server that is at work, of a store, which deletes what it has, and of the output of submitted
+    scripts, one of which may be this process's.
     """
     written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))

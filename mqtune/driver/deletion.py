@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
+from mqtune.core.errors import NameTaken
 from mqtune.core.events import (
     START,
     AttemptEnded,
@@ -28,6 +29,7 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import entries_behind
+from mqtune.journal.submissions import Submissions
 
 
 def is_on(name: str, url: str) -> bool:
@@ -80,10 +82,14 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
     """Yield the journal of an experiment that nobody can drive before this ends.
 
     Raises:
-        NameTaken: a living driver has it.
+        NameTaken: a living driver has it, or a script of its name was submitted and has not ended.
         AccessDenied: the account is no driver's.
     """
     with contextlib.closing(connect(url, role="driver")) as client:
+        submitted = Submissions(client, patience_s=CONNECT_TIMEOUT_S).state(name)
+        if submitted is not None and not submitted.has_ended:
+            where = f"runs on {submitted.worker}" if submitted.state == "running" else "waits for a driver slot"
+            raise NameTaken(f"a script that was submitted as {name!r} {where}")
         journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
         # What workers do without a driver stays as the last one has said.
         journal.on_loss = journal.kept_on_loss()

@@ -13,6 +13,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.keys import is_name
 from mqtune.core.objective import Objective
 from mqtune.core.resources import Resources
+from mqtune.core.submission import this_submission
 from mqtune.driver.bundling import Project
 from mqtune.driver.screening import Reading
 from mqtune.driver.settings import KnownTrainable, Limits, Settings
@@ -27,7 +28,6 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import Repeater
 from mqtune.search.space import AnySpace, Space
 from mqtune.trainable.class_ import check_reusable
-from mqtune.trainable.spec import TrainableSpec
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,11 @@ class Plan:
         if not isinstance(settings.space, Space):
             _warn_of_lists(settings.space)
         self.resources = settings.resources if settings.resources is not None else Resources()
-        self.name = settings.name if settings.name is not None else _new_name(self.spec)
+        submitted = this_submission()
+        usual = new_name(self.spec.name) if submitted is None else submitted.name
+        self.name = settings.name if settings.name is not None else usual
+        #: Whether an experiment of this name is deleted first; what a submitted script has begun, its next run goes on with.
+        self.overwrites = settings.run.overwrite and (submitted is None or submitted.is_first)
         self.scheduler = settings.scheduler if settings.scheduler is not None else FIFO()
         if not is_name(self.name):
             raise ConfigurationError(
@@ -171,6 +175,7 @@ class Plan:
         return self._searcher
 
 
-def _new_name(spec: TrainableSpec) -> str:
-    stem = re.sub(r"[^A-Za-z0-9_-]", "-", spec.name)[:60]
+def new_name(begin: str) -> str:
+    """Return a name for an experiment that no other has, which begins so."""
+    stem = re.sub(r"[^A-Za-z0-9_-]", "-", begin)[:60]
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

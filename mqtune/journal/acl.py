@@ -23,6 +23,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    SUBMISSIONS,
     UNACKED,
     WORKERS,
     ExperimentKeys,
@@ -123,7 +124,7 @@ def rules_of(
             # A team's own operator sets no quotas, and drains no worker, which may be others' too.
             sets = [Rule("hset hdel", (QUOTAS,)), *_DRAINS] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
-            return [*_requests(kept), *looks, _OPERATOR, *sets]
+            return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, *sets]
         case "monitor":
             return _monitor(kept, _queues(experiments), db, remote_control=remote_control)
 
@@ -139,10 +140,12 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         kept.checkpoints,
         kept.requests,
         kept.code,
+        kept.submission,
+        kept.submitted_code,
         kept.trial("*"),
     )
     return [
-        Rule("evalsha eval", (*everything, EXPERIMENTS)),
+        Rule("evalsha eval", (*everything, EXPERIMENTS, SUBMISSIONS)),
         Rule(
             "hget hmget hset hsetnx hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore xadd xrange "
             "xrevrange xtrim exists del rename expire pexpire persist",
@@ -151,6 +154,8 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         # One blocking read hears of both.
         Rule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
         Rule("zadd zrem", (EXPERIMENTS,)),
+        # Scripts that are submitted, and run for those who did.
+        Rule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
         Rule("publish", channels=(kept.metrics, control_channel("*"))),
         # Questions for output of trials, and the answers.
         Rule("rpush pexpire", (kept.asked("*"),)),
@@ -186,6 +191,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("hget hstrlen", (f"%R~{kept.code}",)),
+        # Whether it was here that a submitted script has run, whose output somebody asks for.
+        Rule("hmget", (f"%R~{kept.submission}",)),
         Rule("zadd zrem zcard", (kept.leases, kept.staged)),
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
@@ -269,13 +276,22 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
     ]
 
 
+def _halts(kept: ExperimentKeys) -> list[Rule]:
+    """Return the rules for having a submission end."""
+    return [
+        Rule("evalsha eval", (kept.submission, SUBMISSIONS)),
+        Rule("hget hset", (kept.submission,)),
+        Rule("zrem zscore", (SUBMISSIONS,)),
+    ]
+
+
 def _looks(kept: ExperimentKeys) -> list[Rule]:
     """Return the rules for following an experiment."""
     return [
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
         Rule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
-        Rule("hget hmget", (f"%R~{kept.meta}",)),
-        Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}",)),
+        Rule("hget hmget", (f"%R~{kept.meta}", f"%R~{kept.submission}")),
+        Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}", f"%R~{SUBMISSIONS}")),
         Rule("mget", (f"%R~{kept.usage('*')}",)),
         Rule("subscribe", channels=(kept.metrics,)),
     ]

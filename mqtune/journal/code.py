@@ -1,4 +1,4 @@
-"""An experiment's bundle on its server: a driver brings it, and workers fetch it."""
+"""An experiment's bundle on its server, or a submission's: a driver brings it, and workers fetch it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class CodeExchange:
     Args:
         client: a checked connection.
         experiment: the experiment's name.
+        submitted: whether the bundle of the submission of that name is meant, which a driver alone may read.
         patience_s: how long a call goes on trying while the server is away.
         closing: once set, calls stop trying.
     """
@@ -32,11 +33,13 @@ class CodeExchange:
         client: redis.Redis,
         experiment: str,
         *,
+        submitted: bool = False,
         patience_s: float = math.inf,
         closing: threading.Event | None = None,
     ) -> None:
         self._client = client
-        self._key = ExperimentKeys(experiment).code
+        keys = ExperimentKeys(experiment)
+        self._key = keys.submitted_code if submitted else keys.code
         self._patience_s = patience_s
         self._closing = closing
 

@@ -16,6 +16,7 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
+from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
 from mqtune.journal.redis import retrying
 
@@ -165,12 +166,14 @@ class LogExchange:
     def last_attempt(self, trial: TrialId) -> tuple[int, str]:
         """Return the number of a trial's last attempt and the worker that claimed it, empty if none has; 0 for no such trial.
 
+        For ``DRIVER`` it is the last run of the submission of the experiment's name.
+
         Raises:
             BrokerUnavailable: no server answers.
         """
-        found = retrying(
-            lambda: self._client.hmget(self._keys.trial(trial), "attempt", "worker"), patience_s=self._patience_s
-        )
+        keys = self._keys
+        key, number = (keys.submission, "run") if trial == DRIVER else (keys.trial(trial), "attempt")
+        found = retrying(lambda: self._client.hmget(key, number, "worker"), patience_s=self._patience_s)
         attempt, worker = (b"" if value is None else value for value in found)
         return (int(attempt) if attempt.isdigit() else 0), worker.decode(errors="replace")
 

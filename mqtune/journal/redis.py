@@ -37,7 +37,7 @@ from mqtune.core.errors import (
     NameTaken,
 )
 from mqtune.core.events import Requested
-from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
+from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
@@ -564,6 +564,8 @@ class RedisJournal(Journal):
             # No transaction, which a full server may refuse whatever is in it. Until the lock goes, nobody can take the name.
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.zrem(EXPERIMENTS, self.experiment)
+                pipe.zrem(SUBMISSIONS, self.experiment)
+                pipe.delete(self._keys.submission, self._keys.submitted_code)
                 pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal)
                 pipe.execute()
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, LogUnavailable
+from mqtune.core.submission import DRIVER
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
 from mqtune.results.results import Results
+
+if TYPE_CHECKING:
+    from mqtune.journal.submissions import SubmissionState
 
 #: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
@@ -177,6 +182,76 @@ def follow_log(
             if not output.tail:
                 raise
             yield output.tail
+
+
+def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
+    """Yield what a submitted script prints, on both streams, from any process: what its newest run has, and then more until it has ended.
+
+    With *follow* the output of a run that begins on another worker, because that of the last one is gone, comes behind a line that says
+    so. Where a worker can't be asked any more, the end of the output is yielded as that worker has left it on the server.
+
+    Args:
+        name: the submission's name.
+        broker: URL of the Redis that has it; it takes a driver's account.
+        offset: the number of bytes to leave out; if negative, the number of bytes at the end to yield.
+        follow: whether to go on until the submission has ended.
+
+    Raises:
+        ConfigurationError: nothing was submitted under this name.
+        LogUnavailable: none of it can be read; only without *follow*.
+        BrokerUnavailable: no server answers.
+    """
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+
+    with contextlib.closing(connect(broker, role="driver")) as client:
+        submissions, exchange = Submissions(client, patience_s=CONNECT_TIMEOUT_S), LogExchange(client, name)
+
+        def look() -> SubmissionState:
+            found = submissions.state(name)
+            if found is None:
+                raise ConfigurationError(
+                    f"nothing was submitted as {name!r}; its trials have output: mqtune logs {name} 1"
+                )
+            return found
+
+        run, at, has_any = 0, offset, False
+        while True:
+            state = look()
+            if state.run != run:
+                if run:
+                    yield f"\n… mqtune: run {state.run} begins, on {state.worker} …\n".encode()
+                run, at, has_any = state.run, at if run == 0 else 0, False
+            output = AttemptOutput(TrialId(DRIVER), Attempt(run, 0.0, worker=state.worker), "stdout", exchange.ask)
+            try:
+                if not follow:
+                    yield output.all(at)
+                    return
+                at = output.chunk(at).offset if run else at
+                for data in output.follow(at, _end_of_run(look, run)):
+                    at, has_any = at + len(data), True
+                    yield data
+            except LogUnavailable:
+                if state.state != "running" and state.output and not has_any:
+                    has_any = True
+                    yield state.output.encode()
+                elif not follow:
+                    raise
+                if not follow:
+                    return
+            state = look()
+            if state.has_ended and state.run == run:
+                return
+            time.sleep(_LOOK_AT_COPY_S)
+
+
+def _end_of_run(look: Callable[[], SubmissionState], run: int) -> Callable[[LogChunk], bool]:
+    """Return a function that tells whether no more will come of a run, which may have lost its worker."""
+
+    def is_over(chunk: LogChunk) -> bool:
+        return not chunk.is_open or not run or look().run != run
+
+    return is_over
 
 
 def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:

@@ -131,14 +131,14 @@ def check_key(key: str, wanted_by: str) -> None:
         )
 
 
-def signature(key: str, digest: str) -> str:
-    """Return what proves that somebody who has the key brings the bundle of this digest."""
-    return hmac.new(key.encode(), f"mqtune bundle {digest}".encode(), hashlib.sha256).hexdigest()
+def signature(key: str, digest: str, what: str = "bundle") -> str:
+    """Return what proves that somebody who has the key brings the bundle, or the submission, of this digest."""
+    return hmac.new(key.encode(), f"mqtune {what} {digest}".encode(), hashlib.sha256).hexdigest()
 
 
-def is_signed(key: str, digest: str, found: str) -> bool:
+def is_signed(key: str, digest: str, found: str, what: str = "bundle") -> bool:
     """Whether a signature is that of this key."""
-    return hmac.compare_digest(signature(key, digest).encode(), found.encode())
+    return hmac.compare_digest(signature(key, digest, what).encode(), found.encode())
 
 
 def changed_in(before: Mapping[str, File], now: Mapping[str, File], same: Iterable[str] = ()) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ from kombu.transport import redis as redis_transport
 from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
-from mqtune.core.errors import MqtuneError, TrialFailed
+from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
@@ -46,13 +47,17 @@ from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
+from mqtune.journal.submissions import Submissions
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.logs import Logs
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.runtime import LEASE_S, WorkerRuntime, take_process
+from mqtune.worker.scratch import Scratch
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -110,7 +115,8 @@ class TrialPool(BasePool):
 
     def on_start(self) -> None:
         # Twice the slots, because the next task of a slot arrives while the last one's process ends.
-        self._executor = ThreadPoolExecutor(max_workers=2 * int(self.limit), thread_name_prefix="mqtune-slot")
+        # A worker that has driver slots alone has none.
+        self._executor = ThreadPoolExecutor(max_workers=max(1, 2 * int(self.limit)), thread_name_prefix="mqtune-slot")
 
     def register_with_event_loop(self, hub: Any) -> None:
         hub.add_reader(self.wake.fileno(), self.wake.clear)
@@ -292,6 +298,8 @@ class TrialApp(Celery):
     settings: WorkerSettings
     plan: SlotPlan
     client: RedisClient
+    #: With a driver's account; the same connection where the worker's may drive, and None without driver slots.
+    driver_client: RedisClient | None
     #: Proves that the worker holds its name.
     token: str
     #: Whether somebody may be listening to events.
@@ -325,12 +333,32 @@ class TrialApp(Celery):
             check_broker(self.settings.broker, celerys)
         self.client = connect(self.settings.broker, role="worker")
         self.client.limit_to(MOST_COMMANDS)
+        self.driver_client = self._driver_client()
         fleet = Fleet(self.client, patience_s=CONNECT_TIMEOUT_S)
         take_name(fleet, name, LEASE_S)
         self.token = fleet.token
         # The key where kombu keeps the queues of event listeners.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
+
+    def _driver_client(self) -> RedisClient | None:
+        """Return a connection by which submitted scripts are taken.
+
+        Raises:
+            WorkerStartError: its account is no driver's.
+        """
+        if not self.settings.drivers:
+            return None
+        url = self.settings.driver_broker
+        client = connect(url, role="driver") if url else self.client
+        try:
+            Submissions(client, patience_s=CONNECT_TIMEOUT_S).due()
+        except AccessDenied as error:
+            raise WorkerStartError(
+                f"--drivers {self.settings.drivers}: scripts drive experiments, and {'--driver-broker' if url else '--broker'} has "
+                f"no driver's account; give one by --driver-broker, or MQTUNE_DRIVER_BROKER: {error}"
+            ) from None
+        return client
 
     def _figures(self) -> WorkerFigures | None:
         return self.runtime.figures() if hasattr(self, "runtime") else None
@@ -366,6 +394,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             health_check=settings.health_check,
+            driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
         )
         runtime.start()
         ConsumerWatch(worker, runtime).start()
@@ -381,6 +410,21 @@ class RuntimeStep(bootsteps.StartStopStep):
     def terminate(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
             worker.pool.runtime.close(grace_s=0)
+
+
+def _driver_slots(app: TrialApp, name: str, logs: Logs, scratch: Scratch, closing: threading.Event) -> DriverSlots:
+    settings = app.settings
+    assert app.driver_client is not None  # noqa: S101 - there are slots
+    return DriverSlots(
+        Submissions(app.driver_client, patience_s=float("inf"), closing=closing),
+        slots=settings.drivers,
+        worker=name,
+        experiments=settings.experiments,
+        broker=settings.driver_broker or settings.broker,
+        key=settings.code_key,
+        logs=logs,
+        scratch=scratch,
+    )
 
 
 def create_app(settings: WorkerSettings) -> TrialApp:

@@ -86,6 +86,11 @@ def _is_amds() -> bool:
     return shutil.which("nvidia-smi") is None and shutil.which("rocm-smi") is not None
 
 
+def without_devices() -> dict[str, str]:
+    """Return the environment variables of a process that is to see no GPU."""
+    return dict.fromkeys(_visible_by(), "")
+
+
 def _visible() -> str | None:
     """Return which GPUs this process sees, as its environment says; None where it says nothing.
 

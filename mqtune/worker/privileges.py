@@ -14,7 +14,14 @@ from mqtune.trainable.bundle import KEY_VARIABLE
 
 #: Variables that carry the broker's password, or the key for code. Trials don't need them, and some log their environment.
 _SECRETS: Final = frozenset(
-    {"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL", KEY_VARIABLE}
+    {
+        "MQTUNE_BROKER",
+        "MQTUNE_DRIVER_BROKER",
+        "MQTUNE_REDIS_URL",
+        "MQTUNE_ACL_PASSWORD",
+        "CELERY_BROKER_URL",
+        KEY_VARIABLE,
+    }
 )
 #: Fields of /proc/self/stat, counted after the process's name: where in memory the initial environment begins and ends.
 _ENV_START: Final = 47

@@ -37,6 +37,7 @@ from mqtune.journal.usage import UsageBoard
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
+from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.health import HealthCheck
@@ -107,6 +108,8 @@ class WorkerRuntime:
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
         health_check: the operator's command that says whether a slot is sound; empty for none.
+        driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, and of what is set
+            once the worker closes; None for a worker without.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class WorkerRuntime:
         code_key: str = "",
         token: str = "",
         health_check: str = "",
+        driver_slots: Callable[[Logs, Scratch, threading.Event], DriverSlots] | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -161,6 +165,9 @@ class WorkerRuntime:
             wake_consumer=wake_consumer,
         )
         self._log_server = LogServer(name, self.services.logs, lambda experiment: LogExchange(client, experiment))
+        self._drivers = (
+            None if driver_slots is None else driver_slots(self.services.logs, self.services.scratch, self.closing)
+        )
         self._show = show
         #: The reason for the shutdown; empty until it begins.
         self._reason = ""
@@ -276,6 +283,8 @@ class WorkerRuntime:
         self._tidier.start()
         self._devices.start()
         self._revoker.start()
+        if self._drivers is not None:
+            self._drivers.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
     def _info(self) -> WorkerInfo:
@@ -300,6 +309,8 @@ class WorkerRuntime:
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
             account=self._owner.account,
             user=self._owner.user,
+            drivers=0 if self._drivers is None or self.draining else self._drivers.slots,
+            driving=0 if self._drivers is None else self._drivers.busy,
         )
 
     def run(self, run: AttemptRun) -> RunResult:
@@ -416,6 +427,8 @@ class WorkerRuntime:
         for run in tuple(self._here):
             run.requeue(self._reason)
         self._slots.wake(len(self._here))
+        if self._drivers is not None:
+            self._drivers.give_back()
         # No trial will start that would need a device.
         self._quarantine.close()
         if self._memory is not None:
@@ -434,6 +447,8 @@ class WorkerRuntime:
         if not self._wait_until_idle(grace_s):
             self._slots.end()
             self._wait_until_idle(KILL_GRACE_S)
+        if self._drivers is not None:
+            self._drivers.close()
         self._revoked.put(None)
         if self._revoker.is_alive():
             self._revoker.join(_REVOKES_S)

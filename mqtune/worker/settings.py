@@ -13,11 +13,11 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
-from mqtune.core.resources import EVERY, checked_patterns
+from mqtune.core.resources import EVERY, Resources, checked_patterns
 from mqtune.journal.connection import celery_options, celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
 from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, check_key
-from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
+from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 from mqtune.worker.figures import ReadFigures
 from mqtune.worker.privileges import home_of
 
@@ -58,6 +58,9 @@ class WorkerSettings:
     #: Whether it runs code that drivers bring, signed with the key in ``MQTUNE_CODE_KEY``.
     accept_code: bool = False
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
+    #: How many submitted scripts run at once, and the broker's URL for them; empty for the worker's own.
+    drivers: int = 0
+    driver_broker: str = field(default="", repr=False)
     #: The user that root's worker and its trials run as; empty for the user who starts it.
     user: str = ""
     #: Called before the worker starts, with what returns its figures, for whoever shows them.
@@ -74,6 +77,12 @@ class WorkerSettings:
             )
         if self.accept_code:
             check_key(self.code_key, "--accept-code")
+        if self.drivers < 0:
+            raise ConfigurationError(f"--drivers {self.drivers}: must be at least 0")
+        if self.drivers:
+            check_key(self.code_key, "--drivers")
+        elif self.driver_broker:
+            raise ConfigurationError("--driver-broker is for the scripts that run in driver slots: give --drivers, too")
 
     def plan(self) -> SlotPlan:
         """Return the worker's slots.
@@ -81,6 +90,9 @@ class WorkerSettings:
         Raises:
             ConfigurationError: the numbers don't match, or a tag is no valid name.
         """
+        tags = [*(tag.strip() for tag in self.tags.split(",") if tag.strip()), *([ACCEPTS_TAG] * self.accept_code)]
+        if self.slots == 0 and self.drivers:
+            return SlotPlan(offer=Resources(cpus=self.cpus or usable_cpus(), tags=tags), devices=())
         gpus = find_gpus(self.gpus)
         return plan_slots(
             gpus,
@@ -89,7 +101,7 @@ class WorkerSettings:
             cpus=self.cpus,
             slots=self.slots,
             gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus),
-            tags=[*(tag.strip() for tag in self.tags.split(",") if tag.strip()), *([ACCEPTS_TAG] * self.accept_code)],
+            tags=tags,
         )
 
 

@@ -50,9 +50,11 @@ _ASK_AGAIN_S: Final = 0.5
 #: What may have an experiment that was over go on, in part: more trials are wanted, or it had been ended before all had begun.
 _GROWING: Final = frozenset({"add", "set", "end"})
 #: Faults that only drivers feel.
-_DRIVERS: Final = ("driver", "second", "nobody", *_REQUESTS, *_SHARING)
+_DRIVERS: Final = ("driver", "second", "nobody", "host", *_REQUESTS, *_SHARING)
 #: Faults after which a driver may have been silent for longer than that.
-_SILENCING: Final = ("driver", "second", "nobody", "redis", "clients", "memory", "failover")
+_SILENCING: Final = ("driver", "second", "nobody", "host", "redis", "clients", "memory", "failover")
+#: How many workers with driver slots there are where drivers are submitted.
+_HOSTS: Final = 2
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
 DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
@@ -232,7 +234,8 @@ class Campaign:
             # In the other runs an error that says so is to be believed.
             plans = [plan | {"mischief": [*plan["mischief"], *([""] * _OTHERS), BLAMES]} for plan in plans]
         fails_over = "failover" in self._kinds
-        self.world = World(folder, plans, self.times, has_devices=has_devices, fails_over=fails_over)
+        hosts = _HOSTS if any(kind.startswith("host") for kind in self._kinds) else 0
+        self.world = World(folder, plans, self.times, has_devices=has_devices, fails_over=fails_over, hosts=hosts)
         self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
         self._looks = Looks(self.world.server, {each.name: each.keys.leases for each in self.world.experiments})
         self._driving = [_Driving(experiment) for experiment in self.world.experiments]
@@ -286,8 +289,8 @@ class Campaign:
                 self.world.start()
                 self._began = time.monotonic()
                 self._brew()
-                for experiment in self.world.experiments:
-                    self.world.start_driver(experiment)
+                for driving in self._driving:
+                    self._start_driver(driving)
                 if self._reach_end():
                     self._end_in_good_order(stalls)
         except Exception as error:  # whatever breaks here is to be looked at
@@ -354,6 +357,7 @@ class Campaign:
 
     def _look_at_drivers(self) -> None:
         world = self.world
+        world.adopt()
         for driver in world.drivers:
             if driver.number not in self._looked_at and not driver.lives:
                 self._looked_at.add(driver.number)
@@ -368,10 +372,15 @@ class Campaign:
         driving.is_starting = False
         if self.world.living_drivers(driving.experiment) or driving.is_over:
             return
+        if self.world.hosts and not self.world.submit(driving.experiment):
+            # One that was submitted waits, or runs; or the Redis is away.
+            return
         if driving.undriven_since is not None:
             driving.undriven.append((driving.undriven_since + self.undriven_after_s, time.monotonic()))
             driving.undriven_since = None
-        attaches = self.random.random() < 0.5
+        if self.world.hosts:
+            return
+        attaches = len(self.world.drivers_of(driving.experiment)) > 0 and self.random.random() < 0.5
         driver = self.world.start_driver(driving.experiment, host=driving.host, attaches=attaches)
         driving.host = driver.host
 
@@ -422,6 +431,8 @@ class Campaign:
             heapq.heappop(self._actions)[2]()
         world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
         lift_quotas(self)
+        for experiment in world.experiments:
+            world.halt(experiment)
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()
         seen = [self._read_again(driving, stalls) for driving in self._driving]

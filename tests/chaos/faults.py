@@ -32,6 +32,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "second driver": Fault(process_faults.second_driver),
     "driver frozen": Fault(process_faults.driver_frozen, weight=3),
     "nobody drives": Fault(process_faults.nobody_drives),
+    # With these, drivers are submitted.
+    "host killed": Fault(process_faults.host_killed),
+    "host frozen": Fault(process_faults.host_frozen, weight=1),
+    "host terminated": Fault(process_faults.host_terminated, weight=1),
     "driver cut": Fault(server_faults.driver_cut),
     "driver held": Fault(server_faults.driver_held),
     "driver lost bytes": Fault(server_faults.driver_lost_bytes),

@@ -78,12 +78,43 @@ def nobody_drives(run: Run) -> str:
     if not (drivers := run.world.living_drivers()):
         return ""
     experiment = run.random.choice(drivers).experiment
+    run.world.halt(experiment)
     for driver in run.world.living_drivers(experiment):
         driver.process.kill()
         driver.process.wait()
     for_s = run.undriven_after_s + run.random.choice(UNDRIVEN_S)
     run.undriven(experiment, for_s)
     return f"{experiment.name} for {for_s:.1f} s: {experiment.plan['on_driver_loss']}"
+
+
+def host_killed(run: Run) -> str:
+    """The machine of a submitted driver, or of none; another one comes later."""
+    return _host_goes(run, signal.SIGKILL)
+
+
+def host_terminated(run: Run) -> str:
+    return _host_goes(run, signal.SIGTERM)
+
+
+def host_frozen(run: Run) -> str:
+    """With its scripts, for so long that others run them."""
+    if not (hosts := run.world.living_hosts()):
+        return ""
+    host = run.random.choice(hosts)
+    frozen = [psutil.Process(host.pid), *psutil.Process(host.pid).children(recursive=True)]
+    signal_all(frozen, signal.SIGSTOP)
+    for_s = run.lock_s + 3.0
+    run.later(for_s, lambda: signal_all(frozen, signal.SIGCONT))
+    return f"process {host.pid} for {for_s:.1f} s"
+
+
+def _host_goes(run: Run, number: int) -> str:
+    if not (hosts := run.world.living_hosts()):
+        return ""
+    host = run.random.choice(hosts)
+    host.send_signal(number)
+    run.later(run.random.choice([0.0, run.lock_s]), run.world.start_host)
+    return f"process {host.pid}"
 
 
 def _worker(run: Run) -> Worker | None:

@@ -55,6 +55,15 @@ RUNS = {
         "device spoils",
     ],
     141: ["failover", "driver killed", "worker frozen", "driver held", "quota changed", "worker killed"],
+    151: [
+        "host frozen",
+        "host killed",
+        "driver killed",
+        "redis killed",
+        "host terminated",
+        "worker killed",
+        "nobody drives",
+    ],
     182: [
         "standing changed",
         "standing changed",
@@ -73,7 +82,7 @@ def test_each_kind_of_fault_has_a_run() -> None:
 
 
 @pytest.mark.timeout(STUCK_S + 10)
-@pytest.mark.parametrize("seeds", [(101, 103, 121, 131, 182), (104, 105, 106, 141)], ids=str)
+@pytest.mark.parametrize("seeds", [(101, 103, 121, 131, 182), (104, 105, 106, 141, 151)], ids=str)
 @pytest.mark.usefixtures("server_binary")
 def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
     # They wait more than they compute.

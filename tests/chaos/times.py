@@ -16,6 +16,8 @@ TIMES: Final = "MQTUNE_CHAOS_TIMES"
 SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
     "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
+    "mqtune.journal.submissions": {"HOLD_S": 6.0, "KEEP_S": 1.5},
+    "mqtune.worker.drivers": {"BACK_S": 3.0},
     "mqtune.driver.timers": {
         "LOOK_AT_LEASES_S": 0.2,
         "LEASE_GRACE_S": 2.7,

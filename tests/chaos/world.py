@@ -24,7 +24,9 @@ import times as run_times
 from driver_main import ATTACH, FINISHED, REFUSED, TO_GO_ON
 from lone import OPERATOR, UP_S, Server
 from replicated import Replicated
+from submitted import KEY, Desk, SubmittedProcess, new_drivers
 
+from mqtune.core.errors import MqtuneError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources, queue_name
 from mqtune.journal.fleet import Fleet
@@ -91,9 +93,10 @@ class Driver:
 
     experiment: Experiment
     number: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | SubmittedProcess
     host: str
     told: Path
+    log: Path
     is_frozen: bool = False
     #: Whether it was started beside a living one, to be refused or to take over.
     is_second: bool = False
@@ -115,6 +118,7 @@ class World:
         slots: how many slots each has.
         has_devices: whether each slot has a device.
         fails_over: whether the Redis has a replica and Sentinels, by which drivers and workers come to it.
+        hosts: how many workers with driver slots there are; with any, drivers are submitted.
     """
 
     folder: Path
@@ -124,8 +128,11 @@ class World:
     slots: int = 2
     has_devices: bool = False
     fails_over: bool = False
+    hosts: int = 0
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     workers: list[Worker] = field(default_factory=list)
+    #: The workers with driver slots that there were, which run no trials.
+    hosting: list[subprocess.Popen[bytes]] = field(default_factory=list)
     drivers: list[Driver] = field(default_factory=list)
     #: Commands that operators have given.
     commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -147,6 +154,7 @@ class World:
         )
         where = {"broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
         where["gpus"] = int(self.has_devices)
+        self.desk = Desk(lambda: self.server.client)
         self.experiments = [Experiment(self.folder / plan["name"], {**plan, **where}) for plan in self.plans]
 
     def _environment(self, **more: str) -> dict[str, str]:
@@ -178,6 +186,8 @@ class World:
         self.server.start()
         for seat in range(self.seats):
             self.start_worker(seat)
+        for _ in range(self.hosts):
+            self.start_host()
         self.wait(self._all_joined, UP_S, "the workers did not join")
 
     def _all_joined(self) -> bool:
@@ -211,6 +221,44 @@ class World:
         worker = Worker(seat, name, process, order=order)
         self.workers.append(worker)
         return worker
+
+    def start_host(self) -> None:
+        """Start a worker with driver slots alone."""
+        name = f"host-{len(self.hosting) + 1}"
+        arguments = ["--name", name, "--slots", "0", "--drivers", "2", "--log-root", str(self.folder / "hosts" / name)]
+        settings = {"MQTUNE_BROKER": self.driver_proxy.url, "MQTUNE_CODE_KEY": KEY}
+        self.hosting.append(self._spawn("worker_main.py", arguments, self.folder / "logs" / f"{name}.log", **settings))
+
+    def living_hosts(self) -> list[subprocess.Popen[bytes]]:
+        return [host for host in self.hosting if host.poll() is None]
+
+    def submit(self, experiment: Experiment) -> bool:
+        """Submit the driver script of an experiment; whether that was taken."""
+        paths = (HERE, experiment.plan_path, experiment.told, experiment.results, self.folder / "logs")
+        with contextlib.suppress(MqtuneError):
+            self.desk.submit(experiment.name, tuple(map(str, paths)))
+            return True
+        return False
+
+    def halt(self, experiment: Experiment) -> None:
+        """Have the fleet drive an experiment no more, as soon as the Redis hears of it."""
+
+        def is_halted() -> bool:
+            with contextlib.suppress(MqtuneError):
+                return self.desk.halt(experiment.name)
+            return False
+
+        if self.hosts:
+            self.wait(is_halted, LEAVE_S, f"the submitted driver of {experiment.name} does not end")
+            self.adopt()
+
+    def adopt(self) -> None:
+        """Take note of drivers that workers have started."""
+        for experiment in self.experiments:
+            known = {driver.told for driver in self.drivers_of(experiment)}
+            for told, process in new_drivers(experiment.told, known):
+                log = self.folder / "logs" / f"{experiment.name}-{told.name}.log"
+                self.drivers.append(Driver(experiment, len(self.drivers) + 1, process, "", told, log))
 
     def drain(self, worker: Worker) -> None:
         """Tell a worker to end, by the command line."""
@@ -259,7 +307,7 @@ class World:
         arguments = [str(experiment.plan_path), str(told), str(experiment.results), *([ATTACH] if attaches else [])]
         log = self.folder / "logs" / f"driver-{number:03d}.log"
         process = self._spawn("driver_main.py", arguments, log, MQTUNE_CHAOS_HOST=host)
-        driver = Driver(experiment, number, process, host, told, is_second=is_second)
+        driver = Driver(experiment, number, process, host, told, log, is_second=is_second)
         self.drivers.append(driver)
         return driver
 
@@ -272,7 +320,7 @@ class World:
         return [driver for driver in self.drivers if driver.lives and experiment in (None, driver.experiment)]
 
     def log_of(self, driver: Driver) -> str:
-        return (self.folder / "logs" / f"driver-{driver.number:03d}.log").read_text(errors="replace")
+        return driver.log.read_text(errors="replace") if driver.log.exists() else ""
 
     def log_of_worker(self, worker: Worker) -> str:
         return (self.folder / "logs" / f"{worker.name}.log").read_text(errors="replace")
@@ -280,7 +328,7 @@ class World:
     def how_it_ended(self, driver: Driver) -> str:
         """Return what the end of a driver's process means: finished, to go on, refused, killed, or broken."""
         code = driver.process.returncode
-        if code < 0:
+        if code is None or code < 0:
             return "killed"
         log = self.log_of(driver)
         if "KeyboardInterrupt" in log and "Error calling __set_name__" in log:
@@ -314,6 +362,8 @@ class World:
             if worker.lives:
                 _signal(worker.process.pid, signal.SIGCONT)
                 worker.process.terminate()
+        for host in self.living_hosts():
+            host.terminate()
         wrong = []
         deadline = time.monotonic() + LEAVE_S
         for worker in self.workers:
@@ -321,7 +371,7 @@ class World:
                 worker.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 wrong.append(f"worker {worker.name} has not ended {LEAVE_S:g} s after SIGTERM")
-        for command in self.commands:
+        for command in (*self.hosting, *self.commands):
             try:
                 command.wait(LEAVE_S)
             except subprocess.TimeoutExpired:
@@ -331,8 +381,9 @@ class World:
     def close(self) -> None:
         """End whatever is left, however it went."""
         signal_all(self.processes(), signal.SIGKILL)
-        for process in (*(each.process for each in (*self.workers, *self.drivers)), *self.commands):
-            with contextlib.suppress(subprocess.TimeoutExpired):
+        processes = (each.process for each in (*self.workers, *self.drivers))
+        for process in (*processes, *self.hosting, *self.commands):
+            with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
                 process.wait(UP_S)
         self.server.stop()
         for proxy in (*self.proxies, self.driver_proxy):

@@ -23,6 +23,8 @@ _OF_OPERATORS: Final = frozenset(
     for name in (
         "ACCEPT_CODE",
         "CPUS",
+        "DRIVERS",
+        "DRIVER_BROKER",
         "EXPERIMENTS",
         "GPUS",
         "GPUS_PER_SLOT",

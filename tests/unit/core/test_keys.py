@@ -11,6 +11,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    SUBMISSIONS,
     UNACKED,
     WORKERS,
     ExperimentKeys,
@@ -25,7 +26,7 @@ from mqtune.core.keys import (
 def keys_of(experiment: str) -> list[str]:
     found = ExperimentKeys(experiment)
     of_all = [found.meta, found.driver, found.journal, found.metrics, found.leases, found.staged, found.checkpoints]
-    return [*of_all, found.restored("0"), found.trial("0001")]
+    return [*of_all, found.submission, found.submitted_code, found.restored("0"), found.trial("0001")]
 
 
 def hash_tag(key: str) -> str:
@@ -48,6 +49,7 @@ def test_no_two_things_share_a_key() -> None:
         IDENTITY,
         DEMANDS,
         QUOTAS,
+        SUBMISSIONS,
         quota_key("a"),
         quota_key("a*"),
         worker_key("a"),
@@ -77,7 +79,7 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
     made |= {experiment.asked("<worker>"), experiment.usage("<worker>")}
-    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>"), *UNACKED.values()}
+    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, SUBMISSIONS, quota_key("<pattern>"), *UNACKED.values()}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 
@@ -92,7 +94,7 @@ def test_every_field_of_a_hash_is_described_where_keys_are_made() -> None:
         ):
             fields |= set(re.findall(r"'([a-z_]+)'", call))
 
-    fields -= {"ended", "staged", "running"}
+    fields -= {"ended", "staged", "running", "waiting", "stopped"}
     assert fields
     assert fields <= described
 

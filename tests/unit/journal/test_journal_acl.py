@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys, control_channel, drain_key, quota_key
+from mqtune.core.keys import DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 from mqtune.journal.script import script
 
@@ -24,8 +24,8 @@ def commands_of(text: str) -> set[str]:
 
 def roles_of(name: str, text: str) -> list[Role]:
     """Who runs a script: those of drivers take a key that only drivers may have; anybody who may steer requests."""
-    if re.search(r"^-- KEYS  1 (driver|demands)", text, re.MULTILINE):
-        return ["driver"]
+    if re.search(r"^-- KEYS  1 (driver|demands|submission)", text, re.MULTILINE):
+        return ["driver", "operator"] if name == "halt" else ["driver"]
     return ["driver", "worker", "operator"] if name == "request" else ["worker"]
 
 
@@ -72,6 +72,7 @@ def test_no_role_gets_a_command_that_reaches_all_keys_nor_a_key_of_other_experim
     assert found
     assert all(key.startswith("{team-a-*}:") for key in found)
     if role != "driver":
+        assert ExperimentKeys("team-a-*").submitted_code not in " ".join(found)
         whole = " ".join(str(rule) for rule in rules_of(role, remote_control=role == "monitor"))
         assert ":driver" not in whole
         assert "restored" not in whole
@@ -88,6 +89,8 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
         kept.meta,
         kept.journal,
         kept.requests,
+        kept.submission,
+        SUBMISSIONS,
         QUOTAS,
         f"%R~{QUOTAS}",
         drain_key("*"),

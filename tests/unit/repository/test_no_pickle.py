@@ -35,7 +35,12 @@ MODULES: Final = frozenset(
 )
 CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
 #: What runs a script that lies on the machine, as Python itself would, and how often it names what for that.
-SCRIPTS: Final = {"warm_script.py calls compile": 2, "warm_script.py calls exec": 2}
+SCRIPTS: Final = {
+    "script_process.py calls compile": 1,
+    "script_process.py calls exec": 1,
+    "warm_script.py calls compile": 2,
+    "warm_script.py calls exec": 2,
+}
 #: Attributes by which a library unpickles, or starts a shell.
 ATTRIBUTES: Final = frozenset(
     {"load_module", "popen", "unsafe_load", "full_load", "read_pickle", "ext_hook", "object_hook"}

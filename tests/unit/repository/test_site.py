@@ -45,7 +45,7 @@ RUN_BY: Final = {
     "workers.md": "unit/repository/test_site.py",
 }
 #: What only mqtune's own processes tell one another.
-OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_WORKER"}
+OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_SUBMISSION", "MQTUNE_WORKER"}
 
 
 @pytest.fixture(scope="module")

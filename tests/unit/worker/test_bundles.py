@@ -355,6 +355,7 @@ def test_a_signature_is_of_one_key_and_one_bundle():
         (KEY, "d2", signature(KEY, "d1")),
         ("x" * 16, "d1", signature(KEY, "d1")),
         (KEY, "d1", "ü"),
+        (KEY, "d1", signature(KEY, "d1", "submission")),
     ):
         assert not is_signed(key, digest, found)
 

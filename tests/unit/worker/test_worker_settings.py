@@ -213,3 +213,16 @@ def test_the_environment_switches_remote_control_off_and_names_experiments(given
     assert (settings.remote_control, settings.experiments) == (False, "team-a-*")
     with pytest.raises(ConfigurationError, match="can't be names of experiments"):
         given(experiments="team/a")
+
+
+def test_driver_slots_need_the_key_of_code_and_a_worker_may_have_no_other(given: Given) -> None:
+    with pytest.raises(ConfigurationError, match=r"--drivers needs MQTUNE_CODE_KEY"):
+        given(drivers="2")
+    with pytest.raises(ConfigurationError, match=r"--drivers -1: must be at least 0"):
+        given(drivers="-1")
+    with pytest.raises(ConfigurationError, match=r"--driver-broker is for the scripts .*give --drivers"):
+        given(driver_broker="redis://driver:x@head")
+    alone = given(drivers="2", slots="0", code_key="a key of sixteen letters")
+    assert (alone.drivers, alone.plan().devices) == (2, ())
+    with pytest.raises(ConfigurationError, match=r"--slots 0: must be at least 1"):
+        given(slots="0").plan()

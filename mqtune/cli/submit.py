@@ -1,0 +1,208 @@
+"""``mqtune submit``: has a worker run a script, which drives its experiments while its user is away; and what commands say of that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from mqtune.cli import INTERRUPTED
+from mqtune.cli.logs import print_output
+from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources
+from mqtune.core.keys import is_name
+from mqtune.core.machine import mqtune_home
+from mqtune.core.owner import NOBODY, this_owner
+from mqtune.core.resources import serves
+from mqtune.core.submission import DRIVER, Submission, SubmittedRun
+from mqtune.core.text import printable
+from mqtune.core.version import meets
+from mqtune.results.experiments import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from mqtune.cli.place import Place
+    from mqtune.core.events import WorkerInfo
+    from mqtune.journal.submissions import SubmissionState
+
+
+@click.command("submit")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT…]")
+@click.option(
+    "--name",
+    help="Its name, and that of its experiment unless the script says another; by default the script's with the time.",
+)
+@click.option(
+    "--bundle",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=".",
+    show_default=True,
+    help="The folder of your project, whose files go along; the script is in it, and runs in it.",
+)
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Print its output until it has ended, and exit as it does. Ctrl-C only stops printing.",
+)
+@click.option("--local", is_flag=True, help="Run it here and now, as `python SCRIPT` does.")
+@broker_option("The Redis server that the workers use; it takes a driver's account.")
+@json_option
+def command(
+    script: Path,
+    arguments: tuple[str, ...],
+    name: str | None,
+    folder: Path,
+    broker: str | None,
+    *,
+    follow: bool,
+    local: bool,
+    as_json: bool,
+) -> None:
+    """Have a worker with driver slots (`mqtune worker --drivers N`) run SCRIPT, so that this machine may sleep.
+
+    When that worker's machine dies, another one runs the script again, which goes on where it was. The code is signed with
+    $MQTUNE_CODE_KEY. A script's own arguments come last, behind two dashes: `mqtune submit tune.py --name sweep -- --epochs 5`.
+    """
+    from mqtune.driver.plan import new_name  # noqa: PLC0415 - --help needs none of it
+
+    if name is not None and not is_name(name):
+        raise ConfigurationError(
+            f"--name {name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
+        )
+    if not script.is_file():
+        raise ConfigurationError(f"there is no script {script}; give its path")
+    if local:
+        _run_here(name, script, arguments, broker)
+    name = name or new_name(script.stem)
+    if not broker:
+        raise click.UsageError("--broker URL or $MQTUNE_BROKER is missing; --local runs the script on this machine")
+    submission = _submit(name, script, arguments, folder, broker)
+    if as_json:
+        print_json({"name": name, "script": submission.script, "bundle": submission.bundle})
+    else:
+        say(f"{name} is submitted; a worker with a driver slot runs it, and this machine may sleep")
+        say(f"its output: mqtune logs {name} {DRIVER} -f; its trials: mqtune show {name} --follow")
+    if follow:
+        _follow(name, broker)
+
+
+def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker: str | None) -> NoReturn:
+    """Become the script; without a name it is as if Python had been given it."""
+    given = {"MQTUNE_BROKER": broker} if broker else {}
+    named = SubmittedRun(name, is_first=True, owner=NOBODY).variables() if name else {}
+    sys.stdout.flush()
+    command = [sys.executable, str(script), *arguments]
+    os.execve(sys.executable, command, {**os.environ, **given, **named})  # noqa: S606 - by no shell
+
+
+def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
+    from mqtune.driver.bundling import packed  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.clock import ServerClock  # noqa: PLC0415
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
+    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+    from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, check_key  # noqa: PLC0415
+
+    folder, script = (Path(os.path.abspath(each)) for each in (folder, script))
+    if folder not in script.parents:
+        raise ConfigurationError(f"{script} is not in --bundle {folder}; give the folder of your project")
+    if script.suffix != ".py":
+        raise ConfigurationError(f"{script.name} is no Python script, whose name ends with .py")
+    key = os.environ.get(KEY_VARIABLE, "")
+    check_key(key, "mqtune submit")
+    files = packed(folder, folder, [home] if folder in (home := mqtune_home()).parents else ())
+    path = script.relative_to(folder).as_posix()
+    if path not in files:
+        raise ConfigurationError(f"--bundle {folder} leaves out {path}: git or .mqtuneignore ignores it")
+    bundle = Bundle.of(files)
+    with contextlib.closing(connect(broker, role="driver")) as client:
+        refuse_without_slots(name, Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers())
+        owner, at = this_owner(account_of(client)), ServerClock(client).time()
+        submission = Submission(name, path, arguments, bundle.digest, owner, at)
+        Submissions(client, patience_s=CONNECT_TIMEOUT_S).submit(submission, bundle, key)
+    return submission
+
+
+def refuse_without_slots(name: str, workers: Collection[WorkerInfo]) -> None:
+    """Refuse a submission that no worker would take, now that somebody hears of it.
+
+    Raises:
+        InsufficientResources: none that is connected has driver slots for this name.
+    """
+    if problem := why_no_driver_slot(name, workers):
+        raise InsufficientResources(f"{problem}; start one: mqtune worker --drivers 4")
+
+
+def why_no_driver_slot(name: str, workers: Collection[WorkerInfo]) -> str:
+    """Return why no worker takes a submission of this name; empty where one does, sooner or later."""
+    offering = [info for info in workers if info.drivers and meets(info.version)]
+    if any(serves(info.experiments, name) for info in offering):
+        return ""
+    only = f", but to {' and '.join(sorted({info.experiments for info in offering}))}" if offering else ""
+    return f"no worker of this fleet offers driver slots to {name!r}{only}"
+
+
+def _follow(name: str, broker: str) -> None:
+    """Print the output of a submission until it has ended, and exit as its script has."""
+    from mqtune.results.logs import follow_driver  # noqa: PLC0415 - as above
+
+    try:
+        print_output(follow_driver(name, broker))
+    except KeyboardInterrupt:
+        click.echo(
+            f"\n{name} goes on; its output: mqtune logs {name} {DRIVER} -f; end it: {way_to_end(name)}", err=True
+        )
+        sys.exit(INTERRUPTED)
+    state = state_on(name, broker)
+    if state is not None and state.how != "done":
+        click.echo(printable(f"mqtune: {name}: {in_words(state)}"), err=True)
+        sys.exit(state.code if state.code and state.code > 0 else 1)
+
+
+# What other commands say of submissions.
+
+
+def way_to_end(name: str) -> str:
+    """Return the command that ends a submission and its experiment."""
+    return f"mqtune stop {name} --experiment"
+
+
+def submission_of(place: Place) -> SubmissionState | None:
+    """Return how what was submitted under an experiment's name stands; None where nothing was, or that can't be known."""
+    return None if place.own_folder is not None or not place.broker else state_on(place.name, place.broker)
+
+
+def state_on(name: str, url: str) -> SubmissionState | None:
+    """Return how the submission of this name on a server stands; None where there is none, or this account may not know it."""
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+
+    with contextlib.suppress(AccessDenied), contextlib.closing(connect(url, role="reader")) as client:
+        return Submissions(client, patience_s=CONNECT_TIMEOUT_S).state(name)
+    return None
+
+
+def in_words(state: SubmissionState) -> str:
+    """Return how a submission stands."""
+    if state.state == "waiting":
+        return "its script waits for a driver slot"
+    if not state.has_ended:
+        if not state.is_kept:
+            return f"its script ran on {state.worker}, which is gone, and waits for a driver slot"
+        again = f", its run {state.run}" if state.run > 1 else ""
+        return f"its script has run on {state.worker} for {duration(max(0.0, time.time() - state.began))}{again}"
+    if state.how == "done":
+        return "its script has ended"
+    if state.how == "stopped":
+        return f"its script was stopped{f': {state.reason}' if state.reason else ''}"
+    last = state.output.strip().rpartition("\n")[2]
+    return f"its script has failed: {state.reason}{f': {last}' if last else ''}"

@@ -1,0 +1,14 @@
+-- A worker keeps a submission that it runs.
+--
+-- KEYS  1 submission  2 submissions
+-- ARGV  1 name  2 token  3 milliseconds for which it has it from now on
+--
+-- Returns '' or, when a person wants it to end, 'stop'; 'over' when it has ended, or is another worker's; 'unknown' when the server does
+-- not have it. Repeating a call does no harm.
+
+also_when_full('ZREM', KEYS[2])
+local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')
+if not have[1] then return 'unknown' end
+if have[1] ~= 'running' or have[2] ~= ARGV[2] then return 'over' end
+redis.call('ZADD', KEYS[2], now_ms() + ARGV[3], ARGV[1])
+return have[3] and 'stop' or ''

@@ -1,0 +1,22 @@
+-- A worker says how its run of a submission has ended.
+--
+-- KEYS  1 submission  2 submissions
+-- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, for the same, counted as if the
+--       worker itself had gone  4 exit code  5 reason  6 the end of its output
+--
+-- Returns 1; 0 when it is not this worker's, or not any more, and then does nothing. Repeating a call does no harm.
+
+also_when_full('ZREM', KEYS[2])
+local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')
+if have[1] ~= 'running' or have[2] ~= ARGV[2] then return 0 end
+local how, reason = ARGV[3], ARGV[5]
+if have[3] and how ~= 'done' and how ~= 'failed' then how, reason = 'stopped', have[3] end
+redis.call('HSET', KEYS[1], 'token', '', 'code', ARGV[4], 'reason', reason, 'output', ARGV[6])
+if how == 'again' or how == 'lost' then
+  if how == 'again' then redis.call('HSET', KEYS[1], 'state', 'waiting') end
+  redis.call('ZADD', KEYS[2], now_ms(), ARGV[1])
+else
+  redis.call('HSET', KEYS[1], 'state', 'ended', 'how', how, 'ended_at', now_ms())
+  redis.call('ZREM', KEYS[2], ARGV[1])
+end
+return 1

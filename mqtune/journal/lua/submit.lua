@@ -1,0 +1,24 @@
+-- Submit a script, which a worker with a driver slot is to run; or put back, for the worker that runs it, what the server has lost.
+--
+-- KEYS  1 submission  2 its code  3 submissions  4 experiments  5 meta
+-- ARGV  1 name  2 mark of this call  3 description  4 signature  5 digest of its bundle  6 bundle  7 number of the run that goes
+--       on, or 0  8 the worker of that  9 its token  10 milliseconds for which it has that
+--
+-- Returns {'', ''}; or {'waits', ''} or {'runs', worker} when a submission of this name has not ended, or {'driven', ''} when somebody
+-- drives the experiment of this name, and then does nothing. One that has ended is replaced, and runs are numbered on.
+-- Repeating a call does no harm.
+
+local have = redis.call('HMGET', KEYS[1], 'mark', 'state', 'worker', 'run')
+if have[1] == ARGV[2] then return {'', ''} end
+if have[2] == 'waiting' then return {'waits', ''} end
+if have[2] == 'running' then return {'runs', have[3] or ''} end
+local now, goes_on = now_ms(), ARGV[7] ~= '0'
+if not goes_on and number(redis.call('HGET', KEYS[5], 'driver_until'), 0) > now then return {'driven', ''} end
+local run = goes_on and ARGV[7] or tostring(number(have[4], 0))
+redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('HSET', KEYS[1], 'mark', ARGV[2], 'description', ARGV[3], 'signature', ARGV[4], 'run', run,
+  'before', goes_on and '0' or run, 'state', goes_on and 'running' or 'waiting', 'worker', ARGV[8], 'token', ARGV[9], 'began', now)
+redis.call('HSET', KEYS[2], ARGV[5], ARGV[6])
+redis.call('ZADD', KEYS[3], now + ARGV[10], ARGV[1])
+redis.call('ZADD', KEYS[4], 'NX', now, ARGV[1])
+return {'', ''}

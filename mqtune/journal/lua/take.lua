@@ -1,0 +1,40 @@
+-- A worker takes a submission that waits, or that its worker has not kept.
+--
+-- KEYS  1 submission  2 submissions  3 meta
+-- ARGV  1 name  2 worker  3 token, unique to this call  4 milliseconds for which it is taken
+--       5 milliseconds within which a run that is lost was short  6 how many short ones in a row end it
+--
+-- Returns {number of the run, that of the last run before it was submitted, description, signature}; or {0, why not, '', ''} with why
+-- not one of unknown (there is none), ended, taken (its worker keeps it), driven (somebody drives the experiment of its name: a person, or
+-- its last run, whose worker alone was cut off).
+-- At most one worker has it at a time; repeating a call with its token takes it again without a new number.
+
+local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'run', 'before', 'description', 'signature', 'began', 'short', 'stop',
+  'reason')
+if not have[1] or have[1] == 'ended' then
+  redis.call('ZREM', KEYS[2], ARGV[1])
+  return {0, have[1] or 'unknown', '', ''}
+end
+local now, run, short = now_ms(), number(have[3], 0), number(have[8], 0)
+if have[1] == 'running' then
+  if have[2] == ARGV[3] then return {run, number(have[4], 0), have[5], have[6]} end
+  local kept_until = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or '0')
+  if kept_until > now then return {0, 'taken', '', ''} end
+  short = kept_until - number(have[7], 0) < tonumber(ARGV[5]) and short + 1 or 0
+end
+local how, reason = '', ''
+if have[9] then
+  how, reason = 'stopped', have[9]
+elseif short >= tonumber(ARGV[6]) then
+  how, reason = 'failed', 'it was lost ' .. short .. ' times in a row soon after it began'
+  if (have[10] or '') ~= '' then reason = reason .. ', at last as ' .. have[10] end
+end
+if how ~= '' then
+  redis.call('ZREM', KEYS[2], ARGV[1])
+  redis.call('HSET', KEYS[1], 'state', 'ended', 'how', how, 'reason', reason, 'code', '', 'ended_at', now, 'token', '')
+  return {0, 'ended', '', ''}
+end
+if number(redis.call('HGET', KEYS[3], 'driver_until'), 0) > now then return {0, 'driven', '', ''} end
+redis.call('HSET', KEYS[1], 'state', 'running', 'worker', ARGV[2], 'token', ARGV[3], 'began', now, 'run', run + 1, 'short', short)
+redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1])
+return {run + 1, number(have[4], 0), have[5], have[6]}

@@ -1,0 +1,274 @@
+"""Submissions on their server: who submits puts them there, and workers with driver slots take, keep and end them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+
+import redis
+
+from mqtune.core.errors import CodeRefused, MessageVersionError, NameTaken
+from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys, is_name
+from mqtune.core.submission import Submission
+from mqtune.journal.code import CodeExchange
+from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
+from mqtune.journal.redis import naming, number, retrying
+from mqtune.journal.script import script
+from mqtune.trainable.bundle import Bundle, is_digest, is_path, is_signed, signature
+
+T = TypeVar("T")
+
+#: A worker that is silent for so long has lost its submissions, which it keeps four times within that; as long as a driver's lock, which
+#: would hold up the next run anyway.
+HOLD_S: Final = LOCK_S
+KEEP_S: Final = KEEP_LOCK_S
+#: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that within minutes.
+SHORT_S: Final = 600.0
+#: So many short runs in a row end a submission: it may be what ends its workers.
+MOST_SHORT: Final = 3
+#: How much is kept of the output of a run that has ended.
+OUTPUT_BYTES: Final = 4096
+
+#: How a run has ended: well; by an error; as a person wanted; given back; or lost.
+RunEnd = Literal["done", "failed", "stopped", "again", "lost"]
+#: What came of the wish to end a submission; see the halt script.
+Halted = Literal["unknown", "ended", "stopped", "told"]
+#: The answer to a worker that keeps one; see the attend script.
+Kept = Literal["", "stop", "over", "unknown"]
+
+
+class SubmissionState(NamedTuple):
+    """How a submission stands; times are in seconds since the epoch, by the server's clock.
+
+    Attributes:
+        submission: what was submitted; None where that can't be read.
+        state: "waiting", "running" or "ended".
+        run: the number of its newest run; 0 before the first.
+        worker: who has taken it last.
+        began: when that was.
+        is_kept: whether a worker that has taken it has kept it of late.
+        how: "done", "failed" or "stopped" once it has ended.
+        code: the exit code of its last run that has ended; None where it has none.
+        reason: why it has ended.
+        output: the end of what its last run has printed.
+    """
+
+    submission: Submission | None
+    state: str
+    run: int
+    worker: str
+    began: float
+    is_kept: bool
+    how: str
+    code: int | None
+    reason: str
+    output: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no run of it will follow."""
+        return self.state == "ended"
+
+
+class Taken(NamedTuple):
+    """A submission that a worker has taken: the number of its run, whether that is the first, and what was submitted."""
+
+    name: str
+    run: int
+    is_first: bool
+    description: bytes
+    signature: str
+
+    def submission(self, key: str) -> Submission:
+        """Return what was submitted.
+
+        Raises:
+            CodeRefused: it is not signed with this key, or makes no sense.
+        """
+        if not is_signed(key, _digest(self.description), self.signature, "submission"):
+            raise CodeRefused(
+                "it is not signed with the MQTUNE_CODE_KEY of the worker that took it; submit it with that"
+            )
+        try:
+            found = Submission.decode(self.description)
+        except MessageVersionError as error:
+            raise CodeRefused(str(error)) from None
+        if found.name != self.name or not is_digest(found.bundle) or not is_path(found.script):
+            raise CodeRefused(f"it is {found.name!r} in its description, or names no script")
+        return found
+
+
+class Submissions:
+    """The submissions of a broker. Any thread may call it.
+
+    Args:
+        client: a checked connection; to submit, and to run what was, takes a driver's account.
+        patience_s: how long a call goes on trying while the server is away.
+        closing: once set, calls stop trying.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None) -> None:
+        # redis-py's types allow for what other settings would return.
+        self._client: Any = client
+        self._patience_s = patience_s
+        self._closing = closing
+        #: When the server was back after an outage, by the monotonic clock.
+        self.back_at = -math.inf
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._on_return)
+
+    def _on_return(self) -> None:
+        self.back_at = time.monotonic()
+
+    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        with naming(keys[0]):
+            return self._retrying(lambda: script(name)(self._client, keys, args))
+
+    # Who submits.
+
+    def submit(self, submission: Submission, bundle: Bundle, key: str) -> None:
+        """Submit a script, signed with the key of the workers that may run it.
+
+        Raises:
+            NameTaken: one of its name has not ended, or somebody drives the experiment of its name.
+            AccessDenied: the account may not submit, or not under this name.
+            BrokerUnavailable: no server answers.
+        """
+        description = submission.encode()
+        signed = signature(key, _digest(description), "submission")
+        self._put(submission.name, [description, signed, bundle.digest, bundle.data, 0, "", "", 0])
+
+    def _put(self, name: str, args: list[Any]) -> None:
+        keys = ExperimentKeys(name)
+        names = [keys.submission, keys.submitted_code, SUBMISSIONS, EXPERIMENTS, keys.meta]
+        refused, worker = self._run("submit", names, [name, secrets.token_hex(8), *args])
+        if refused:
+            by = worker.decode(errors="replace")
+            runs = f"a script that was submitted as {name!r} runs on {by}"
+            why = {b"waits": f"a script that was submitted as {name!r} waits for a driver slot", b"runs": runs}
+            raise NameTaken(why.get(refused, f"somebody drives experiment {name!r}"), holder=by)
+
+    # Who looks.
+
+    def state(self, name: str) -> SubmissionState | None:
+        """Return how the submission of this name stands; None if there is none.
+
+        Raises:
+            AccessDenied: the account may not know it.
+            BrokerUnavailable: no server answers.
+        """
+        key = ExperimentKeys(name).submission
+        fields = ("state", "description", "run", "worker", "began", "how", "code", "reason", "output")
+
+        def look() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hmget(key, *fields)
+                pipe.zscore(SUBMISSIONS, name)
+                pipe.time()
+                return list(pipe.execute())
+
+        with naming(key):
+            found, until, (seconds, _) = self._retrying(look)
+        state, description, *others = found
+        if state is None:
+            return None
+        run, worker, began, how, code, reason, output = others
+        try:
+            submission = Submission.decode(description or b"")
+        except MessageVersionError:
+            submission = None
+        return SubmissionState(
+            submission,
+            _text(state),
+            number(run),
+            _text(worker),
+            number(began) / 1000,
+            state == b"running" and (until or 0.0) > seconds * 1000,
+            _text(how),
+            _code(code),
+            _text(reason),
+            _text(output),
+        )
+
+    def halt(self, name: str, reason: str) -> Halted:
+        """Have a submission end; its worker learns of it within some seconds.
+
+        Raises:
+            AccessDenied: the account may not.
+            BrokerUnavailable: no server answers.
+        """
+        found = self._run("halt", [ExperimentKeys(name).submission, SUBMISSIONS], [name, reason])
+        return cast("Halted", found.decode())
+
+    # Who runs them.
+
+    def due(self) -> list[str]:
+        """Return the names of those that wait, or whose worker has not kept them, the one that has waited longest first.
+
+        Raises:
+            AccessDenied: the account is no driver's.
+            BrokerUnavailable: no server answers.
+        """
+
+        def look() -> list[bytes]:
+            seconds, micros = self._client.time()
+            return list(self._client.zrangebyscore(SUBMISSIONS, "-inf", seconds * 1000 + micros // 1000))
+
+        names = [_text(name) for name in self._retrying(look)]
+        return [name for name in names if is_name(name)]
+
+    def take(self, name: str, worker: str, token: str) -> Taken | None:
+        """Take a submission that is due for ``HOLD_S`` seconds; None where somebody else has, it has ended, or its experiment is driven.
+
+        Args:
+            name: its name.
+            worker: who takes it.
+            token: unique to this call.
+        """
+        keys = ExperimentKeys(name)
+        args = [name, worker, token, _ms(HOLD_S), _ms(SHORT_S), MOST_SHORT]
+        run, before, description, signed = self._run("take", [keys.submission, SUBMISSIONS, keys.meta], args)
+        return Taken(name, run, run == before + 1, description, _text(signed)) if run else None
+
+    def bundle(self, name: str, digest: str) -> Bundle | None:
+        """Return the bundle of a submission, unchecked; None if it is not there."""
+        exchange = CodeExchange(self._client, name, submitted=True, patience_s=self._patience_s, closing=self._closing)
+        return exchange.bundle(digest)
+
+    def keep(self, name: str, token: str) -> Kept:
+        """Keep a submission for ``HOLD_S`` more seconds, and return what is to be known of it."""
+        answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, _ms(HOLD_S)])
+        return cast("Kept", answer.decode())
+
+    def put_back(self, taken: Taken, bundle: Bundle, worker: str, token: str) -> None:
+        """Put a submission back that this worker runs, and the server has lost."""
+        args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, _ms(HOLD_S)]
+        self._put(taken.name, args)
+
+    def leave(self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str) -> None:
+        """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more."""
+        args = [name, token, how, "" if code is None else code, reason, output]
+        self._run("leave", [ExperimentKeys(name).submission, SUBMISSIONS], args)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _digest(description: bytes) -> str:
+    return hashlib.sha256(description).hexdigest()
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
+
+
+def _code(value: bytes | None) -> int | None:
+    digits = (value or b"").removeprefix(b"-")
+    return int(value or b"0") if digits.isdigit() and len(digits) < 10 else None  # noqa: PLR2004 - of any exit code

@@ -1,0 +1,256 @@
+"""A worker's driver slots: in each runs a script that somebody has submitted, and drives its experiments."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mqtune.core.errors import AccessDenied, CodeRefused, MqtuneError
+from mqtune.core.resources import serves
+from mqtune.core.submission import DRIVER, SubmittedRun
+from mqtune.core.trial import TrialId
+from mqtune.journal.base import Claim
+from mqtune.journal.submissions import KEEP_S, OUTPUT_BYTES, RunEnd, Submissions, Taken
+from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, unpack
+from mqtune.trainable.process.descendants import signal_group
+from mqtune.trainable.process.protocol import UNBUFFERED
+from mqtune.worker.devices import without_devices
+from mqtune.worker.logs import Logs, open_log
+from mqtune.worker.privileges import without_secrets
+from mqtune.worker.processes import reaper
+from mqtune.worker.scratch import Scratch
+from mqtune.worker.script_process import AGAIN_CODE, COMMAND, start_message
+from mqtune.worker.threads import Step, guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+#: How often it is looked whether a script has ended, and, while a slot is free, whether one waits: a short command each time.
+LOOK_S: Final = 0.5
+#: How long a script may take to end once a person has it stopped: what its driver takes to requeue its trials, and some more.
+STOP_S: Final = 30.0
+#: How long giving back all scripts may take when the worker shuts down.
+_CLOSE_S: Final = 5.0
+#: Exit codes of a driver that SIGINT or SIGTERM has ended in an orderly way, as a machine does that shuts down.
+_SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
+#: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
+BACK_S: Final = 2 * KEEP_S
+#: How long the name of a submission that this worker's account may not take is passed over.
+_DENIED_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """A script that runs here."""
+
+    taken: Taken
+    token: str
+    bundle: Bundle
+    process: subprocess.Popen[bytes]
+    #: Its working directory, which is deleted with it, and its output.
+    folder: Path
+    log: Path
+    kept_at: float
+    #: When it was told to end because a person has it stopped.
+    told_at: float | None = None
+
+
+class DriverSlots:
+    """Takes submissions that wait, runs their scripts, and says how these have ended, in a thread of its own.
+
+    A script has a process group and a working directory of its own. It ends with this worker, as does whatever it has started; another
+    worker with a driver slot then runs it again.
+
+    Args:
+        submissions: those of the broker, by a driver's account.
+        slots: how many scripts may run at once.
+        worker: this worker's name.
+        experiments: the patterns of the names that it serves.
+        broker: the URL by which scripts are to reach the broker.
+        key: what a submission must be signed with.
+        logs: keeps the output.
+        scratch: has the working directories.
+    """
+
+    def __init__(
+        self,
+        submissions: Submissions,
+        *,
+        slots: int,
+        worker: str,
+        experiments: str,
+        broker: str,
+        key: str,
+        logs: Logs,
+        scratch: Scratch,
+    ) -> None:
+        self.slots = slots
+        self._submissions = submissions
+        self._worker = worker
+        self._experiments = experiments
+        self._broker = broker
+        self._key = key
+        self._logs = logs
+        self._scratch = scratch
+        self._runs: list[_Run] = []
+        #: Names that another account's drivers have alone, and until when they are passed over.
+        self._denied: dict[str, float] = {}
+        self._leaving = threading.Event()
+        self._thread = guarded("mqtune-drivers", self._steps)
+
+    @property
+    def busy(self) -> int:
+        """How many scripts run."""
+        return len(self._runs)
+
+    def start(self) -> None:
+        """Take submissions from now on."""
+        self._thread.start()
+
+    def give_back(self) -> None:
+        """Take no more, end all scripts, whose trials go on, and have other workers run them; returns at once."""
+        self._leaving.set()
+
+    def close(self) -> None:
+        """Give all back, and wait for that some seconds; what could not be said the server finds out by itself."""
+        self.give_back()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+
+    def _steps(self) -> Iterator[Step]:
+        while not self._leaving.wait(LOOK_S):
+            for run in tuple(self._runs):
+                yield partial(self._look, run)
+            if len(self._runs) < self.slots:
+                yield self._take
+        # The thread that starts processes must not end before them, as the kernel ends them with it.
+        for run in tuple(self._runs):
+            yield partial(self._end, run, "again", "its worker was shut down")
+
+    def _look(self, run: _Run) -> None:
+        code = run.process.poll()
+        if code is not None:
+            self._end(run, *self._ending(run, code), code=code)
+            return
+        now = time.monotonic()
+        if run.told_at is not None and now - run.told_at >= STOP_S:
+            self._end(run, "stopped", "")
+        elif now - run.kept_at >= KEEP_S:
+            self._keep(run)
+
+    def _keep(self, run: _Run) -> None:
+        name = run.taken.name
+        answer = self._submissions.keep(name, run.token)
+        run.kept_at = time.monotonic()
+        if answer == "over":
+            logger.warning("submission %s is another worker's by now: its script ends here", name)
+            self._clear(run)
+        elif answer == "unknown":
+            logger.warning("the server has lost submission %s, which runs here: it is put back", name)
+            self._submissions.put_back(run.taken, run.bundle, self._worker, run.token)
+        elif answer == "stop" and run.told_at is None:
+            run.told_at = run.kept_at
+            signal_group(run.process.pid, signal.SIGTERM)
+
+    def _ending(self, run: _Run, code: int) -> tuple[RunEnd, str]:
+        """Return how a run has ended that has ended by itself, and why."""
+        if run.told_at is not None:
+            return "stopped", ""
+        if code == 0:
+            return "done", ""
+        if code < 0:
+            # By whom is not known: a machine without memory, or a person.
+            return "lost", f"it was ended by {signal.Signals(-code).name}"
+        if code in _SIGNALLED_CODES:
+            return "lost", "it was told to end"
+        if code == AGAIN_CODE:
+            return "lost", "it found no server, or another driver"
+        return "failed", f"exit code {code}"
+
+    def _take(self) -> None:
+        now = time.monotonic()
+        if now - self._submissions.back_at < BACK_S:
+            return
+        self._denied = {name: until for name, until in self._denied.items() if until > now}
+        for name in self._submissions.due():
+            if len(self._runs) >= self.slots or self._leaving.is_set():
+                return
+            if name in self._denied or not serves(self._experiments, name):
+                continue
+            token = uuid.uuid4().hex
+            try:
+                taken = self._submissions.take(name, self._worker, token)
+            except AccessDenied:
+                self._denied[name] = now + _DENIED_S
+                continue
+            if taken is not None:
+                self._begin(taken, token)
+
+    def _begin(self, taken: Taken, token: str) -> None:
+        """Run a submission that this worker has taken; what it can't run has failed, unless another worker may."""
+        folder = self._scratch.folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
+        try:
+            self._start(taken, token, folder)
+        except (MqtuneError, OSError) as error:
+            logger.warning("submission %s can't run here: %s", taken.name, error)
+            self._scratch.remove(folder)
+            how: RunEnd = "lost" if isinstance(error, OSError) else "failed"
+            self._submissions.leave(taken.name, token, how, code=None, reason=f"it can't run: {error}", output="")
+
+    def _start(self, taken: Taken, token: str, folder: Path) -> None:
+        submission = taken.submission(self._key)
+        bundle = self._submissions.bundle(taken.name, submission.bundle)
+        if bundle is None:
+            raise CodeRefused("its code is not on the server any more: submit it again")
+        files = bundle.files()
+        if submission.script not in files:
+            raise CodeRefused(f"its code has no {submission.script}")
+        unpack(files, folder)
+        run = SubmittedRun(taken.name, taken.is_first, submission.owner)
+        secrets = {"MQTUNE_BROKER": self._broker, KEY_VARIABLE: self._key}
+        message = start_message(folder / submission.script, submission.arguments, secrets)
+        log, _ = self._logs.files(taken.name, Claim(TrialId(DRIVER), taken.run, token))
+        self._logs.begin(log)
+        with open_log(log) as output:
+            process = reaper.start(
+                COMMAND,
+                {**without_secrets(), **UNBUFFERED, **without_devices(), **run.variables()},
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+            )
+        self._runs.append(_Run(taken, token, bundle, process, folder, log, time.monotonic()))
+        assert process.stdin is not None  # noqa: S101 - it was asked for
+        # One that has ended already is found by the next look.
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(message)
+        logger.info(
+            "submission %s: run %d begins, %s of %s", taken.name, taken.run, submission.script, submission.owner
+        )
+
+    def _end(self, run: _Run, how: RunEnd, reason: str, *, code: int | None = None) -> None:
+        """End what is left of a run, and say how it has ended."""
+        output = self._clear(run)
+        logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
+        self._submissions.leave(run.taken.name, run.token, how, code=code, reason=reason, output=output)
+
+    def _clear(self, run: _Run) -> str:
+        """End what is left of a run, and return the end of its output."""
+        signal_group(run.process.pid, signal.SIGKILL)
+        # With what has left its group.
+        reaper.kill(run.process, 0)
+        self._runs.remove(run)
+        self._scratch.remove(run.folder)
+        return self._logs.end(run.log, OUTPUT_BYTES)

@@ -1,0 +1,378 @@
+"""Scripts that are submitted: workers run them, as drivers, while their user is away."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accounts import Accounts
+from click.testing import CliRunner, Result
+from running import running_worker
+from started import started
+from waiting import all_gone, eventually, family_of
+
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.cli import group
+from mqtune.client import Client
+from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
+from mqtune.core.trial import TrialStatus
+from mqtune.journal.connection import connect
+from mqtune.journal.submissions import HOLD_S, MOST_SHORT, Submissions, SubmissionState
+from mqtune.results.results import Results
+
+KEY = "the key of this test's workers"
+DRIVES = ("--gpus", "0", "--slots", "0", "--drivers", "1")
+REPORTS = 5
+#: Drives an experiment of its submission's name, whose code goes along; it says who it is, and waits for a file to go on.
+TUNE = f"""
+import os, pathlib, sys, time
+import mqtune
+import parts.model
+
+def train(config):
+    for step in range({REPORTS}):
+        time.sleep(float(config["pause"]))
+        mqtune.report({{"loss": parts.model.loss(config["x"], step)}})
+
+if __name__ == "__main__":
+    print("arguments", sys.argv[1:], "in", os.getcwd(), flush=True)
+    results = mqtune.Tuner(
+        train, {{"x": mqtune.uniform(0, 1), "pause": float(sys.argv[1])}}, metric="loss", mode="min", max_trials=int(sys.argv[2]),
+        process=mqtune.Process(bundle="."), run=mqtune.RunOptions(overwrite=True, progress=False),
+    ).run()
+    print("has", len(results), "trials", flush=True)
+"""
+WAITS = """
+import time
+print("waits", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_CODE_KEY", KEY)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("submits"), binary=find_binary()) as started_server:
+        yield started_server.url
+
+
+@contextlib.contextmanager
+def worker(
+    broker: str, folder: Path, name: str, *options: str, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker with a folder of its own, which takes code."""
+    empty = folder / name / "empty"
+    empty.mkdir(parents=True)
+    settings = {"MQTUNE_CODE_KEY": KEY, "MQTUNE_HOME": str(folder / name), **environment}
+    log = folder / name / "w.log"
+    with running_worker(broker, log, *options, name=name, code_root=empty, environment=settings) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def fleet(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A worker with two driver slots, and one with two slots that takes code."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with (
+        worker(server, folder, "host", "--gpus", "0", "--slots", "0", "--drivers", "2"),
+        worker(server, folder, "runs", "--gpus", "0", "--slots", "2", "--accept-code"),
+    ):
+        yield server
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "project"
+    (root / "parts").mkdir(parents=True)
+    (root / "parts" / "__init__.py").touch()
+    (root / "parts" / "model.py").write_text("def loss(x, step):\n    return x + 1 / (step + 1)\n")
+    (root / "tune.py").write_text(TUNE)
+    (root / "waits.py").write_text(WAITS)
+    monkeypatch.chdir(root)
+    return root
+
+
+def said(broker: str, *arguments: str, code: int = 0, **environment: str) -> str:
+    """What a command says, which has this exit code."""
+    done = run(broker, *arguments, **environment)
+    if isinstance(done.exception, MqtuneError):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def run(broker: str, *arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(group, arguments, env={"MQTUNE_BROKER": broker, **environment})
+
+
+def state(broker: str, name: str) -> SubmissionState:
+    with contextlib.closing(connect(broker)) as client:
+        found = Submissions(client, patience_s=5).state(name)
+    assert found is not None
+    return found
+
+
+def is_over(broker: str, name: str) -> bool:
+    return state(broker, name).has_ended
+
+
+def results(broker: str, name: str, folder: Path) -> Results:
+    folder.mkdir()
+    with Client(broker) as there:
+        return there.experiment(name).results(folder)
+
+
+def test_a_submitted_script_drives_its_experiment_and_its_output_and_exit_code_are_had_from_anywhere(
+    fleet: str, project: Path, tmp_path: Path
+):
+    printed = said(fleet, "submit", "tune.py", "--name", "sweep", "--follow", "--", "0", "4", LOGNAME="ada")
+
+    assert "arguments ['0', '4'] in " in printed
+    assert "has 4 trials" in printed
+    found = results(fleet, "sweep", tmp_path / "seen")
+    assert [trial.status for trial in found.trials] == [TrialStatus.COMPLETED] * 4
+    # It is its submitter's, wherever it runs.
+    assert (found.experiment.owner.user, found.experiment.owner.host) == ("ada", socket.gethostname())
+    again = said(fleet, "logs", "sweep", "driver")
+    assert again in printed
+    ended = state(fleet, "sweep")
+    assert (ended.state, ended.how, ended.code, ended.run) == ("ended", "done", 0, 1)
+    assert "finished" in said(fleet, "why", "sweep")
+
+
+def test_a_script_that_raises_at_once_is_reported_and_not_run_again(fleet: str, project: Path):
+    (project / "bad.py").write_text("raise ValueError('there is no data')\n")
+
+    printed = said(fleet, "submit", "bad.py", "--name", "bad", "-f", code=1)
+
+    assert 'bad.py", line 1' in printed
+    assert "script_process" not in printed
+    assert "its script has failed: exit code 1: ValueError: there is no data" in said(fleet, "why", "bad")
+    assert "there is no data" in said(fleet, "list")
+    with pytest.raises(ConfigurationError, match="has not begun yet; a script was submitted for it: mqtune why bad"):
+        said(fleet, "show", "bad")
+    assert state(fleet, "bad").run == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import os, signal\nprint('dies', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.BrokerUnavailable('away')\n",
+        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.NameTaken('driven', left_s=5)\n",
+    ],
+    ids=["killed", "no-server", "driven"],
+)
+def test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever(fleet: str, project: Path, script: str):
+    (project / "dies.py").write_text(script)
+    printed = said(fleet, "submit", "dies.py", "--name", "dies", "-f", code=1)
+    assert "dies\n" in printed
+    assert state(fleet, "dies").run % MOST_SHORT == 0
+    assert "it was lost 3 times in a row soon after it began" in printed
+
+
+def test_a_script_without_a_tuner_just_runs_and_its_exit_code_is_the_followers(fleet: str, project: Path):
+    (project / "exits.py").write_text("import sys\nprint('says', 1)\nsys.exit(7)\n")
+
+    assert "says 1" in said(fleet, "submit", "exits.py", "--name", "exits", "-f", code=7)
+    # One that has ended is submitted again under its name.
+    said(fleet, "submit", "exits.py", "--name", "exits", "-f", code=7)
+    assert (state(fleet, "exits").run, state(fleet, "exits").code) == (2, 7)
+    listed = {each["name"]: each["state"] for each in json.loads(said(fleet, "list", "--json"))}
+    assert "exit code 7: says 1" in listed["exits"]
+
+
+def test_a_name_is_submitted_once_at_a_time_waits_for_a_slot_and_is_stopped(fleet: str, project: Path):
+    names = ["one", "two", "three"]
+    for name in names:
+        said(fleet, "submit", "waits.py", "--name", name)
+    with pytest.raises(NameTaken, match=r"submitted as 'one' (runs on host@|waits for a driver slot)"):
+        said(fleet, "submit", "waits.py", "--name", "one")
+    eventually(lambda: [state(fleet, name).state for name in names] == ["running", "running", "waiting"])
+    eventually(lambda: "all 2 for it are busy" in said(fleet, "why", "three"))
+    assert "has run on host@" in said(fleet, "why", "two")
+    assert "2 of 2" in said(fleet, "fleet", "--only", "workers")
+    with pytest.raises(NameTaken, match=r"runs on host@.*mqtune stop two --experiment"):
+        said(fleet, "delete", "two", "--yes")
+
+    with pytest.raises(ConfigurationError, match=r"submitted as 'one': this is .*--force"):
+        said(fleet, "stop", "one", "--experiment", LOGNAME="somebody-else")
+    for name in names:
+        said(fleet, "stop", name, "--experiment")
+
+    eventually(lambda: all(is_over(fleet, name) for name in names))
+    assert [state(fleet, name).how for name in names] == ["stopped"] * 3
+    assert state(fleet, "three").run == 0
+    assert "stopped: by " in said(fleet, "why", "one")
+    said(fleet, "delete", "three", "--yes")
+    with pytest.raises(ConfigurationError, match="no experiment 'three'"):
+        said(fleet, "why", "three")
+
+
+def test_to_stop_its_experiment_ends_a_script_that_drives(fleet: str, project: Path, tmp_path: Path):
+    said(fleet, "submit", "tune.py", "--name", "ends", "--", "0.1", "1000")
+    eventually(lambda: "trials run" in run(fleet, "why", "ends").output)
+    assert "is ending" in said(fleet, "stop", "ends", "--experiment", "--now")
+    eventually(lambda: is_over(fleet, "ends"))
+    assert state(fleet, "ends").how == "done"
+    assert results(fleet, "ends", tmp_path / "seen").outcome == "finished"
+
+
+def test_ctrl_c_stops_following_and_nothing_else(fleet: str, project: Path, tmp_path: Path):
+    command = [sys.executable, "-m", "mqtune", "submit", str(project / "waits.py"), "--name", "followed", "-f"]
+    log = tmp_path / "follows.log"
+    with started(command, {"MQTUNE_BROKER": fleet, "MQTUNE_CODE_KEY": KEY}, log, cwd=project) as follower:
+        eventually(lambda: "waits" in log.read_text().splitlines())
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 128 + signal.SIGINT
+    assert "followed goes on" in log.read_text()
+    assert state(fleet, "followed").state == "running"
+    said(fleet, "stop", "followed", "--experiment")
+    eventually(lambda: is_over(fleet, "followed"))
+
+
+def test_submit_local_runs_the_script_here(project: Path):
+    (project / "here.py").write_text(
+        "import os, sys\nfrom mqtune.core.submission import this_submission\n"
+        "print(os.getppid(), sys.argv[1:], this_submission() and this_submission().name)\n"
+    )
+    for name in (None, "sweep"):
+        named = ["--name", name] if name else []
+        command = [sys.executable, "-m", "mqtune", "submit", "here.py", "--local", *named, "--", "--fast"]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout == f"{os.getpid()} ['--fast'] {name}\n"
+
+
+def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, project: Path, tmp_path: Path):
+    with pytest.raises(
+        InsufficientResources, match=r"no worker of this fleet offers driver slots.*mqtune worker --drivers"
+    ):
+        said(own_broker, "submit", "waits.py", "--name", "nobody")
+    (project / "run.sh").touch()
+    with pytest.raises(ConfigurationError, match=r"run.sh is no Python script"):
+        said(fleet, "submit", "run.sh")
+    with pytest.raises(ConfigurationError, match=r"is not in --bundle"):
+        said(fleet, "submit", "waits.py", "--bundle", "parts")
+    with pytest.raises(ConfigurationError, match=r"'a/b' can't name an experiment"):
+        said(fleet, "submit", "waits.py", "--name", "a/b")
+    with pytest.raises(ConfigurationError, match=r"mqtune submit needs MQTUNE_CODE_KEY"):
+        said(fleet, "submit", "waits.py", MQTUNE_CODE_KEY="")
+    # Who has another key than the workers learns it from them.
+    other = said(fleet, "submit", "waits.py", "--name", "other", "-f", code=1, MQTUNE_CODE_KEY=KEY[::-1])
+    assert "it is not signed with the MQTUNE_CODE_KEY of the worker" in other
+
+
+def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_or_done_twice(
+    own_broker: str, project: Path, tmp_path: Path
+):
+    with (
+        worker(own_broker, tmp_path, "first", *DRIVES) as first,
+        worker(own_broker, tmp_path, "runs", "--gpus", "0", "--slots", "2", "--accept-code"),
+    ):
+        said(own_broker, "submit", "tune.py", "--name", "survives", "--", "0.4", "20")
+        eventually(lambda: "2 trials run" in run(own_broker, "why", "survives").output)
+        before = results(own_broker, "survives", tmp_path / "before").experiment
+        family = family_of(first.pid)
+        with worker(own_broker, tmp_path, "second", *DRIVES):
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+            eventually(lambda: all_gone(family))
+            eventually(lambda: state(own_broker, "survives").run == 2, 2 * HOLD_S)
+            eventually(lambda: is_over(own_broker, "survives"), 60)
+
+        last = state(own_broker, "survives")
+        assert (last.how, last.code, last.worker.partition("@")[0]) == ("done", 0, "second")
+        found = results(own_broker, "survives", tmp_path / "after")
+    # The script says overwrite=True, which is for its first run alone.
+    assert found.experiment.created_at == before.created_at
+    configs = [trial.config for trial in before.trials.values()]
+    assert [trial.config for trial in found.trials][: len(configs)] == configs
+    assert [trial.status for trial in found.trials] == [TrialStatus.COMPLETED] * 20
+    # The worker that ran the trials has lived.
+    assert [len(trial.attempts) for trial in found.trials] == [1] * 20
+    assert [trial.trial.reports for trial in found.trials] == [REPORTS] * 20
+    # The first machine's output is gone with it; what is left of the second's is on the server.
+    assert "has 20 trials" in said(own_broker, "logs", "survives", "driver")
+
+
+def test_a_worker_that_is_told_to_go_gives_its_scripts_back_and_their_trials_go_on(
+    own_broker: str, project: Path, tmp_path: Path
+):
+    with worker(own_broker, tmp_path, "stays", *DRIVES):
+        said(own_broker, "submit", "waits.py", "--name", "fills")
+        eventually(lambda: state(own_broker, "fills").state == "running")
+        with worker(own_broker, tmp_path, "goes", *DRIVES) as goes:
+            said(own_broker, "submit", "waits.py", "--name", "moves")
+            eventually(lambda: state(own_broker, "moves").state == "running")
+            goes.send_signal(signal.SIGTERM)
+            goes.wait(20)
+        moved = state(own_broker, "moves")
+        assert (moved.state, moved.run) == ("waiting", 1)
+        said(own_broker, "stop", "fills", "--experiment")
+        eventually(lambda: state(own_broker, "moves").run == 2)
+        assert state(own_broker, "moves").worker.startswith("stays@")
+
+
+@pytest.fixture
+def teams(own_broker: str) -> Iterator[Accounts]:
+    with contextlib.closing(Accounts(own_broker)) as accounts:
+        yield accounts
+
+
+def test_teams_keep_apart_and_who_may_not_drive_may_neither_submit_nor_offer_slots(
+    teams: Accounts, project: Path, tmp_path: Path
+):
+    drives = {team: teams.make("driver", team, experiments=f"{team}-*") for team in ("team-a", "team-b")}
+    works = {team: teams.make("worker", f"{team}-w", experiments=f"{team}-*") for team in drives}
+    watches = teams.make("monitor", "team-a-m", experiments="team-a-*")
+
+    refused = offers_slots(works["team-a"], tmp_path, "--experiments", "team-a-*")
+    assert "--drivers 1: scripts drive experiments, and --broker has no driver's account" in refused
+    options = [*DRIVES, "--experiments", "team-a-*", "--driver-broker", drives["team-a"]]
+    teams.refused()
+    with worker(works["team-a"], tmp_path, "a", *options):
+        with pytest.raises(InsufficientResources, match=r"slots to 'team-b-x', but to team-a-\*"):
+            said(drives["team-b"], "submit", "waits.py", "--name", "team-b-x")
+        (project / "who.py").write_text("import os\nprint(os.environ['MQTUNE_BROKER'].split('//')[1].split(':')[0])\n")
+        assert "\nteam-a\n" in said(drives["team-a"], "submit", "who.py", "--name", "team-a-x", "-f")
+        assert not teams.refused()
+        for who, name in (
+            (drives["team-b"], "team-a-y"),
+            (works["team-a"], "team-a-y"),
+            (watches, "team-a-y"),
+        ):
+            with pytest.raises(AccessDenied):
+                said(who, "submit", "who.py", "--name", name)
+        assert "has ended" in said(watches, "why", "team-a-x")
+
+
+def offers_slots(broker: str, folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "mqtune", "worker", *DRIVES, *options]
+    environment: Mapping[str, Any] = {**os.environ, "MQTUNE_BROKER": broker, "MQTUNE_CODE_KEY": KEY}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_an_operator_stops_what_another_has_submitted(teams: Accounts, project: Path, tmp_path: Path):
+    driver, operator = teams.make("driver"), teams.make("operator")
+    with worker(teams.url, tmp_path, "w", *DRIVES):
+        said(driver, "submit", "waits.py", "--name", "theirs", LOGNAME="ada")
+        eventually(lambda: state(teams.url, "theirs").state == "running")
+        said(operator, "stop", "theirs", "--experiment", LOGNAME="olaf")
+        eventually(lambda: is_over(teams.url, "theirs"))
+    assert state(teams.url, "theirs").reason.startswith("by olaf@")

@@ -1,0 +1,104 @@
+"""Drivers that run in the fleet: the workers that host them, what is submitted, and a driver's process as the run sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from mqtune.core.owner import this_owner
+from mqtune.core.submission import Submission
+from mqtune.journal.submissions import Submissions
+from mqtune.trainable.bundle import Bundle, File
+
+HERE: Final = Path(__file__).parent
+#: What hosts take scripts by.
+KEY: Final = "the key of a campaign's hosts"
+#: How long one waits for a Redis that is away.
+_PATIENCE_S: Final = 1.0
+_POLL_S: Final = 0.02
+
+
+class SubmittedProcess:
+    """The process of a driver that somebody else has started: how it has ended is told by what it has left."""
+
+    def __init__(self, pid: int, exit_file: Path) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._exit_file = exit_file
+        self._process: psutil.Process | None = None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._process = psutil.Process(pid)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and not self._runs():
+            self.returncode = int(self._exit_file.read_text()) if self._exit_file.exists() else -signal.SIGKILL
+        return self.returncode
+
+    def _runs(self) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = self._process
+            return process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def send_signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float = 60.0) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {self.pid} does not end")
+            time.sleep(_POLL_S)
+        return code
+
+
+class Desk:
+    """Where drivers of a run are submitted, and ended; each call answers at once, also while the Redis is away.
+
+    Args:
+        client: returns a connection to the Redis.
+    """
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+        self._bundle = Bundle.of({"submitted_main.py": File((HERE / "submitted_main.py").read_bytes())})
+
+    def _submissions(self) -> Submissions:
+        return Submissions(self._client(), patience_s=_PATIENCE_S)
+
+    def submit(self, name: str, arguments: tuple[str, ...]) -> None:
+        """Submit the next driver of an experiment.
+
+        Raises:
+            MqtuneError: one waits or runs, somebody drives, or the Redis is away.
+        """
+        wanted = Submission(name, "submitted_main.py", arguments, self._bundle.digest, this_owner(), time.time())
+        self._submissions().submit(wanted, self._bundle, KEY)
+
+    def halt(self, name: str) -> bool:
+        """Have no worker run a driver of an experiment any more; whether that is so already.
+
+        Raises:
+            MqtuneError: the Redis is away.
+        """
+        return self._submissions().halt(name, "nobody is to drive") != "told"
+
+
+def new_drivers(told: Path, known: set[Path]) -> Iterator[tuple[Path, SubmittedProcess]]:
+    """Yield the drivers that have begun since, in their order: what each is told, and its process."""
+    for file in sorted(told.glob("*.pid")):
+        path = file.with_suffix("")
+        text = file.read_text()
+        if path not in known and text.endswith("\n"):
+            yield path, SubmittedProcess(int(text), path.with_suffix(".exit"))

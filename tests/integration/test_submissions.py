@@ -1,0 +1,269 @@
+"""Submissions on a real server: one worker at a time runs a script, until it has ended, and nobody else can have another one run."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import redis
+from servers import EACH_SERVER, started_on
+from waiting import eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.errors import CodeRefused, NameTaken
+from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
+from mqtune.core.owner import Owner
+from mqtune.core.submission import Submission
+from mqtune.journal import submissions as module
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import RedisJournal, experiments_on
+from mqtune.journal.submissions import MOST_SHORT, Submissions, Taken
+from mqtune.trainable.bundle import Bundle, File
+
+KEY = "the key of this test's workers"
+BUNDLE = Bundle.of({"tune.py": File(b"print(1)")})
+#: A worker's hold where a test has it run out.
+SHORT_HOLD_S = 0.05
+
+_tokens = map(str, itertools.count(1))
+
+
+@pytest.fixture(scope="module", params=EACH_SERVER)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("submissions"), binary=started_on(request)) as server:
+        yield server.url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[redis.Redis]:
+    with contextlib.closing(connect(url)) as found:
+        found.flushdb()
+        yield found
+
+
+@pytest.fixture
+def there(client: redis.Redis) -> Submissions:
+    return Submissions(client, patience_s=5)
+
+
+def submission(name: str = "sweep") -> Submission:
+    return Submission(name, "tune.py", ("--epochs", "5"), BUNDLE.digest, Owner("a", "ada", "laptop"), 1.0)
+
+
+def submit(there: Submissions, name: str = "sweep") -> None:
+    there.submit(submission(name), BUNDLE, KEY)
+
+
+def take(there: Submissions, worker: str = "w1", name: str = "sweep") -> tuple[Taken, str]:
+    token = next(_tokens)
+    taken = there.take(name, worker, token)
+    assert taken is not None
+    return taken, token
+
+
+def states(there: Submissions) -> tuple[str, int, str]:
+    found = there.state("sweep")
+    assert found is not None
+    return found.state, found.run, found.how
+
+
+def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_says_so(
+    there: Submissions, client: redis.Redis
+):
+    submit(there, "first")
+    submit(there)
+    assert there.due() == ["first", "sweep"]
+    assert sorted(experiments_on(client, patience_s=5)) == ["first", "sweep"]
+    waiting = there.state("sweep")
+    assert waiting is not None
+    assert (waiting.submission, waiting.state, waiting.is_kept) == (submission(), "waiting", False)
+
+    taken, token = take(there)
+
+    assert (taken.run, taken.is_first, taken.submission(KEY)) == (1, True, submission())
+    assert there.bundle("sweep", BUNDLE.digest) == BUNDLE
+    assert there.take("sweep", "w1", token) == taken
+    assert there.take("sweep", "w2", "another") is None
+    assert (there.due(), there.keep("sweep", token)) == (["first"], "")
+    there.leave("sweep", token, "failed", code=3, reason="exit code 3", output="…")
+    ended = there.state("sweep")
+    assert ended is not None
+    assert (ended.state, ended.how, ended.code, ended.reason, ended.output) == (
+        "ended",
+        "failed",
+        3,
+        "exit code 3",
+        "…",
+    )
+    assert there.keep("sweep", token) == "over"
+    assert there.take("sweep", "w2", "another") is None
+
+
+def test_a_name_is_taken_until_its_submission_has_ended_and_runs_are_numbered_on(there: Submissions):
+    submit(there)
+    with pytest.raises(NameTaken, match="waits for a driver slot"):
+        submit(there)
+    _, token = take(there, "w7")
+    with pytest.raises(NameTaken, match="runs on w7"):
+        submit(there)
+    there.leave("sweep", token, "done", code=0, reason="", output="")
+
+    submit(there)
+
+    taken, _ = take(there)
+    assert (taken.run, taken.is_first) == (2, True)
+
+
+def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_not_heard_any_more(
+    there: Submissions, monkeypatch: pytest.MonkeyPatch
+):
+    submit(there)
+    monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
+    _, lost = take(there)
+    eventually(lambda: there.due() == ["sweep"])
+    monkeypatch.undo()
+
+    taken, token = take(there, "w2")
+
+    assert (taken.run, taken.is_first) == (2, False)
+    assert there.keep("sweep", lost) == "over"
+    there.leave("sweep", lost, "failed", code=1, reason="", output="")
+    assert states(there) == ("running", 2, "")
+    assert there.keep("sweep", token) == ""
+
+
+def test_one_that_is_kept_late_is_still_its_workers_if_nobody_has_taken_it(
+    there: Submissions, monkeypatch: pytest.MonkeyPatch
+):
+    submit(there)
+    monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
+    _, token = take(there)
+    eventually(lambda: there.due() == ["sweep"])
+    monkeypatch.undo()
+    assert (there.keep("sweep", token), there.due()) == ("", [])
+
+
+def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do(
+    there: Submissions, monkeypatch: pytest.MonkeyPatch
+):
+    submit(there)
+    for _ in range(2 * MOST_SHORT):
+        there.leave("sweep", take(there)[1], "again", code=None, reason="drained", output="")
+    for _ in range(MOST_SHORT - 1):
+        there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="")
+    # One that has run long enough is no sign of a bad script.
+    monkeypatch.setattr(module, "SHORT_S", 0.0)
+    there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
+    monkeypatch.undo()
+    for _ in range(MOST_SHORT - 1):
+        there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
+    assert there.due() == ["sweep"]
+
+
+def test_a_script_that_is_lost_time_and_again_has_failed(there: Submissions):
+    submit(there)
+    for _ in range(MOST_SHORT):
+        there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
+    assert there.take("sweep", "w1", "t") is None
+    found = there.state("sweep")
+    assert found is not None
+    assert (found.how, found.run, found.output) == ("failed", MOST_SHORT, "the end")
+    assert found.reason == "it was lost 3 times in a row soon after it began, at last as killed"
+    assert there.due() == []
+
+
+def test_what_somebody_drives_is_neither_submitted_nor_taken(there: Submissions, client: redis.Redis):
+    submit(there)
+    journal = RedisJournal(client, "sweep")
+    journal.lock("a person", "process 1", 20)
+    assert there.take("sweep", "w1", "t") is None
+    assert there.due() == ["sweep"]
+    journal.unlock("a person")
+    assert there.take("sweep", "w1", "t") is not None
+
+    RedisJournal(client, "other").lock("a person", "process 1", 20)
+    with pytest.raises(NameTaken, match="somebody drives experiment 'other'"):
+        submit(there, "other")
+
+
+def test_a_person_ends_one_that_waits_at_once_and_the_worker_of_any_other_hears_of_it(
+    there: Submissions, monkeypatch: pytest.MonkeyPatch
+):
+    assert there.halt("sweep", "by ada") == "unknown"
+    submit(there)
+    assert (there.halt("sweep", "by ada"), there.halt("sweep", "by bob")) == ("stopped", "ended")
+    found = there.state("sweep")
+    assert found is not None
+    assert (found.how, found.reason, there.due()) == ("stopped", "by ada", [])
+
+    submit(there)
+    _, token = take(there)
+    assert (there.halt("sweep", "by ada"), there.keep("sweep", token)) == ("told", "stop")
+    # A worker that is drained meanwhile gives nothing back that nobody wants.
+    there.leave("sweep", token, "again", code=None, reason="drained", output="")
+    assert states(there) == ("ended", 1, "stopped")
+
+    submit(there)
+    monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
+    take(there)
+    eventually(lambda: there.due() == ["sweep"])
+    assert there.halt("sweep", "by ada") == "stopped"
+
+
+def test_a_worker_puts_back_what_the_server_has_lost(there: Submissions, client: redis.Redis):
+    submit(there)
+    taken, token = take(there)
+    client.flushdb()
+    assert there.keep("sweep", token) == "unknown"
+    there.put_back(taken, BUNDLE, "w1", token)
+    assert there.keep("sweep", token) == ""
+    assert there.bundle("sweep", BUNDLE.digest) == BUNDLE
+    there.leave("sweep", token, "again", code=None, reason="", output="")
+    again, _ = take(there)
+    assert (again.run, again.is_first, again.submission(KEY)) == (2, False, submission())
+
+
+def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: Submissions, client: redis.Redis):
+    key = ExperimentKeys("sweep").submission
+    submit(there)
+    submit(there, "other")
+    described: list[bytes | None] = client.hmget(key, "description", "signature")  # type: ignore[assignment]
+    changed = submission()._replace(arguments=("--evil",)).encode()
+    for fields in ({"description": changed}, {"signature": "00"}):
+        client.hset(key, mapping=fields)
+        with pytest.raises(CodeRefused, match="not signed with the MQTUNE_CODE_KEY"):
+            take(there)[0].submission(KEY)
+        client.hset(
+            key, mapping={"state": "waiting", "description": described[0] or b"", "signature": described[1] or b""}
+        )
+    with pytest.raises(CodeRefused, match="not signed"):
+        take(there)[0].submission(KEY[::-1])
+    # What was signed for one name is not another's.
+    client.hset(
+        ExperimentKeys("other").submission,
+        mapping={"description": described[0] or b"", "signature": described[1] or b""},
+    )
+    with pytest.raises(CodeRefused, match="it is 'sweep' in its description"):
+        take(there, name="other")[0].submission(KEY)
+
+
+def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.Redis):
+    client.zadd(SUBMISSIONS, {"../x": 1, b"\xff": 1, "gone": 1})
+    assert there.due() == ["gone"]
+    assert there.take("gone", "w", "t") is None
+    assert there.due() == []
+
+
+def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped(there: Submissions, client: redis.Redis):
+    for name in ("kept", "ends", "stops"):
+        submit(there, name)
+    tokens = {name: take(there, name=name)[1] for name in ("kept", "ends", "stops")}
+    client.config_set("maxmemory", 1)
+    try:
+        assert there.keep("kept", tokens["kept"]) == ""
+        there.leave("ends", tokens["ends"], "done", code=0, reason="", output="")
+        assert there.halt("stops", "by ada") == "told"
+    finally:
+        client.config_set("maxmemory", 0)
