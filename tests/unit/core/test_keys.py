@@ -11,6 +11,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    SHARES,
     UNACKED,
     WORKERS,
     ExperimentKeys,
@@ -48,6 +49,7 @@ def test_no_two_things_share_a_key() -> None:
         IDENTITY,
         DEMANDS,
         QUOTAS,
+        SHARES,
         quota_key("a"),
         quota_key("a*"),
         worker_key("a"),
@@ -77,7 +79,7 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
     made |= {experiment.asked("<worker>"), experiment.usage("<worker>")}
-    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, quota_key("<pattern>"), *UNACKED.values()}
+    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, SHARES, quota_key("<pattern>"), *UNACKED.values()}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 
