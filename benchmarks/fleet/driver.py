@@ -1,6 +1,6 @@
 """One real driver of a fleet, ``python -m benchmarks.fleet.driver URL NAME TRIALS``: trials that report and never end, under ASHA.
 
-It prints a JSON line when it begins. ``begin`` on its input starts a measurement, ``end`` prints it.
+It prints a JSON line when all is imported, and begins with the line ``go`` on its input. ``begin`` starts a measurement, ``end`` prints it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def main() -> None:
         name=name,
         run=mqtune.RunOptions(progress=False, max_concurrent=int(trials)),
     )
+    print(json.dumps({"at": time.time(), "event": "ready"}), flush=True)
+    sys.stdin.readline()
     threading.Thread(target=_listen, args=(tuner, scheduler), daemon=True).start()
-    print(json.dumps({"at": time.time(), "event": "begins"}), flush=True)
     tuner.run()
 
 

@@ -40,7 +40,7 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Grant, Segment
 from mqtune.journal.connection import open_client
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal
+from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal, renew_all
 from mqtune.journal.script import script
 from mqtune.worker.app import MOST_COMMANDS
 from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S, SWITCH_INTERVAL_S
@@ -224,8 +224,8 @@ class Worker:
             busy[busy_as(run.journal.experiment)] += 1
             claims[run.journal].append(run.claim)
         self.fleet.keep(replace(self.info, busy=dict(busy)), LEASE_S)
-        for journal, some in claims.items():
-            journal.renew(some, LEASE_S)
+        if claims:
+            renew_all(list(claims.items()), LEASE_S)
         self.beat_at, self.is_beating = time.time(), False
 
     def ask(self) -> None:

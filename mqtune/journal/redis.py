@@ -623,9 +623,10 @@ class RedisJournal(Journal):
         return answer.decode()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        keys = [self._keys.meta, self._keys.leases, QUOTAS, *(self._keys.trial(claim.trial) for claim in claims)]
-        args = [round(lease_s * 1000), self.experiment, *itertools.chain.from_iterable(claims)]
-        return [answer.decode() for answer in self._run("renew", keys, args)]
+        (answers,) = renew_all([(self, claims)], lease_s)
+        if isinstance(answers, ResponseError):
+            raise answers
+        return answers
 
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         keys, args = [self._keys.meta, self._keys.leases], [fared, worker, device, round(BROKEN_S * 1000)]
@@ -637,3 +638,32 @@ class RedisJournal(Journal):
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
         args = [claim.trial, claim.attempt, claim.token, event, self.experiment, reports]
         return bool(self._write("end", keys, args) == b"ended")
+
+
+def renew_all(
+    renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
+) -> list[list[Answer] | ResponseError]:
+    """Renew leases of several experiments, whose journals have one client, in one step.
+
+    Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one its leases.
+    """
+    first = renewals[0][0]
+    args: list[Any] = [round(lease_s * 1000)]
+    for journal, claims in renewals:
+        args += (journal.experiment, len(claims), *itertools.chain.from_iterable(claims))
+    keys = [QUOTAS, *(journal._keys.meta for journal, _ in renewals)]
+
+    def renew() -> list[Any]:
+        found: list[Any] = script("renew")(first._client, keys, args)
+        for text in (each.decode(errors="replace") for each in found if isinstance(each, bytes)):
+            if _AWAY_CODES.search(text) or _DENIED.search(text) or _FULL in text:
+                # It is about the server, and not about one experiment's keys.
+                raise ResponseError(text)
+        return found
+
+    return [
+        ResponseError(each.decode(errors="replace"))
+        if isinstance(each, bytes)
+        else [answer.decode() for answer in each]
+        for each in first._retrying(renew)
+    ]
