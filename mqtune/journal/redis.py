@@ -648,8 +648,8 @@ def renew_all(
     """
     first = renewals[0][0]
     args: list[Any] = [round(lease_s * 1000)]
-    for journal, claims in renewals:
-        args += (journal.experiment, len(claims), *itertools.chain.from_iterable(claims))
+    for _, claims in renewals:
+        args += (len(claims), *itertools.chain.from_iterable(claims))
     keys = [QUOTAS, *(journal._keys.meta for journal, _ in renewals)]
 
     def renew() -> list[Any]:

@@ -1,15 +1,15 @@
 -- Renew the leases of a worker's attempts, of one experiment after the other; the answers carry their orders.
 --
 -- KEYS  1 quotas  2… meta of each experiment, whose leases and trials have names that begin and are placed alike
--- ARGV  1 lease in milliseconds  then for each experiment: its name, how many attempts, and for each of them: trial, attempt, token
+-- ARGV  1 lease in milliseconds  then for each experiment: how many attempts, and for each of them: trial, attempt, token
 --
 -- Returns for each experiment a list with an answer for each attempt: its orders (see order); 'undriven' in place of orders that let it go on,
 -- when nobody has driven the experiment for too long and its attempts are to end; or 'fenced' when the attempt doesn't hold the lease. A lease
 -- that has expired is renewed as long as its attempt was not ended as lost. In place of the list there is the error for an experiment whose
 -- keys are broken, which costs no other one its leases. Repeating a call does no harm.
 
-local function renewed(meta, experiment, from, to)
-  local prefix = string.sub(meta, 1, -5)
+local function renewed(meta, from, to)
+  local prefix, experiment = string.sub(meta, 1, -5), string.match(meta, '{(.*)}')
   also_when_full('ZREM', prefix .. 'leases')
   local answers, trials = {}, {}
   local ends = undriven(meta) == 'stop'
@@ -28,8 +28,8 @@ end
 
 local found, at = {}, 2
 for i = 2, #KEYS do
-  local last = at + 1 + 3 * ARGV[at + 1]
-  local is_sound, answers = pcall(renewed, KEYS[i], ARGV[at], at + 2, last)
+  local last = at + 3 * ARGV[at]
+  local is_sound, answers = pcall(renewed, KEYS[i], at + 1, last)
   found[#found + 1] = is_sound and answers or (type(answers) == 'table' and answers.err or tostring(answers))
   at = last + 1
 end
