@@ -140,7 +140,7 @@ class Demands:
         args = [token, packed, round(DEMAND_S * 1000), experiment, self._number, self._version, round(TABLE_S * 1000)]
         return self._run("demand", [DEMANDS, QUOTAS, SHARES], args)
 
-    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+    def _run(self, name: str, keys: list[str], args: list[object]) -> Any:
         try:
             return retrying(lambda: script(name)(self._client, keys, args), patience_s=self._patience_s)
         except (AccessDenied, redis.ResponseError) as error:

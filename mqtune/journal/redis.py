@@ -647,13 +647,13 @@ def renew_all(
     Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one its leases.
     """
     first = renewals[0][0]
-    args: list[Any] = [round(lease_s * 1000)]
+    args: list[object] = [round(lease_s * 1000)]
     for _, claims in renewals:
         args += (len(claims), *itertools.chain.from_iterable(claims))
     keys = [QUOTAS, *(journal._keys.meta for journal, _ in renewals)]
 
-    def renew() -> list[Any]:
-        found: list[Any] = script("renew")(first._client, keys, args)
+    def renew() -> list[bytes | list[bytes]]:
+        found: list[bytes | list[bytes]] = script("renew")(first._client, keys, args)
         for text in (each.decode(errors="replace") for each in found if isinstance(each, bytes)):
             if _AWAY_CODES.search(text) or _DENIED.search(text) or _FULL in text:
                 # It is about the server, and not about one experiment's keys.
