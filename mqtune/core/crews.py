@@ -58,10 +58,10 @@ class Register(NamedTuple):
 
     @property
     def slots(self) -> Counter[str]:
-        """The number of slots by queue, of workers of this version."""
+        """The number of slots by queue, whose name carries the version of its workers."""
         found: Counter[str] = Counter()
         for crew in self.crews:
-            found[crew.queue] += crew.slots * crew.workers if crew.is_usable else 0
+            found[crew.queue] += crew.slots * crew.workers
         return found
 
 

@@ -71,6 +71,8 @@ class Demands:
         self._version = ""
         #: With which number this process divides; empty while another one does.
         self._number = ""
+        #: What it has published last, with that number, and when it had read the register.
+        self._published: tuple[str, float, dict[str, Share]] | None = None
         #: When the register was read here, and when it was last heard that it is as it is known here.
         self._read_at = self._heard_at = -math.inf
         #: Why demands can't be read or written, as far as that was logged.
@@ -173,18 +175,15 @@ class Demands:
                 self._read()
         self._number = number
         shares = divide(_table(_pairs(demands), _pairs(quotas)), self.register.slots, self.register.busy)
-        crews = _encode_crews(self.register.crews)
-        args = [
-            number,
-            round(TABLE_S * 1000),
-            _version_of(crews),
-            crews,
-            encode_value(self.register.busy),
-            round((time.monotonic() - self._read_at) * 1000),
-        ]
-        for each, share in shares.items():
-            args += (each, _encode_share(share))
-        self._run("divide", [SHARES], args)
+        now, table = time.monotonic(), (number, self._read_at, shares)
+        args: list[object] = [number, round(TABLE_S * 1000)]
+        if table != self._published:
+            crews = _encode_crews(self.register.crews)
+            args += [_version_of(crews), crews, encode_value(self.register.busy), round((now - self._read_at) * 1000)]
+            for each, share in shares.items():
+                args += (each, _encode_share(share))
+        if self._run("divide", [SHARES], args):
+            self._published = table
         return shares.get(token)
 
     def _read(self) -> None:

@@ -185,6 +185,22 @@ def test_who_only_hears_its_share_is_told_nothing_of_the_others(redis_client: re
 
 
 @pytest.mark.usefixtures("four_slots")
+def test_a_table_in_which_nothing_changes_is_only_prolonged(redis_client: redis.Redis):
+    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
+    first.look()
+    second.look(running=1)
+    redis_client.hset(SHARES, "of:mark", "here")
+    redis_client.pexpire(SHARES, 1_000)
+
+    second.look(running=1)
+    assert redis_client.hexists(SHARES, "of:mark")
+    assert redis_client.pttl(SHARES) > 1_000
+    second.look(wanted=1, running=1)
+    assert not redis_client.hexists(SHARES, "of:mark")
+    assert first.look().limit == 3
+
+
+@pytest.mark.usefixtures("four_slots")
 def test_another_divides_once_nobody_has_for_a_while(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch):
     assert module.TABLE_S + 1.0 <= 5.0, "with the second until the next look"
     monkeypatch.setattr(module, "TABLE_S", 0.2)
@@ -283,8 +299,9 @@ def test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver(redis_clie
     assert first.demands.exchange("a", demand) is None
     assert first.demands.refresh().crews in ([], first.demands.register.crews)
     assert first.demands.busy() == {}
-    assert second.look().limit == 2
-    assert first.look().limit == 2
+    # With the next change, or look at the register, the table is whole again.
+    assert second.look(wanted=1).limit == 1
+    assert first.look().limit == 3
 
 
 def test_workers_take_what_has_a_higher_priority_first(
