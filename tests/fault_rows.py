@@ -47,6 +47,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_shared_fleet.py::test_slots_are_shared_by_weight_then_by_priority_and_given_back",
             "tests/unit/driver/test_share_keeper.py::test_slots_of_trials_that_nobody_drives_are_nobodys_to_give",
         ],
+        "It works out the shares of a fleet for all, and is killed, frozen or cut off": [
+            "tests/acceptance/test_one_divides.py::test_when_the_driver_that_divides_is_killed_or_frozen_another_does_and_shares_stay_right",
+            "tests/integration/test_demands.py::test_who_was_frozen_while_it_divided_writes_over_nothing_when_it_goes_on",
+        ],
         "It has more than its share of a fleet for long": [
             "tests/acceptance/test_shared_fleet.py::test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report"
         ],
@@ -281,6 +285,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "A driver's demand for slots can't be read": [
             "tests/integration/test_demands.py::test_what_is_no_demand_is_left_out",
+            "tests/integration/test_demands.py::test_a_table_that_is_none_is_warned_of_once_and_ends_no_driver",
+        ],
+        "A share, or what is published of the register, can't be read": [
+            "tests/integration/test_demands.py::test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver",
             "tests/integration/test_demands.py::test_a_table_that_is_none_is_warned_of_once_and_ends_no_driver",
         ],
         "An account lacks a permission": [

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqtune.core.shares import Demand, Pool, Priority, Table
+from mqtune.core.shares import Demand, Pool, Priority, Share, Table, divide
 from mqtune.driver.sharing import LOOK_S, Held, ShareKeeper, Standing
 
 __all__ = ["SharedFleetInTime", "Sharer", "Wish", "alike", "fairness", "many"]
@@ -73,13 +73,20 @@ class Sharer:
         return min(self.keeper.limit, self.wish.most or self.fleet.slots, self.fleet.slots) - self.live
 
     def pool(self) -> Pool:
-        return Pool({_QUEUE: self.fleet.slots}, (_QUEUE,), {})
+        return Pool({_QUEUE: self.fleet.slots}, (_QUEUE,))
 
-    def exchange(self, demand: Demand) -> Table:
-        self.fleet.demands[self.token] = demand
-        return Table(list(self.fleet.demands.values()), {})
+    def exchange(self, demand: Demand) -> Share:
+        """Say what it wants; who has no share yet divides from then on, and with each look publishes the shares of all."""
+        fleet = self.fleet
+        fleet.demands[self.token] = demand
+        if self.token not in fleet.shares:
+            fleet.divider = self.token
+        if fleet.divider == self.token:
+            fleet.shares = divide(Table(list(fleet.demands.values()), {}), {_QUEUE: fleet.slots}, {})
+        return fleet.shares[self.token]
 
     def leave(self) -> None:
+        """Want nothing any more."""
         self.fleet.demands.pop(self.token, None)
 
     def look(self) -> None:
@@ -119,6 +126,9 @@ class SharedFleetInTime:
         self.slots = self.free = slots
         self.clock = _Clock()
         self.demands: dict[str, Demand] = {}
+        self.shares: dict[str, Share] = {}
+        #: Who divides the slots for all.
+        self.divider = ""
         self.sharers = [Sharer(self, f"{number:04d}", wish) for number, wish in enumerate(wishes)]
         self._span = shortest_s, longest_s
         self._random = random.Random(seed)

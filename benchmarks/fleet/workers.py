@@ -20,7 +20,6 @@ import selectors
 import sys
 import threading
 import time
-import uuid
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -37,10 +36,10 @@ from mqtune.core.keys import control_channel
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
-from mqtune.journal.base import Claim, Grant, Segment
+from mqtune.journal.base import Claim, Grant, Segment, new_token
 from mqtune.journal.connection import open_client
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal
+from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal, renew_all
 from mqtune.journal.script import script
 from mqtune.worker.app import MOST_COMMANDS
 from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S, SWITCH_INTERVAL_S
@@ -224,8 +223,8 @@ class Worker:
             busy[busy_as(run.journal.experiment)] += 1
             claims[run.journal].append(run.claim)
         self.fleet.keep(replace(self.info, busy=dict(busy)), LEASE_S)
-        for journal, some in claims.items():
-            journal.renew(some, LEASE_S)
+        if claims:
+            renew_all(list(claims.items()), LEASE_S)
         self.beat_at, self.is_beating = time.time(), False
 
     def ask(self) -> None:
@@ -243,7 +242,7 @@ class Worker:
                 journal = self.journals[experiment] = RedisJournal(self.client, experiment, patience_s=60)
         if not any(run.journal is journal for run in self.runs):
             journal.definition()
-        claim = Claim(TrialId(trial), int(attempt), uuid.uuid4().hex)
+        claim = Claim(TrialId(trial), int(attempt), new_token())
         started = AttemptStarted(
             trial=claim.trial,
             attempt=claim.attempt,

@@ -138,7 +138,11 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
             start(context.folder, "benchmarks.fleet.driver", server.url, f"e{number}", trials)
             for number in range(drivers)
         ]
-        began = min(driver.next()["at"] for driver in crew)
+        for driver in crew:
+            driver.next()
+        began = time.time()
+        for driver in crew:
+            driver.tell("go")
         full_s = load.next()["at"] - began
         held = _used(client, context.sizes["seconds"])
         load.tell(f"report {rate}")

@@ -29,7 +29,9 @@ WORKLOAD: Final = Workload(
         ),
         "pauses": Figure(unit="", higher_is_better=False, title="trials paused for others, all priorities"),
         "look_us": Figure(
-            unit="µs", higher_is_better=False, title="a driver's look at the others' demands, once a second"
+            unit="µs",
+            higher_is_better=False,
+            title="what sharing takes for each driver and second, its part of dividing included",
         ),
     },
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from celery import Celery
@@ -18,8 +18,9 @@ from kombu.utils.json import dumps
 
 from mqtune.backends.base import Offer
 from mqtune.backends.queues import QueueBackend
+from mqtune.core.crews import Register
 from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
-from mqtune.core.shares import MESSAGE_PRIORITIES, Demand, Priority, Table
+from mqtune.core.shares import MESSAGE_PRIORITIES, Demand, Priority, Share
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
@@ -116,9 +117,18 @@ class CeleryBackend(QueueBackend):
         self._connection: Any = None
         self._producer: Any = None
 
-    def exchange(self, demand: Demand) -> Table | None:
-        """Say for some seconds what the experiment wants, and return what all want; None where that is not known."""
-        return self._demands.exchange(demand)
+    def _read_register(self) -> Register:
+        return self._demands.refresh()
+
+    def _busy(self) -> Mapping[str, Mapping[str, int]]:
+        return self._demands.busy()
+
+    def exchange(self, demand: Demand) -> Share | None:
+        """Say for some seconds what the experiment wants, and return what it may have; None where that is not known."""
+        share = self._demands.exchange(self.name, demand)
+        if self._demands.register is not self._register:
+            self.journal.fleet_changed = True
+        return share
 
     def leave(self) -> None:
         """Want nothing any more."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 
 from mqtune.core.clock import Clock
+from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
-from mqtune.core.events import WorkerInfo, busy_as
-from mqtune.core.resources import Resources, patterns_of, queue_name, queues_of, serves
+from mqtune.core.events import busy_as
+from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.shares import Pool
 from mqtune.core.trial import Attempt, Config, TrialId
-from mqtune.core.version import __version__, meets
+from mqtune.core.version import __version__
 from mqtune.journal.base import Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
@@ -131,15 +133,12 @@ class QueueBackend(ABC):
         self._title = title
         self._digest = digest
         self._resources = resources
-        self._workers: list[tuple[WorkerInfo, Resources]] = []
+        #: The register as of the last refresh, and of it the workers that take this experiment's attempts, with what they offer.
+        self._register = Register()
+        self._crews: list[tuple[Crew, Resources]] = []
         #: All slots that this driver can use, and those of them that offer what a trial asks for.
         self._shapes: list[Shape] = []
         self._fitting: list[Shape] = []
-        #: By queue, the number of slots in which attempts of other experiments run.
-        self._taken: Counter[str] = Counter()
-        #: By queue, the slots of all workers, also of those that are for other experiments; and by experiment, in which it runs.
-        self._all: Counter[str] = Counter()
-        self._busy: dict[str, Counter[str]] = {}
         #: By worker, why not all of its slots take trials, as of the last refresh.
         self._notes: dict[str, str] = {}
         self._load = _Load()
@@ -156,52 +155,45 @@ class QueueBackend(ABC):
         """Make what sends messages; nothing is sent yet."""
 
     def refresh(self) -> None:
-        self._workers, self._barred = [], ""
-        self._taken, self._all, self._busy = Counter(), Counter(), {}
+        self._take(self._read_register())
+
+    def _read_register(self) -> Register:
+        """Return the register of the workers that this driver may use, and of others whose slots it counts."""
+        return register_of(self._fleet.workers())
+
+    def _take(self, register: Register) -> None:
+        """Take in which workers there are."""
+        self._register, self._crews, self._barred = register, [], ""
         slots: Counter[tuple[str, str, Resources]] = Counter()
-        for info in self._fleet.workers():
-            self._count(info)
-            if not self._serves(info):
+        for crew in register.crews:
+            if not (targets := self._targets(crew)):
                 continue
-            if not (target := self._target_of(info)):
-                self._barred = info.name
+            if not (target := next(filter(self._may_use, targets), "")):
+                self._barred = crew.names[0]
                 continue
             try:
-                offer = _offer(info.gpus, info.cpus, info.gpu_memory_gb, tuple(info.tags))
+                offer = _offer(crew.gpus, crew.cpus, crew.gpu_memory_gb, tuple(crew.tags))
             except ConfigurationError as error:
-                logger.warning("worker %s is ignored: %s", info.name, error)
+                logger.warning("worker %s is ignored: %s", ", ".join(crew.names), error)
                 continue
-            self._workers.append((info, offer))
-            if _is_usable(info):
-                slots[info.queue, target, offer] += info.slots
-        self._taken.update(
-            {queue: sum(each[queue] for name, each in self._busy.items() if name != self.token) for queue in self._all}
-        )
+            self._crews.append((crew, offer))
+            if crew.is_usable:
+                slots[crew.queue, target, offer] += crew.slots * crew.workers
         self._shapes = [Shape(*kind, count) for kind, count in slots.items()]
         self._fitting = [shape for shape in self._shapes if shape.slots > 0 and self._resources.fits(shape.offer)]
         self._log_notes()
 
-    def _serves(self, info: WorkerInfo) -> bool:
-        """Return whether a worker takes attempts of this experiment."""
-        return serves(info.experiments, self._experiment)
+    def _targets(self, crew: Crew) -> list[str]:
+        """Return the queues of workers to which this experiment may publish, if this account may.
 
-    def _target_of(self, info: WorkerInfo) -> str:
-        """Return the queue of a worker to which this experiment publishes; empty where this account may use none."""
-        queues = zip(patterns_of(info.experiments), queues_of(info.queue), strict=False)
-        fitting = [queue for pattern, queue in queues if fnmatchcase(self._experiment, pattern)]
-        return next(filter(self._may_use, fitting), "")
-
-    def _count(self, info: WorkerInfo) -> None:
-        """Count a worker's slots, and who has them."""
-        self._all[info.queue] += info.slots if _is_usable(info) else 0
-        for experiment, count in info.busy.items():
-            if type(count) is int:
-                self._busy.setdefault(experiment, Counter())[info.queue] += count
+        Their own name says for whom they are: nobody can have an experiment publish where others read.
+        """
+        return [queue for pattern, queue in patterned(crew.queue) if fnmatchcase(self._experiment, pattern)]
 
     def pool(self) -> Pool:
         """Return the slots of all workers, as of the last refresh."""
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
-        return Pool(self._all, list(dict.fromkeys(shape.queue for shape in fitting)), self._busy)
+        return Pool(self._register.slots, list(dict.fromkeys(shape.queue for shape in fitting)))
 
     def _may_use(self, queue: str) -> bool:
         """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""
@@ -215,7 +207,7 @@ class QueueBackend(ABC):
 
     def _log_notes(self) -> None:
         """Log, once for each reason, why a worker takes fewer trials than it has slots."""
-        notes = {info.name: info.note for info, _ in self._workers if info.note}
+        notes = {name: str(note) for crew, _ in self._crews for name, note in crew.notes.items()}
         for name, note in notes.items():
             if note != self._notes.get(name):
                 logger.warning("worker %s: %s", name, note)
@@ -231,14 +223,20 @@ class QueueBackend(ABC):
     def free(self, resources: Resources) -> int:
         """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh."""
         fitting = [shape for shape in self._shapes if resources.fits(shape.offer)]
-        return sum(max(0, self._load.free(shape) - self._taken[shape.queue]) for shape in fitting)
+        others = [queues for experiment, queues in self._busy().items() if experiment != self.token]
+        taken = {shape.queue: sum(queues.get(shape.queue, 0) for queues in others) for shape in fitting}
+        return sum(max(0, self._load.free(shape) - taken[shape.queue]) for shape in fitting)
+
+    def _busy(self) -> Mapping[str, Mapping[str, int]]:
+        """Return by experiment in how many slots of each queue it runs, as of the last refresh."""
+        return self._register.busy
 
     def has_gpus(self) -> bool | None:
         return any(shape.offer.gpus > 0 for shape in self._shapes) if self._shapes else None
 
     def resource_string(self) -> str:
         """Return what all slots offer, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
-        workers = sum(_is_usable(info) for info, _ in self._workers)
+        workers = sum(crew.workers for crew, _ in self._crews if crew.is_usable)
         if not workers:
             return "no worker"
         slots: Counter[Resources] = Counter()
@@ -250,24 +248,25 @@ class QueueBackend(ABC):
     def why_no_slot(self) -> str:
         asked = f"no worker offers a slot with {self._resources}"
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
-        if not self._workers and self._barred:
+        if not self._crews and self._barred:
             return (
                 f"{asked}: worker {self._barred} serves all experiments, and this account is for one team; start workers that "
                 "serve the account's too: `mqtune worker --experiments '*,team-a-*'`"
             )
-        if not self._workers:
+        if not self._crews:
             return f"{asked}: no worker is connected; start one with `mqtune worker{brings} --broker …`"
+        named = sorted(((name, crew, offer) for crew, offer in self._crews for name in crew.names), key=itemgetter(0))
         offers = "; ".join(
-            f"{info.name}: {info.slots} × {offer}, mqtune {info.version}{f', {info.note}' if info.note else ''}"
-            for info, offer in self._workers[:_SHOWN_WORKERS]
+            f"{name}: {crew.slots} × {offer}, mqtune {crew.version}{f', {note}' if (note := crew.notes.get(name)) else ''}"
+            for name, crew, offer in named[:_SHOWN_WORKERS]
         )
-        more = len(self._workers) - _SHOWN_WORKERS
+        more = sum(crew.workers for crew, _ in self._crews) - _SHOWN_WORKERS
         version = (
             ""
-            if all(info.version == __version__ for info, _ in self._workers)
+            if all(crew.version == __version__ for crew, _ in self._crews)
             else f" This driver is mqtune {__version__}."
         )
-        if brings and not any(ACCEPTS_TAG in frozenset(offer.tags) for _, offer in self._workers):
+        if brings and not any(ACCEPTS_TAG in frozenset(offer.tags) for _, offer in self._crews):
             version += " A worker takes the code that this driver brings if it is started with --accept-code."
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
@@ -359,8 +358,3 @@ _SHOWN_WORKERS: Final = 5
 def _offer(gpus: float, cpus: int, gpu_memory_gb: float, tags: tuple[str, ...]) -> Resources:
     """Return what slots offer; those of most workers of a fleet offer the same."""
     return Resources(gpus=gpus, cpus=cpus, gpu_memory_gb=gpu_memory_gb, tags=tags)
-
-
-def _is_usable(info: WorkerInfo) -> bool:
-    """Return whether a worker has the same minor version as this driver."""
-    return meets(info.version)

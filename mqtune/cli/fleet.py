@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,15 +15,15 @@ from mqtune.cli.machine_use import described_use, is_running, short_use_text, us
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
+from mqtune.core.crews import register_of
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.shares import PRIORITIES, Pool, Priority, Table, entitlements, to_share
+from mqtune.core.shares import PRIORITIES, Priority, Table, entitlements, to_share
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
-from mqtune.core.version import meets
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 
@@ -237,8 +236,8 @@ def experiments_of(broker: str) -> list[str]:
 
 def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
     """Return who has how much of the slots of these workers, and what each may have by what all want."""
-    pool = _pool_of(workers)
-    shared = to_share(pool, {each.experiment for each in table.demands})
+    register = register_of(workers)
+    shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
     limits = entitlements(table.demands, shared, table.quotas, aging_s=table.aging_s)
     shares = [
         Share(
@@ -255,7 +254,7 @@ def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
     ]
     undriven = [
         Share(token, "", 0.0, sum(queues.values()), 0, 0, [])
-        for token, queues in pool.busy.items()
+        for token, queues in register.busy.items()
         if token not in limits
     ]
     return sorted(shares + undriven, key=lambda each: (-each.running, -each.may_run, each.token))
@@ -272,11 +271,12 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
     higher = [p for p in PRIORITIES[:rank] if any(each.priority == p and each.wanted for each in others)]
     if not higher:
         return f"have more: mqtune set {name} share={2 * mine.weight:g}"
-    pool = to_share(_pool_of(workers), {each.experiment for each in table.demands})
+    register = register_of(workers)
+    shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
 
     def slots_with(priority: Priority) -> int:
         wanted = [*others, replace(mine, priority=priority)]
-        return entitlements(wanted, pool, table.quotas, aging_s=table.aging_s)[token]
+        return entitlements(wanted, shared, table.quotas, aging_s=table.aging_s)[token]
 
     # The least that helps; before those of the highest priority nothing may.
     helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
@@ -291,18 +291,6 @@ def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> s
     shown = [f"{known.get(each.experiment, 'another experiment')} ({each.running})" for each in using[:_SHOWN]]
     more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
     return ", ".join(shown) + more
-
-
-def _pool_of(workers: Iterable[WorkerInfo]) -> Pool:
-    """Return the slots of workers of this version, and who has how many of all."""
-    slots: Counter[str] = Counter()
-    busy: dict[str, Counter[str]] = {}
-    for info in workers:
-        slots[info.queue] += info.slots if meets(info.version) else 0
-        for token, count in info.busy.items():
-            if type(count) is int:
-                busy.setdefault(token, Counter())[info.queue] += count
-    return Pool(slots, list(slots), busy)
 
 
 # What runs where.

@@ -10,8 +10,16 @@ The fleet, shared by all experiments::
     mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
     mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it
-    mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, and JSON of what its
-                                            driver wants of the fleet (see mqtune.journal.demands)
+    mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, the patterns of quotas and
+                                            caps that its name fits, with commas between, a space, and JSON of what its driver wants of the
+                                            fleet (see mqtune.journal.demands)
+    mqtune:shares                   hash    what each experiment may have; expires some seconds after nobody divides the fleet any more
+                                            number      under which one driver divides, which fences off whoever did before
+                                            of:<token>  msgpack of an experiment's share
+                                            crews       msgpack of the register in short: workers that are alike, counted
+                                            version     of the crews
+                                            busy        msgpack of the slots of each queue in which each experiment runs, by its token
+                                            read_at     server time (ms) at which the register was read
     mqtune:quotas                   hash    pattern of names of experiments -> how many attempts of theirs may run at once
     mqtune:submissions              zset    submission that has not ended -> server time (ms) up to which a worker has it; when it was submitted or
                                             given back where none has
@@ -103,6 +111,7 @@ IDENTITY: Final = "mqtune:identity"
 DEMANDS: Final = "mqtune:demands"
 QUOTAS: Final = "mqtune:quotas"
 SUBMISSIONS: Final = "mqtune:submissions"
+SHARES: Final = "mqtune:shares"
 #: The exchanges of Celery's remote commands and events for mqtune's workers. Celery's own names would have other teams' commands on
 #: the same Redis, such as ``control shutdown``, end them.
 CONTROL_EXCHANGE: Final = "mqtune"

@@ -124,10 +124,15 @@ def queues_of(name: str) -> list[str]:
 
     So teams share slots, and each has a queue of its own, which the accounts of the others can't see.
     """
+    return [queue for _, queue in patterned(name)]
+
+
+def patterned(name: str) -> list[tuple[str, str]]:
+    """Return the Celery queues that the slots of this name consume, each with the pattern of the experiments that it is for."""
     shape, at, patterns = name.partition("@")
     if not at:
-        return [name]
-    return [shape if pattern == EVERY else f"{shape}@{pattern}" for pattern in patterns_of(patterns)]
+        return [(EVERY, name)]
+    return [(pattern, shape if pattern == EVERY else f"{shape}@{pattern}") for pattern in patterns_of(patterns)]
 
 
 def lists_of(name: str) -> list[str]:

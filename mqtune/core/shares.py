@@ -1,4 +1,4 @@
-"""Fair shares: how many slots of one fleet each of several experiments may have, worked out by each driver for itself.
+"""Fair shares: how many slots of one fleet each of several experiments may have, worked out in one place for all.
 
 Classes of priority come one after the other. Within one, slots go by weighted max-min fairness: nobody gets more than it wants, what it
 leaves goes to the others by their weights, and nobody can get more without taking from one that has less for its weight. Slots of
@@ -14,7 +14,7 @@ import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
@@ -41,8 +41,9 @@ class Demand:
         priority: its class.
         weight: how much it gets against others of its class, above 0.
         used: how many slots it had of late, on average.
-        quotas: the quotas that it falls under.
+        quotas: the patterns of the quotas and caps that it falls under.
         waiting_s: for how many seconds it has wanted slots that others have, and had none.
+        capped: which caps let it have less than it asks for, in words; empty for none.
     """
 
     experiment: str
@@ -54,6 +55,7 @@ class Demand:
     used: float = 0.0
     quotas: Sequence[str] = ()
     waiting_s: float = 0.0
+    capped: str = ""
 
 
 #: What begins the sentence that says why an experiment starts nothing more, where that is because of others.
@@ -75,6 +77,8 @@ def quota_used(pattern: str, slots: int) -> str:
 #: How strongly what an experiment had of late turns its rounding: so much that who is a hundredth of a slot behind is well on the other
 #: side. With less, who has much of a slot to get stays ahead of its share, and who has little stays behind.
 _PULL: Final = 100.0
+#: Less than any part of a slot that makes a difference.
+_LITTLE: Final = 1e-9
 
 
 #: After how many seconds without a slot an experiment gets one, whatever its priority, unless the fleet's operator has said otherwise: so
@@ -104,30 +108,136 @@ class Table(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The slots of a fleet.
-
-    ``slots`` has their number by queue, of all queues; ``queues`` are those that suit the experiment, the smallest slots first;
-    ``busy`` has by experiment, as ``busy_as`` names it, in how many slots of each queue it runs.
-    """
+    """The slots of a fleet: their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first."""
 
     slots: Mapping[str, int]
     queues: Sequence[str]
-    busy: Mapping[str, Mapping[str, int]]
 
 
-def to_share(pool: Pool, known: Container[str]) -> dict[str, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one experiment may have of a fleet.
+
+    Args:
+        limit: how many attempts it may have under way; infinite while nobody else wants its slots and no quota holds it.
+        at_most: the same as if it had had nothing of late: rounded up.
+        priority: its class, as far as caps let it.
+        rivals: how many others want slots too, of any queue.
+        higher: how many of these have a higher priority.
+        wanted: the queues of its slots that others wait for, who are to have more than they have.
+        full: the quota that leaves it no more, in words; empty for none.
+        capped: see ``Demand``.
+        aging_s: after how many seconds without a slot it gets one; infinite for never.
+    """
+
+    limit: float = math.inf
+    at_most: float = math.inf
+    priority: str = "normal"
+    rivals: int = 0
+    higher: int = 0
+    wanted: list[str] = field(default_factory=list)
+    full: str = ""
+    capped: str = ""
+    aging_s: float = AGING_S
+
+
+def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) -> Demand:
+    """Return a demand under these quotas and caps: for no more than the caps allow.
+
+    Args:
+        demand: what an experiment asks for.
+        patterns: those of quotas and caps that its name fits.
+        caps: all caps, by their patterns.
+    """
+    under = tuple(sorted(patterns))
+    priority, weight, said = demand.priority, demand.weight, ""
+    for pattern in under:
+        cap = caps.get(pattern, Cap())
+        capped = max(priority, cap.priority, key=PRIORITIES.index), min(weight, cap.share)
+        if capped != (priority, weight):
+            priority, weight = capped
+            said += (
+                f"; priority {priority} and share {weight:g} are the most for experiments whose names fit {pattern}, "
+                f"as set by {cap.by}"
+            )
+    return replace(demand, priority=priority, weight=weight, quotas=under, capped=said)
+
+
+def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]]) -> dict[str, Share]:
+    """Return the share of each experiment, by its token; the same for the same arguments.
+
+    Args:
+        table: what all want, under their caps.
+        slots: the slots of each queue.
+        busy: in how many slots of each queue each experiment runs, by its token.
+    """
+    demands, quotas, aging_s = table.demands, table.quotas, table.aging_s
+    shared = to_share(slots, busy, {each.experiment for each in demands})
+    limits = entitlements(demands, shared, quotas, aging_s=aging_s)
+    highest = _rounded_up(table, shared, limits)
+    under = Counter(dict.fromkeys(quotas, 0))
+    wanting: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    ranks: Counter[str] = Counter()
+    for each in demands:
+        queues = set(each.queues)
+        under.update(dict.fromkeys(set(each.quotas) & quotas.keys(), limits[each.experiment]))
+        ranks[each.priority] += each.wanted > 0
+        wanting.update(queues if each.wanted else ())
+        waiting.update(queues if each.running < limits[each.experiment] else ())
+    all_slots = sum(slots.values())
+    found = {}
+    for each in demands:
+        limit, wants = limits[each.experiment], each.wanted > 0
+        # One that is larger than the fleet only counts what runs, for whoever wants to know.
+        is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in each.quotas)
+        if not is_held and all(wanting[queue] <= wants for queue in each.queues):
+            found[each.experiment] = Share(priority=each.priority, capped=each.capped, aging_s=aging_s)
+            continue
+        full = [pattern for pattern in each.quotas if under[pattern] >= quotas.get(pattern, math.inf)]
+        waits = each.running < limit
+        found[each.experiment] = Share(
+            limit=limit,
+            at_most=highest[each.experiment],
+            priority=each.priority,
+            rivals=ranks.total() - wants,
+            higher=sum(ranks[priority] for priority in PRIORITIES[: PRIORITIES.index(each.priority)]),
+            wanted=[queue for queue in dict.fromkeys(each.queues) if waiting[queue] > waits],
+            full=quota_used(full[0], quotas[full[0]]) if full else "",
+            capped=each.capped,
+            aging_s=aging_s,
+        )
+    return found
+
+
+def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int]) -> Mapping[str, int]:
+    """Return each share as if its experiment had had nothing of late, where somebody runs more than its share."""
+    if all(each.running <= limits[each.experiment] for each in table.demands):
+        return limits
+    filling = _Filling(dict(slots), dict(table.quotas), rounds_down=True)
+    _fill(table.demands, filling, table.aging_s)
+    # Its slots would come before those of the last turn that somebody else has had.
+    last = {each.experiment: filling.ended_at.get(each.experiment, 0.0) * each.weight for each in table.demands}
+    return {
+        each.experiment: max(limits[each.experiment], min(each.wanted, math.ceil(last[each.experiment] - _LITTLE)))
+        for each in table.demands
+    }
+
+
+def to_share(slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]], known: Container[str]) -> dict[str, int]:
     """Return the slots of each queue without those of trials that run on without a driver, which nobody gives back.
 
     Args:
-        pool: the slots of a fleet.
+        slots: the number of slots by queue.
+        busy: in how many of them each experiment runs, by its token.
         known: the experiments that have a driver, by their tokens.
     """
-    slots = dict(pool.slots)
-    for experiment, queues in pool.busy.items():
+    left = dict(slots)
+    for experiment, queues in busy.items():
         if experiment not in known:
             for queue, count in queues.items():
-                slots[queue] = max(0, slots.get(queue, 0) - count)
-    return slots
+                left[queue] = max(0, left.get(queue, 0) - count)
+    return left
 
 
 def entitlements(
@@ -148,12 +258,16 @@ def entitlements(
         quotas: how many slots all experiments under a quota may have together.
         aging_s: after how many seconds without a slot an experiment gets one; infinite for never.
     """
-    filling = _Filling(dict(slots), dict(quotas or {}))
+    return _fill(demands, _Filling(dict(slots), dict(quotas or {})), aging_s)
+
+
+def _fill(demands: Iterable[Demand], filling: _Filling, aging_s: float) -> dict[str, int]:
+    """Give slots away, and return how many each experiment has."""
     ordered = sorted(demands, key=lambda each: (PRIORITIES.index(each.priority), each.experiment))
     found = {each.experiment: 0 for each in ordered}
     waiting = [each for each in ordered if each.waiting_s >= aging_s and each.wanted > 0 and not each.running]
     for each in sorted(waiting, key=lambda each: -each.waiting_s):
-        found[each.experiment] = int(filling.give(each))
+        found[each.experiment] = int(filling.give(each, 0.0))
     for _, some in groupby(ordered, key=lambda each: each.priority):
         _share(list(some), filling, found)
     return found
@@ -161,8 +275,9 @@ def entitlements(
 
 def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> None:
     """Give slots to the experiments of one class, each time to whom has least for its weight."""
+    filling.newest.clear()
     wanting = [each for each in demands if each.wanted > 0]
-    behind = _roundings(wanting)
+    behind = dict.fromkeys(found, 1.0) if filling.rounds_down else _roundings(wanting)
     # That reckons from nothing.
     if not any(found[each.experiment] for each in wanting):
         found.update(filling.give_at_once(wanting))
@@ -173,9 +288,9 @@ def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> N
     ]
     heapq.heapify(turns)
     while turns:
-        _, name, demand = heapq.heappop(turns)
+        turn, name, demand = heapq.heappop(turns)
         # Who can't get another one now never can: slots only become fewer.
-        if filling.give(demand):
+        if filling.give(demand, turn):
             found[name] += 1
             if found[name] < demand.wanted:
                 heapq.heappush(turns, ((found[name] + behind[name]) / demand.weight, name, demand))
@@ -212,8 +327,13 @@ class _Filling:
     free: dict[str, int]
     #: What is left of each quota.
     left: dict[str, int]
+    #: Whether all shares are rounded down, whoever had how much.
+    rounds_down: bool = False
     holders: dict[str, Counter[str]] = field(default_factory=dict)
     queues_of: dict[str, Sequence[str]] = field(default_factory=dict)
+    #: By queue, or quota, the turn in which it was given away last; and by experiment that of the last slot that it could have had.
+    newest: dict[str, float] = field(default_factory=dict)
+    ended_at: dict[str, float] = field(default_factory=dict)
 
     def give_at_once(self, demands: Sequence[Demand]) -> dict[str, int]:
         """Give experiments what they get in any case, where that is easily known; return how many slots each has."""
@@ -234,19 +354,21 @@ class _Filling:
                     count -= taken
         return given
 
-    def give(self, demand: Demand) -> bool:
+    def give(self, demand: Demand, turn: float) -> bool:
         """Give an experiment another slot; return False when there is none for it, and never will be."""
-        if any(self.left.get(quota, 1) <= 0 for quota in demand.quotas):
-            return False
+        used_up = [quota for quota in demand.quotas if self.left.get(quota, 1) <= 0]
         self.queues_of[demand.experiment] = demand.queues
-        if not self._place(demand):
-            return False
-        for quota in demand.quotas:
-            if quota in self.left:
-                self.left[quota] -= 1
-        return True
+        if not used_up and not (used_up := self._place(demand, turn)):
+            for quota in demand.quotas:
+                if quota in self.left:
+                    self.left[quota] -= 1
+                    self.newest[quota] = turn
+            return True
+        self.ended_at[demand.experiment] = max((self.newest.get(name, 0.0) for name in used_up), default=0.0)
+        return False
 
-    def _place(self, demand: Demand) -> bool:
+    def _place(self, demand: Demand, turn: float) -> list[str]:
+        """Give an experiment a slot of a queue, and return nothing; or the queues that are all used up, if there is none."""
         #: By each queue that was come to, the one before it, and who would move from there.
         came: dict[str, tuple[str, str]] = dict.fromkeys(demand.queues, ("", demand.experiment))
         ahead = deque(came)
@@ -254,14 +376,15 @@ class _Filling:
             queue = ahead.popleft()
             if self.free.get(queue, 0) > 0:
                 self.free[queue] -= 1
+                self.newest[queue] = turn
                 self._move(queue, came)
-                return True
+                return []
             for holder in self._holders(queue):
                 for other in self.queues_of[holder]:
                     if other not in came:
                         came[other] = queue, holder
                         ahead.append(other)
-        return False
+        return list(came)
 
     def _holders(self, queue: str) -> list[str]:
         return [name for name, count in self.holders.get(queue, Counter()).items() if count]

@@ -1,39 +1,25 @@
-"""The driver's part in sharing a fleet: it says what its experiment wants, works out its share of the slots, and keeps to it."""
+"""The driver's part in sharing a fleet: it says what its experiment wants, hears its share of the slots, and keeps to it."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from mqtune.core.checks import flag, one_of, positive
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.shares import (
-    PRIORITIES,
-    SHARE_USED,
-    Cap,
-    Demand,
-    Pool,
-    Priority,
-    Table,
-    entitlements,
-    quota_used,
-    to_share,
-)
+from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Share
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
 from mqtune.results.experiments import duration
 
 logger = logging.getLogger(__name__)
 
-#: How often a driver says what it wants and hears what others want: a new experiment has its first slot that much later.
+#: How often a driver says what it wants and hears what it may have: others hear of a new experiment that much later.
 LOOK_S: Final = 1.0
-#: How often shares are worked out again though nothing has changed but who had how much.
-RECKON_S: Final = 5.0
 #: For how long it counts what an experiment has had: shares come true over times as long as this. An hour has room for a dozen turns; with
 #: much less of a memory, who has had two turns is forgiven before others have had their first.
 MEMORY_S: Final = 3_600.0
@@ -63,8 +49,8 @@ class SharedFleet(Protocol):
     def pool(self) -> Pool:
         """Return the slots of all workers, as of the last refresh."""
 
-    def exchange(self, demand: Demand) -> Table | None:
-        """Say for some seconds what the experiment wants, and return what all want; None where that is not known."""
+    def exchange(self, demand: Demand) -> Share | None:
+        """Say for some seconds what the experiment wants, and return what it may have; None where that is not known."""
 
     def leave(self) -> None:
         """Want nothing any more."""
@@ -89,10 +75,6 @@ class Standing:
         return Standing(priority, share, flag("", "preemptible", changes.get("preemptible", self.preemptible)))
 
 
-#: More slots than any experiment ever had.
-_HUGE: Final = 1e9
-
-
 class Held(NamedTuple):
     """What an experiment holds: the slots in which it runs, those with what waits for one, and whether it could use more."""
 
@@ -102,10 +84,10 @@ class Held(NamedTuple):
 
 
 class ShareKeeper:
-    """Works out an experiment's share of a fleet: how many attempts may be under way.
+    """Keeps an experiment to its share of a fleet: how many attempts may be under way.
 
     Args:
-        fleet: the fleet, and what others want of it.
+        fleet: the fleet, and what of it the experiment may have.
     """
 
     def __init__(self, fleet: SharedFleet) -> None:
@@ -115,29 +97,23 @@ class ShareKeeper:
         self.limit = math.inf
         #: Why there may be no more, for people.
         self.why = ""
-        #: Queues of slots that others wait for, who are to have more than they have.
+        #: Queues of its slots that others wait for, who are to have more than they have.
         self.wanted_by_others: frozenset[str] = frozenset()
         #: Whether the experiment is to give back what it has beyond its share, and in how many slots its trials are to be paused now.
         self.must_give = False
         self.to_pause = 0
         #: Since when it has run more than its share, and more than that rounded up.
         self._over_since = self._above_since = math.inf
-        #: The quotas and the caps that it falls under, as of the last look, and by which caps it had less than it asked for.
-        self._quotas: tuple[str, ...] = ()
-        self._caps: Mapping[str, Cap] = {}
+        #: By which caps it had less than it asked for.
         self._capped_by = ""
         self._used = 0.0
         self._counted_at = fleet.clock.monotonic()
         #: Since when it has had no slot, while others want them too, and whether a warning has told.
         self._waiting_since = math.inf
         self._is_told = False
-        self._reckoned: tuple[object, ...] = ()
-        self._reckon_at = -math.inf
-        self._shares: dict[str, int] = {}
-        self._slots: dict[str, int] = {}
 
     def look(self, held: Held, standing: Standing, most: int | None) -> None:
-        """Say what the experiment wants, hear what others want, and work out its share.
+        """Say what the experiment wants, and hear what it may have.
 
         Args:
             held: what it has.
@@ -146,12 +122,9 @@ class ShareKeeper:
         """
         self._count(held.running)
         pool = self._fleet.pool()
-        asked = standing
-        standing, capped = self._capped(asked)
-        self._fleet.priority = standing.priority
-        all_slots = sum(pool.slots[queue] for queue in pool.queues)
-        could_use = all_slots if most is None else min(all_slots, most)
-        mine = Demand(
+        slots = sum(pool.slots.get(queue, 0) for queue in pool.queues)
+        could_use = slots if most is None else min(slots, most)
+        demand = Demand(
             experiment=self._fleet.token,
             queues=pool.queues,
             wanted=max(held.live, could_use) if held.is_hungry else held.live,
@@ -159,61 +132,25 @@ class ShareKeeper:
             priority=standing.priority,
             weight=standing.share,
             used=round(self._used, 3),
-            quotas=self._quotas,
             waiting_s=round(self._waiting_s, 1),
         )
-        table = self._fleet.exchange(mine) or Table((), {})
-        found, quotas = table.demands, table.quotas
-        caps = {name: cap for name, cap in table.caps.items() if fnmatchcase(self._fleet.name, name)}
-        if caps != self._caps:
-            # Nobody is to hear of more than it may ask for.
-            self._caps = caps
-            self.look(held, asked, most)
-            return
-        self._quotas = tuple(sorted(pattern for pattern in quotas if fnmatchcase(self._fleet.name, pattern)))
-        others = [each for each in found if each.experiment != mine.experiment]
-        # One that is larger than the fleet only counts what runs, for whoever wants to know.
-        is_held = any(quotas[pattern] < sum(pool.slots.values()) for pattern in self._quotas)
-        if not is_held and not any(each.wanted and set(each.queues) & set(pool.queues) for each in others):
-            self.limit, self.why, self.wanted_by_others, self.must_give = math.inf, "", frozenset(), False
-            self._note_wait(is_waiting=False)
-            self._look_at_surplus(held.running, math.inf)
-            return
-        self._note_wait(is_waiting=not held.running and mine.wanted > 0)
-        # Whether it could use more it finds out only where it may have more.
-        mine = replace(mine, wanted=max(mine.wanted, could_use), quotas=self._quotas)
-        table = table._replace(demands=[*others, mine])
-        self._reckon(table, pool)
-        self.limit = self._shares[mine.experiment]
-        full = self._full(table.demands, quotas)
-        self.wanted_by_others = frozenset(
-            queue for each in others if each.running < self._shares[each.experiment] for queue in each.queues
-        )
-        self.must_give = bool(full or self.wanted_by_others)
-        self.why = (
-            "" if self.limit >= could_use else self._in_words(mine, others, all_slots, full, table.aging_s) + capped
-        )
+        share = self._fleet.exchange(demand) or Share(priority=standing.priority)
+        self._fleet.priority = cast("Priority", share.priority)
+        self._heed_caps(share.capped)
+        is_shared = share.limit < math.inf
+        self._note_wait(is_waiting=is_shared and not held.running and demand.wanted > 0)
+        # Who has all that it wants finds out that it wants more only where it may have more.
+        self.limit = share.limit + (not held.is_hungry and held.live <= share.limit)
+        self.wanted_by_others = frozenset(share.wanted)
+        self.must_give = bool(share.full or share.wanted)
+        self.why = self._in_words(share, slots) if share.limit < could_use else ""
         self._warn_if_starved()
-        self._look_at_surplus(held.running, self._at_most(mine, table))
+        self._look_at_surplus(held.running, share)
 
-    def _capped(self, standing: Standing) -> tuple[Standing, str]:
-        """Return what an experiment is to get as far as it may ask for that, and by what it may not ask for more, in words."""
-        said = []
-        for pattern, cap in sorted(self._caps.items()):
-            capped = Standing(
-                max(standing.priority, cap.priority, key=PRIORITIES.index),
-                min(standing.share, cap.share),
-                standing.preemptible,
-            )
-            if capped != standing:
-                most = f"priority {capped.priority} and share {capped.share:g}"
-                said.append(f"; {most} are the most for experiments whose names fit {pattern}, as set by {cap.by}")
-            standing = capped
-        words = "".join(said)
-        if words and words != self._capped_by:
-            logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, words)
-        self._capped_by = words
-        return standing, words
+    def _heed_caps(self, capped: str) -> None:
+        if capped and capped != self._capped_by:
+            logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, capped)
+        self._capped_by = capped
 
     def _count(self, running: int) -> None:
         """Count how many slots it had of late, on average."""
@@ -237,74 +174,31 @@ class ShareKeeper:
             text = "%s; it waits on, and mqtune why %s says what would help"
             logger.warning(text, self.why, self._fleet.name, extra={"action": "experiment_starves"})
 
-    def _look_at_surplus(self, running: int, at_most: float) -> None:
+    def _look_at_surplus(self, running: int, share: Share) -> None:
         """Find out how many trials are to be paused: those beyond the share that were there for too long."""
         now = self._clock.monotonic()
-        self._over_since = min(self._over_since, now) if running > self.limit else math.inf
-        self._above_since = min(self._above_since, now) if running > at_most else math.inf
+        self._over_since = min(self._over_since, now) if running > share.limit else math.inf
+        self._above_since = min(self._above_since, now) if running > share.at_most else math.inf
         self.to_pause = 0
         if self.must_give and now - self._over_since >= TURN_S:
-            self.to_pause = running - int(self.limit)
+            self.to_pause = running - int(share.limit)
         elif self.must_give and now - self._above_since >= GRACE_S:
-            self.to_pause = running - int(at_most)
+            self.to_pause = running - int(share.at_most)
 
-    def _at_most(self, mine: Demand, table: Table) -> int:
-        """Return its share as if it had had nothing of late: rounded up."""
-        share = self._shares[mine.experiment]
-        if mine.running <= share:
-            return share
-        others = [each for each in table.demands if each is not mine]
-        unused = [*others, replace(mine, used=-_HUGE)]
-        shares = entitlements(unused, self._slots, table.quotas, aging_s=table.aging_s)
-        return max(share, shares[mine.experiment])
-
-    def _full(self, demands: Sequence[Demand], quotas: Mapping[str, int]) -> str:
-        """Return a quota that leaves it no more, in words; empty for none."""
-        for pattern in self._quotas:
-            if sum(self._shares[each.experiment] for each in demands if pattern in each.quotas) >= quotas[pattern]:
-                return quota_used(pattern, quotas[pattern])
-        return ""
-
-    def _reckon(self, table: Table, pool: Pool) -> None:
-        """Work out the shares of all, unless that was done a moment ago for the same demands."""
-        self._slots = slots = to_share(pool, {each.experiment for each in table.demands})
-        same = slots, table.quotas, [_lasting(each, table.aging_s) for each in table.demands]
-        now = self._clock.monotonic()
-        if same != self._reckoned or now >= self._reckon_at:
-            self._reckoned, self._reckon_at = same, now + RECKON_S
-            self._shares = entitlements(table.demands, slots, table.quotas, aging_s=table.aging_s)
-
-    def _in_words(self, mine: Demand, others: Sequence[Demand], slots: int, full: str, aging_s: float) -> str:
-        """Return why it has no more slots, by a quota that is *full* or by its share, for how long it has had none, and when it gets one."""
+    def _in_words(self, share: Share, slots: int) -> str:
+        """Return why it has no more slots, by a quota or by its share, for how long it has had none, and when it gets one."""
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
-        if waits and aging_s < math.inf and not full:
-            waits += f", and gets one after {duration(aging_s)}"
-        if full:
-            return full + waits
-        before = PRIORITIES.index(mine.priority)
-        higher = sum(PRIORITIES.index(each.priority) < before and each.wanted > 0 for each in others)
-        wanting = sum(each.wanted > 0 for each in others)
-        beside = f"{wanting} other experiment{'s' * (wanting > 1)} want{'s' * (wanting == 1)} slots too"
-        return f"{SHARE_USED}: {self.limit} of {slots} slots, as {beside}" + (
-            f", {higher} of higher priority{waits}" if higher else waits
-        )
+        if waits and share.aging_s < math.inf and not share.full:
+            waits += f", and gets one after {duration(share.aging_s)}"
+        if share.full:
+            return share.full + waits + share.capped
+        beside = f"{share.rivals} other experiment{'s' * (share.rivals > 1)} want{'s' * (share.rivals == 1)} slots too"
+        higher = f", {share.higher} of higher priority" if share.higher else ""
+        return f"{SHARE_USED}: {share.limit:.0f} of {slots} slots, as {beside}{higher}{waits}{share.capped}"
 
     def leave(self) -> None:
         """Want nothing any more, so that others have the slots at once."""
         self._fleet.leave()
-
-
-def _lasting(demand: Demand, aging_s: float) -> tuple[object, ...]:
-    """Return what of a demand does not change all the time."""
-    return (
-        demand.waiting_s >= aging_s,
-        demand.experiment,
-        demand.queues,
-        demand.wanted,
-        demand.priority,
-        demand.weight,
-        demand.quotas,
-    )
 
 
 class Sharing:

@@ -23,6 +23,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    SHARES,
     SUBMISSIONS,
     UNACKED,
     WORKERS,
@@ -166,9 +167,10 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         ),
         Rule("get mget set del", (drain_key("*"),)),
         Rule("get set", (IDENTITY,)),
-        # What each experiment wants of the fleet, under a token in place of its name.
-        Rule("evalsha eval", (DEMANDS, QUOTAS)),
+        # What each experiment wants of the fleet, and may have, under a token in place of its name.
+        Rule("evalsha eval", (DEMANDS, QUOTAS, SHARES)),
         Rule("hset hdel hgetall", (DEMANDS,)),
+        Rule("hget hmget hset hdel del pexpire", (SHARES,)),
         Rule("hgetall zcount", _READS_QUOTAS),
         # Celery's messages, on their way out; and whether they still wait.
         Rule("lpush lrange llen lrem", queues),

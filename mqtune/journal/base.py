@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
@@ -48,6 +49,11 @@ class Entry(NamedTuple):
 
     id: str
     data: bytes
+
+
+def new_token() -> str:
+    """Return a token for a claim: as short as one may be that nobody guesses or draws again, as each renewal carries it."""
+    return secrets.token_hex(8)
 
 
 class Claim(NamedTuple):

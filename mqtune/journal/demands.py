@@ -1,19 +1,26 @@
-"""What experiments want of the fleet that they share, in Redis: each driver keeps its own demand there, and reads those of all."""
+"""Who may have how much of a fleet, in Redis: each driver says what it wants and hears its share; one of them divides the fleet for all."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Final
+from typing import Any, Final
 
 import redis
 
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied
-from mqtune.core.keys import DEMANDS, QUOTAS
-from mqtune.core.shares import PRIORITIES, Demand, Table
+from mqtune.core.fields import known_fields
+from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
+from mqtune.core.shares import PRIORITIES, Demand, Share, Table, divide, held_to
+from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.quotas import decoded_aging, decoded_caps, decoded_quotas
 from mqtune.journal.redis import retrying
@@ -23,18 +30,31 @@ logger = logging.getLogger(__name__)
 
 #: How long a demand holds unless it is written again: a driver that is silent for longer may be replaced.
 DEMAND_S: Final = LOCK_S
+#: How long the table of shares holds unless it is published again, as it is each second: with the second until the next driver asks, another
+#: one divides 5 s after the one that did was killed, frozen or cut off.
+TABLE_S: Final = 4.0
+#: Who begins to divide reads the register if what is published of it is older than this, in which each driver looks at the fleet anew.
+REGISTER_S: Final = 5.0
 #: More slots than any fleet has, and its inverse as the least weight: what goes beyond can't be reckoned with.
 _HUGE: Final = 10**9
 #: More digits than any time has.
 _DIGITS: Final = 20
+#: Letters of a version of crews.
+_VERSION_CHARS: Final = 12
+#: What of a demand its driver says; the rest hangs on quotas and caps.
+_SAID: Final = tuple(each for each in fields(Demand) if each.name not in {"quotas", "capped"})
 
 
-def _pairs(flat: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
+def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 class Demands:
-    """The demands of all experiments of a broker.
+    """The demands of all experiments of a broker, and the table of their shares.
+
+    Whoever finds no share of its own in the table divides the fleet from then on: it reads all demands and the register, and publishes
+    the shares of all. So somebody always does: who comes new, and one of all once the table has run out. Its number fences off whoever
+    divided before. One thread uses an object.
 
     Args:
         client: a checked connection.
@@ -42,39 +62,67 @@ class Demands:
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
-        self._client = client
+        # redis-py's types allow for what other settings would return.
+        self._client: Any = client
+        self._fleet = Fleet(client, patience_s=patience_s)
         self._patience_s = patience_s
+        #: The register, as whoever divides has published it, or as it was read here.
+        self.register = Register()
+        self._version = ""
+        #: With which number this process divides; empty while another one does.
+        self._number = ""
+        #: What it has published last, with that number, and when it had read the register.
+        self._published: tuple[str, float, dict[str, Share]] | None = None
+        #: When the register was read here, and when it was last heard that it is as it is known here.
+        self._read_at = self._heard_at = -math.inf
         #: Why demands can't be read or written, as far as that was logged.
         self._problem = ""
 
-    def exchange(self, demand: Demand) -> Table | None:
-        """Keep an experiment's demand for ``DEMAND_S`` more seconds and return those of all; None where this account may not.
+    def exchange(self, experiment: str, demand: Demand) -> Share | None:
+        """Keep an experiment's demand for ``DEMAND_S`` more seconds and return its share; None where this account may not know it.
 
-        Demands and quotas that can't be read are left out.
+        Demands, quotas and shares that can't be read are left out.
         """
-        # Behind the time up to which it holds, that is text.
-        return self._run(demand.experiment, json.dumps(asdict(demand)))
+        said = {each.name: value for each in _SAID if (value := getattr(demand, each.name)) != each.default}
+        # Behind the time up to which it holds, and the patterns that the name fits, that is text.
+        answer = self._say(demand.experiment, json.dumps(said, separators=(",", ":")), experiment)
+        if answer is None:
+            return None
+        number, *rest = answer
+        if number:
+            return self._divide(demand.experiment, number.decode(), *rest)
+        self._number = ""
+        share, crews = rest
+        self._heard_at = time.monotonic()
+        if crews:
+            self._take_crews(crews)
+        return _decode_share(share)
 
     def leave(self, experiment: str) -> None:
         """Want nothing any more for the experiment of this token."""
-        self._run(experiment, "")
+        self._say(experiment, "", "")
+        self._number = ""
 
-    def _run(self, experiment: str, packed: str) -> Table | None:
-        args = [experiment, packed, round(DEMAND_S * 1000)]
-        try:
-            found, quotas = retrying(
-                lambda: script("demand")(self._client, [DEMANDS, QUOTAS], args), patience_s=self._patience_s
-            )
-        except (AccessDenied, redis.ResponseError) as error:
-            # Who can't know what others want takes what is free, as if it were alone.
-            if str(error) != self._problem:
-                logger.warning("the fleet is not shared fairly with other experiments: %s", error)
-                self._problem = str(error)
-            return None
-        return _table(_pairs(found), [*_pairs(quotas)])
+    def refresh(self) -> Register:
+        """Return the register in short: as it is published, or read by this process if that divides, or nobody does."""
+        if not self._number and time.monotonic() - self._heard_at >= REGISTER_S:
+            with contextlib.suppress(AccessDenied, redis.ResponseError):
+                if crews := retrying(lambda: self._client.hget(SHARES, "crews"), patience_s=self._patience_s):
+                    self._take_crews(crews)
+        if self._number or time.monotonic() - self._heard_at >= REGISTER_S:
+            self._read()
+        return self.register
+
+    def busy(self) -> Mapping[str, Mapping[str, int]]:
+        """Return in how many slots of each queue each experiment runs, by its token, as of some seconds ago."""
+        if self._number or time.monotonic() - self._read_at < REGISTER_S:
+            return self.register.busy
+        with contextlib.suppress(AccessDenied, redis.ResponseError):
+            return _decode_busy(retrying(lambda: self._client.hget(SHARES, "busy"), patience_s=self._patience_s) or b"")
+        return {}
 
     def table(self) -> Table | None:
-        """Return what all experiments want, as ``exchange`` does, and write nothing; None where this account may not know."""
+        """Return what all experiments want, and write nothing; None where this account may not know."""
 
         def look() -> Table:
             with self._client.pipeline(transaction=False) as pipe:
@@ -83,17 +131,80 @@ class Demands:
                 pipe.hgetall(QUOTAS)
                 (seconds, microseconds), kept, quotas = pipe.execute()
             now_ms = seconds * 1000 + microseconds // 1000
-            parted = ((token, data.partition(b" ")) for token, data in kept.items())
-            lasting = ((token, data) for token, (until, _, data) in parted if _is_later(until, now_ms))
+            lasting = [each for each in kept.items() if _is_later(each[1].partition(b" ")[0], now_ms)]
             return _table(lasting, [*quotas.items()])
 
         with contextlib.suppress(AccessDenied, redis.ResponseError):
             return retrying(look, patience_s=self._patience_s)
         return None
 
+    def _say(self, token: str, packed: str, experiment: str) -> Any:
+        args = [token, packed, round(DEMAND_S * 1000), experiment, self._number, self._version, round(TABLE_S * 1000)]
+        return self._run("demand", [DEMANDS, QUOTAS, SHARES], args)
+
+    def _run(self, name: str, keys: list[str], args: list[object]) -> Any:
+        try:
+            return retrying(lambda: script(name)(self._client, keys, args), patience_s=self._patience_s)
+        except (AccessDenied, redis.ResponseError) as error:
+            # Who can't know what others want takes what is free, as if it were alone.
+            if str(error) != self._problem:
+                logger.warning("the fleet is not shared fairly with other experiments: %s", error)
+                self._problem = str(error)
+            return None
+
+    # Dividing.
+
+    def _divide(
+        self,
+        token: str,
+        number: str,
+        demands: list[bytes],
+        quotas: list[bytes],
+        crews: bytes,
+        busy: bytes,
+        known_ms: int,
+    ) -> Share | None:
+        """Work out the shares of all, publish them, and return that of one."""
+        now = time.monotonic()
+        if number != self._number and now - self._read_at >= REGISTER_S:
+            if crews and known_ms < REGISTER_S * 1000:
+                self._take_crews(crews)
+                self.register = self.register._replace(busy=_decode_busy(busy))
+                self._read_at = now - known_ms / 1000
+            else:
+                self._read()
+        self._number = number
+        shares = divide(_table(_pairs(demands), _pairs(quotas)), self.register.slots, self.register.busy)
+        now, table = time.monotonic(), (number, self._read_at, shares)
+        args: list[object] = [number, round(TABLE_S * 1000)]
+        if table != self._published:
+            crews = _encode_crews(self.register.crews)
+            args += [_version_of(crews), crews, encode_value(self.register.busy), round((now - self._read_at) * 1000)]
+            for each, share in shares.items():
+                args += (each, _encode_share(share))
+        if self._run("divide", [SHARES], args):
+            self._published = table
+        return shares.get(token)
+
+    def _read(self) -> None:
+        self.register = register_of(self._fleet.workers())
+        self._version = _version_of(_encode_crews(self.register.crews))
+        self._read_at = self._heard_at = time.monotonic()
+
+    def _take_crews(self, data: bytes) -> None:
+        self.register, self._version = Register(_decode_crews(data)), _version_of(data)
+        self._heard_at, self._read_at = time.monotonic(), -math.inf
+
 
 def _table(demands: Iterable[tuple[bytes, bytes]], quotas: Sequence[tuple[bytes, bytes]]) -> Table:
-    return Table(_decoded(demands), decoded_quotas(quotas), decoded_aging(quotas), decoded_caps(quotas))
+    caps = decoded_caps(quotas)
+    found = []
+    for token, data in demands:
+        _, patterns, said = [*data.split(b" ", 2), b"", b""][:3]
+        if (demand := _decode(token, said)) is not None:
+            under = patterns.decode(errors="replace").split(",") if patterns else []
+            found.append(held_to(demand, under, caps))
+    return Table(found, decoded_quotas(quotas), decoded_aging(quotas), caps)
 
 
 def _is_later(until: bytes, now_ms: int) -> bool:
@@ -101,15 +212,11 @@ def _is_later(until: bytes, now_ms: int) -> bool:
     return until.isdigit() and len(until) < _DIGITS and int(until) > now_ms
 
 
-def _decoded(pairs: Iterable[tuple[bytes, bytes]]) -> list[Demand]:
-    return [demand for token, data in pairs if (demand := _decode(token, data)) is not None]
-
-
 def _decode(token: bytes, data: bytes) -> Demand | None:
     """Return a demand, or None for a malformed one: any driver of the broker may have written it."""
     try:
         body = json.loads(data)
-        demand = Demand(**{each.name: body[each.name] for each in fields(Demand) if each.name in body})
+        demand = Demand(**{each.name: body[each.name] for each in _SAID if each.name in body})
         is_sound = (
             demand.experiment == token.decode()
             and demand.priority in PRIORITIES
@@ -119,8 +226,50 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
             and type(demand.wanted) is type(demand.running) is int
             and 0 <= demand.wanted <= _HUGE
             and 0 <= demand.running <= _HUGE
-            and all(type(name) is str for name in (*demand.queues, *demand.quotas))
+            and all(type(name) is str for name in demand.queues)
         )
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
     return demand if is_sound else None
+
+
+# What is published is what any driver of the broker may have written, too.
+
+
+def _encode_share(share: Share) -> bytes:
+    usual = asdict(Share())
+    return encode_value({name: value for name, value in asdict(share).items() if value != usual[name]})
+
+
+def _decode_share(data: bytes) -> Share | None:
+    try:
+        share = Share(**known_fields(Share, decode_value(data)))
+    except (ValueError, TypeError):
+        return None
+    is_sound = share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.priority in PRIORITIES
+    return share if is_sound else None
+
+
+def _encode_crews(crews: Sequence[Crew]) -> bytes:
+    return encode_value([asdict(crew) for crew in crews])
+
+
+def _decode_crews(data: bytes) -> list[Crew]:
+    try:
+        return [Crew(**known_fields(Crew, body)) for body in decode_value(data)]
+    except (ValueError, TypeError):
+        return []
+
+
+def _decode_busy(data: bytes) -> dict[str, dict[str, int]]:
+    try:
+        return {
+            str(token): {str(queue): count for queue, count in queues.items() if type(count) is int}
+            for token, queues in decode_value(data).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _version_of(crews: bytes) -> str:
+    return hashlib.sha256(crews).hexdigest()[:_VERSION_CHARS]

@@ -446,13 +446,12 @@ class RedisJournal(Journal):
         return self._up_to(self._keys.leases, self._now_ms())
 
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
-        keys, newest = self._keys, ""
+        newest = ""
         found: list[bool] = []
         for begin in range(0, max(1, len(attempts)), LOOK_COUNT):
             some = attempts[begin : begin + LOOK_COUNT]
-            names = [keys.driver, keys.journal, keys.leases, keys.staged, *(keys.trial(trial) for trial, _ in some)]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
-            last, *under_way = self._run("look", names, args)
+            last, *under_way = self._run("look", [self._keys.driver], args)
             # The last look's entry is after the end of every attempt that an earlier look missed.
             newest = last.decode()
             found += map(bool, under_way)
@@ -625,9 +624,10 @@ class RedisJournal(Journal):
         return answer.decode()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        keys = [self._keys.meta, self._keys.leases, QUOTAS, *(self._keys.trial(claim.trial) for claim in claims)]
-        args = [round(lease_s * 1000), self.experiment, *itertools.chain.from_iterable(claims)]
-        return [answer.decode() for answer in self._run("renew", keys, args)]
+        (answers,) = renew_all([(self, claims)], lease_s)
+        if isinstance(answers, ResponseError):
+            raise answers
+        return answers
 
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         keys, args = [self._keys.meta, self._keys.leases], [fared, worker, device, round(BROKEN_S * 1000)]
@@ -639,3 +639,32 @@ class RedisJournal(Journal):
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
         args = [claim.trial, claim.attempt, claim.token, event, self.experiment, reports]
         return bool(self._write("end", keys, args) == b"ended")
+
+
+def renew_all(
+    renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
+) -> list[list[Answer] | ResponseError]:
+    """Renew leases of several experiments, whose journals have one client, in one step.
+
+    Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one its leases.
+    """
+    first = renewals[0][0]
+    args: list[object] = [round(lease_s * 1000)]
+    for _, claims in renewals:
+        args += (len(claims), *itertools.chain.from_iterable(claims))
+    keys = [QUOTAS, *(journal._keys.meta for journal, _ in renewals)]
+
+    def renew() -> list[bytes | list[bytes]]:
+        found: list[bytes | list[bytes]] = script("renew")(first._client, keys, args)
+        for text in (each.decode(errors="replace") for each in found if isinstance(each, bytes)):
+            if _AWAY_CODES.search(text) or _DENIED.search(text) or _FULL in text:
+                # It is about the server, and not about one experiment's keys.
+                raise ResponseError(text)
+        return found
+
+    return [
+        ResponseError(each.decode(errors="replace"))
+        if isinstance(each, bytes)
+        else [answer.decode() for answer in each]
+        for each in first._retrying(renew)
+    ]

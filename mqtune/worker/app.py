@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -44,6 +43,7 @@ from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.trial import AttemptEnd
+from mqtune.journal.base import new_token
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
@@ -441,7 +441,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> object:
         """Run one attempt, unless it is no longer wanted or another worker has it."""
         try:
-            run = app.runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
+            run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition)
         except MqtuneError as error:
             logger.warning("task %.200s is not run: %s", self.request.id, error)
             raise Ignore(f"not run: {error}") from None

@@ -9,7 +9,6 @@ import os
 import select
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal, Unclaimed
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal, Unclaimed, new_token
 from mqtune.trainable.process.protocol import (
     ANSWER,
     CLEARED,
@@ -684,7 +683,7 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
             at=now,
         )
     )
-    claim = Claim(trial, attempt, uuid.uuid4().hex)
+    claim = Claim(trial, attempt, new_token())
     started = AttemptStarted(trial=trial, attempt=attempt, worker=services.name, host=services.host, devices=[], at=now)
     if isinstance(journal.claim(claim, services.name, services.lease_s, started.encode()), str):
         return

@@ -19,12 +19,12 @@ import signal
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
+from mqtune.journal.base import new_token
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue, Task
@@ -131,7 +131,7 @@ class LocalWorker:
         """Return the run of an attempt; None, and a line in the log, if it can't be run."""
         experiment, trial, attempt, digest = task
         with _logging(task):
-            return self._runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, digest)
+            return self._runtime.attempt(experiment, trial, attempt, new_token(), digest)
         return None
 
     def _wait_for_slot(self, timeout_s: float = math.inf) -> bool:

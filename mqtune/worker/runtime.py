@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as
@@ -31,7 +31,7 @@ from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
-from mqtune.journal.redis import RedisJournal, room_of
+from mqtune.journal.redis import RedisJournal, renew_all, room_of
 from mqtune.journal.room import Room
 from mqtune.journal.usage import UsageBoard
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
@@ -480,7 +480,7 @@ class WorkerRuntime:
     def _beats(self) -> Iterator[Step]:
         """Yield the steps of each heartbeat: stay in the fleet, announce the attempts that wait here, and renew leases.
 
-        Each experiment has steps of its own: its broken keys must not cost another one its leases.
+        One experiment's broken keys cost no other one its leases.
         """
         while not self.closing.is_set():
             self._look.wait(HEARTBEAT_S)
@@ -492,8 +492,8 @@ class WorkerRuntime:
             yield self.services.scratch.keep
             for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():
                 yield partial(self._hold, journal, runs)
-            for journal, runs in _by_journal(self.running).items():
-                yield partial(self._renew, journal, runs)
+            if by_journal := _by_journal(self.running):
+                yield partial(self._renew, by_journal)
 
     def _looks_at_devices(self) -> Iterator[Step]:
         """Yield samples of what trials use, and looks at the quarantined devices."""
@@ -511,13 +511,17 @@ class WorkerRuntime:
         for run in runs:
             self._show(run)
 
-    def _renew(self, journal: Journal, runs: list[AttemptRun]) -> None:
-        answers = journal.renew([run.claim for run in runs], LEASE_S)
-        for run, answer in zip(runs, answers, strict=True):
-            run.on_answer(answer)
-            run.write_again_if_in_doubt()
-            self._quick_failures.look(run)
-            self._show(run)
+    def _renew(self, by_journal: Mapping[RedisJournal, list[AttemptRun]]) -> None:
+        renewals = [(journal, [run.claim for run in runs]) for journal, runs in by_journal.items()]
+        for (journal, runs), found in zip(by_journal.items(), renew_all(renewals, LEASE_S), strict=True):
+            if isinstance(found, Exception):
+                logger.error("the leases of experiment %s can't be renewed: %s", journal.experiment, found)
+                continue
+            for run, answer in zip(runs, found, strict=True):
+                run.on_answer(answer)
+                run.write_again_if_in_doubt()
+                self._quick_failures.look(run)
+                self._show(run)
 
     def _keep_in_fleet(self) -> None:
         """Stay in the fleet, announce changes, and shut down if an operator has asked for it."""
@@ -567,8 +571,9 @@ class WorkerRuntime:
                 run.on_answer(answer)
 
 
-def _by_journal(runs: Iterable[AttemptRun]) -> dict[Journal, list[AttemptRun]]:
-    found: dict[Journal, list[AttemptRun]] = defaultdict(list)
+def _by_journal(runs: Iterable[AttemptRun]) -> dict[RedisJournal, list[AttemptRun]]:
+    found: dict[RedisJournal, list[AttemptRun]] = defaultdict(list)
     for run in tuple(runs):
-        found[run.journal].append(run)
+        # This worker has opened it.
+        found[cast("RedisJournal", run.journal)].append(run)
     return found

@@ -47,7 +47,7 @@ from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Order
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
 from mqtune.journal.memory import MemoryServer
-from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
+from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, renew_all
 from mqtune.journal.script import script
 
 
@@ -273,6 +273,27 @@ class TestRedisJournal(JournalContract):
         calls = {name: found["calls"] for name, found in commands.info("commandstats").items()}
         assert calls["cmdstat_zadd"] == 1
         assert calls["cmdstat_hmget"] == 1 + 20
+
+    def test_leases_of_several_experiments_are_renewed_in_one_step_and_broken_keys_of_one_cost_no_other_its_leases(
+        self, redis_client: redis.Redis
+    ) -> None:
+        claims, journals = [], [RedisJournal(redis_client, name) for name in ("first", "broken", "last")]
+        for journal in journals:
+            journal.lock("driver", "", LONG_S)
+            claims.append(self.start(journal, journal))
+            redis_client.zadd(ExperimentKeys(journal.experiment).leases, {ONE: 0})
+        redis_client.set(ExperimentKeys("broken").meta, "no hash")
+        commands: Any = redis_client
+        commands.config_resetstat()
+
+        first, broken, last = renew_all([(each, [claim]) for each, claim in zip(journals, claims, strict=True)], LONG_S)
+
+        assert commands.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        assert (first, last) == ([""], [""])
+        assert "WRONGTYPE" in str(broken)
+        assert [journal.expired() for journal in journals] == [[], [ONE], []]
+        with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+            journals[1].renew([claims[1]], LONG_S)
 
     # Failures of the connection.
 

@@ -9,51 +9,85 @@ from typing import Any
 import kombu
 import pytest
 import redis
+from fleets import worker
 from kombu.transport import TRANSPORT_ALIASES
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.keys import DEMANDS
+from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.resources import lists_of
-from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Table
+from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table
 from mqtune.journal import demands as module
 from mqtune.journal.connection import celery_url
 from mqtune.journal.demands import Demands
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.quotas import Quotas
 from mqtune.worker.app import TrialTransport
 
 QUEUE = "mqtune-0-1.gpu0.cpu1"
+#: Longer than a test takes.
+HOLD_S = 100.0
 
 
 def as_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def in_order(demands: Demands, demand: Demand) -> Table | None:
+def wants(token: str, wanted: int = 3) -> Demand:
+    return Demand(experiment=token, queues=[QUEUE], wanted=wanted, priority="high", weight=2.0, used=0.5)
+
+
+class Driver:
+    """What a driver does once a second, for an experiment whose token is its name."""
+
+    def __init__(self, client: redis.Redis, name: str) -> None:
+        self.demands = Demands(client, patience_s=1.0)
+        self.name = name
+
+    def look(self, wanted: int = 3, running: int = 0, **details: Any) -> Share:
+        demand = Demand(experiment=self.name, queues=[QUEUE], wanted=wanted, running=running, **details)
+        share = self.demands.exchange(self.name, demand)
+        assert share is not None
+        return share
+
+
+@pytest.fixture
+def four_slots(redis_client: redis.Redis) -> None:
+    Fleet(redis_client, patience_s=1.0).join(worker(queue=QUEUE, slots=4), HOLD_S)
+
+
+def all_of(demands: Demands) -> Table | None:
     """What all want, by experiment: servers have no order."""
-    found = demands.exchange(demand)
+    found = demands.table()
     return found and found._replace(demands=sorted(found.demands, key=lambda each: each.experiment))
 
 
-def wants(token: str, wanted: int = 3) -> Demand:
-    return Demand(experiment=token, queues=[QUEUE], wanted=wanted, priority="high", weight=2.0, used=0.5, quotas=[])
+def who_divides(client: Any) -> bytes:
+    number: bytes = client.hget(SHARES, "number")
+    return number
 
 
-def test_each_hears_what_all_want_until_they_leave_or_say_nothing_more(
+# What all want.
+
+
+def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     demands = Demands(redis_client, patience_s=1.0)
 
-    assert in_order(demands, wants("a")) == ([wants("a")], {}, AGING_S, {})
-    demands.exchange(wants("b", 5))
-    assert in_order(demands, wants("a", 4)) == ([wants("a", 4), wants("b", 5)], {}, AGING_S, {})
+    for token, wanted in (("a", 3), ("b", 5), ("a", 4)):
+        demands.exchange(token, wants(token, wanted))
+    assert all_of(demands) == ([wants("a", 4), wants("b", 5)], {}, AGING_S, {})
     demands.leave("b")
     monkeypatch.setattr(module, "DEMAND_S", 0.1)
-    assert in_order(demands, wants("c")) == ([wants("a", 4), wants("c")], {}, AGING_S, {})
+    demands.exchange("c", wants("c"))
+    assert all_of(demands) == ([wants("a", 4), wants("c")], {}, AGING_S, {})
     # Who only looks neither keeps what has run out nor clears it away.
-    assert eventually(lambda: demands.table() == ([wants("a", 4)], {}, AGING_S, {}))
+    assert eventually(lambda: all_of(demands) == ([wants("a", 4)], {}, AGING_S, {}))
     assert redis_client.hlen(DEMANDS) == 2
-    assert eventually(lambda: demands.exchange(wants("a")) == ([wants("a")], {}, AGING_S, {}))
-    assert redis_client.hlen(DEMANDS) == 1
+    demands.exchange("d", wants("d"))
+    assert redis_client.hkeys(DEMANDS) != [b"c"]
+    assert redis_client.hlen(DEMANDS) == 2
 
 
 @pytest.mark.parametrize(
@@ -61,49 +95,213 @@ def test_each_hears_what_all_want_until_they_leave_or_say_nothing_more(
     [
         b"no demand",
         b"99999999999999 \xc1",
-        b"99999999999999 " + b"[" * 100_000,
-        b"99999999999999 " + as_json([1, 2]),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": "many"}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 0}),
-        b"99999999999999 " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": 7, "wanted": 1}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 10**400}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": -1}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "running": 10**400}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 10**400}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 1e-320}),
-        b"99999999999999 " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "used": 10**400}),
-        b"9" * 5_000 + b" " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
+        b"99999999999999  " + b"[" * 100_000,
+        b"99999999999999  " + as_json([1, 2]),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": "many"}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 0}),
+        b"99999999999999  " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": 7, "wanted": 1}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 10**400}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": -1}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "running": 10**400}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 10**400}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 1e-320}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "used": 10**400}),
+        b"9" * 5_000 + b"  " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
     ],
 )
 def test_what_is_no_demand_is_left_out(redis_client: redis.Redis, found: bytes):
     redis_client.hset(DEMANDS, "x", found)
 
     demands = Demands(redis_client, patience_s=1.0)
-    assert demands.exchange(wants("a")) == ([wants("a")], {}, AGING_S, {})
+    assert demands.exchange("a", wants("a")) == Share(priority="high")
     assert demands.table() == ([wants("a")], {}, AGING_S, {})
 
 
 def test_a_later_versions_demand_is_read_as_far_as_it_is_known(redis_client: redis.Redis):
     body = {"experiment": "x", "queues": [QUEUE], "wanted": 1, "colour": "blue"}
-    redis_client.hset(DEMANDS, "x", f"{time.time() * 2000:.0f} ".encode() + as_json(body))
+    redis_client.hset(DEMANDS, "x", f"{time.time() * 2000:.0f}  ".encode() + as_json(body))
 
-    found = Demands(redis_client, patience_s=1.0).exchange(wants("a"))
+    found = Demands(redis_client, patience_s=1.0).table()
 
     assert found is not None
-    assert Demand(experiment="x", queues=[QUEUE], wanted=1) in found.demands
+    assert found.demands == [Demand(experiment="x", queues=[QUEUE], wanted=1)]
 
 
+@pytest.mark.parametrize("key", [DEMANDS, SHARES])
 def test_a_table_that_is_none_is_warned_of_once_and_ends_no_driver(
-    redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, key: str
 ):
-    redis_client.set(DEMANDS, "something else")
+    redis_client.set(key, "something else")
     demands = Demands(redis_client, patience_s=1.0)
 
-    assert demands.exchange(wants("a")) is None
-    assert demands.exchange(wants("a")) is None
-    assert demands.table() is None
+    assert demands.exchange("a", wants("a")) is None
+    assert demands.exchange("a", wants("a")) is None
+    assert (demands.table() is None) == (key == DEMANDS)
+    assert demands.refresh().crews == []
     assert len(caplog.records) == 1
+
+
+# What each may have.
+
+
+@pytest.mark.usefixtures("four_slots")
+def test_who_comes_new_divides_and_the_others_hear_their_share_from_it(redis_client: redis.Redis):
+    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
+    assert first.look() == Share()
+    one = who_divides(redis_client)
+    assert first.look(running=4) == Share()
+    assert who_divides(redis_client) == one
+
+    assert second.look() == Share(limit=2, at_most=2, rivals=1)
+    two = who_divides(redis_client)
+    assert int(two) > int(one)
+    assert first.look(running=4) == Share(limit=2, at_most=2, rivals=1, wanted=[QUEUE])
+    assert who_divides(redis_client) == two, "it has a share, and so does not divide any more"
+    # What it says is heard when the other one divides next.
+    assert first.look(wanted=1, running=1).limit == 2
+    assert second.look(running=2).limit == 3
+    assert first.look(wanted=1, running=1).limit == 1
+
+    second.demands.leave("b")
+    assert first.look(running=1) == Share()
+    assert redis_client.hkeys(DEMANDS) == [b"a"]
+
+
+@pytest.mark.usefixtures("four_slots")
+def test_who_only_hears_its_share_is_told_nothing_of_the_others(redis_client: redis.Redis):
+    drivers = [Driver(redis_client, f"e{number:02d}") for number in range(30)]
+    for each in drivers:
+        each.look()
+    before = redis_client.info("stats")["total_net_output_bytes"]
+
+    for each in drivers[:-1]:
+        each.look()
+
+    told = redis_client.info("stats")["total_net_output_bytes"] - before
+    # Together with the answer to the second question for statistics; all demands are a hundred times as long.
+    assert told < 200 * len(drivers) + 10_000
+    assert who_divides(redis_client)
+
+
+@pytest.mark.usefixtures("four_slots")
+def test_a_table_in_which_nothing_changes_is_only_prolonged(redis_client: redis.Redis):
+    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
+    first.look()
+    second.look(running=1)
+    redis_client.hset(SHARES, "of:mark", "here")
+    redis_client.pexpire(SHARES, 1_000)
+
+    second.look(running=1)
+    assert redis_client.hexists(SHARES, "of:mark")
+    assert redis_client.pttl(SHARES) > 1_000
+    second.look(wanted=1, running=1)
+    assert not redis_client.hexists(SHARES, "of:mark")
+    assert first.look().limit == 3
+
+
+@pytest.mark.usefixtures("four_slots")
+def test_another_divides_once_nobody_has_for_a_while(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch):
+    assert module.TABLE_S + 1.0 <= 5.0, "with the second until the next look"
+    monkeypatch.setattr(module, "TABLE_S", 0.2)
+    monkeypatch.setattr(module, "DEMAND_S", 0.5)
+    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
+    first.look()
+    second.look()
+    gone = who_divides(redis_client)
+
+    # The second says nothing any more: its share is free once its demand runs out too.
+    assert first.look().limit == 2
+    eventually(lambda: first.look() == Share())
+    assert int(who_divides(redis_client)) > int(gone)
+
+
+def test_who_was_frozen_while_it_divided_writes_over_nothing_when_it_goes_on(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    fleet = Fleet(redis_client, patience_s=1.0)
+    fleet.join(worker(queue=QUEUE, slots=4), HOLD_S)
+    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
+    read = Fleet.workers
+    published: list[Any] = []
+
+    def frozen(fleet: Fleet) -> Any:
+        found = read(fleet)
+        if not published:
+            published.append(None)
+            # It has no share yet, as the first has not come to publish one.
+            second.look()
+            published[0] = redis_client.hgetall(SHARES)
+        return found
+
+    monkeypatch.setattr(Fleet, "workers", frozen)
+    assert first.look() == Share(), "it knew of nobody else"
+
+    assert redis_client.hgetall(SHARES) == published[0]
+    assert first.look() == Share(limit=2, at_most=2, rivals=1, wanted=[QUEUE])
+
+
+@pytest.mark.usefixtures("four_slots")
+def test_who_does_not_divide_knows_the_workers_from_who_does(redis_client: redis.Redis):
+    fleet = Fleet(redis_client, patience_s=1.0)
+    first, second, third = (Driver(redis_client, name) for name in "abc")
+    first.look()
+    second.look()
+    first.look()
+    fleet.join(worker("x@h", queue=QUEUE, slots=2, busy={"a": 1}, note="device 1 rests"), HOLD_S)
+
+    assert second.demands.refresh().slots == {QUEUE: 6}
+    assert first.demands.refresh().slots == {QUEUE: 4}, "nobody has published anything else"
+    assert second.look().limit == 3
+    assert first.look().limit == 3
+    found = first.demands.refresh()
+    assert found.slots == {QUEUE: 6}
+    assert [(crew.names, crew.notes) for crew in found.crews] == [(["w@h"], {}), (["x@h"], {"x@h": "device 1 rests"})]
+    assert first.demands.busy() == {"a": {QUEUE: 1}}
+    # Who begins reads what is published.
+    third.demands.refresh()
+    fleet.leave("x@h")
+    assert third.look().limit == 2
+    assert third.demands.refresh().slots == {QUEUE: 4}
+
+
+@pytest.mark.usefixtures("four_slots")
+def test_quotas_and_caps_hold_for_the_names_that_fit_them_whatever_a_driver_says(redis_client: redis.Redis):
+    quotas = Quotas(redis_client, patience_s=1.0)
+    quotas.set("team-*", 1)
+    quotas.set_cap("*-b", "olaf", priority="low", share=2.0)
+    first, second = Driver(redis_client, "team-a"), Driver(redis_client, "team-b")
+
+    assert first.look().full == "its quota is used up: 1 slots for all experiments whose names fit team-*"
+    share = second.look(priority="high", weight=9.0)
+    assert (share.limit, share.priority) == (0, "low")
+    assert share.capped == (
+        "; priority low and share 2 are the most for experiments whose names fit *-b, as set by olaf"
+    )
+    quotas.drop("team-*")
+    quotas.drop("*-b")
+    share = second.look(priority="high", weight=9.0)
+    assert (share.limit, share.priority, share.capped) == (3, "high", "")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [b"", b"\xc1", b"\x81\xa5limit\xa1x", b"\x81\xa5limit\xff", b"\x81\xa8priority\xa1x", b"\x91" * 2_000],
+)
+@pytest.mark.usefixtures("four_slots")
+def test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver(redis_client: redis.Redis, kept: bytes):
+    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
+    first.look()
+    second.look()
+    redis_client.hset(SHARES, mapping={"of:a": kept, "crews": kept, "busy": kept, "version": "another"})
+
+    demand = Demand(experiment="a", queues=[QUEUE], wanted=3)
+    assert first.demands.exchange("a", demand) is None
+    assert first.demands.refresh().crews in ([], first.demands.register.crews)
+    assert first.demands.busy() == {}
+    # With the next change, or look at the register, the table is whole again.
+    assert second.look(wanted=1).limit == 1
+    assert first.look().limit == 3
 
 
 def test_workers_take_what_has_a_higher_priority_first(

@@ -110,7 +110,7 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     demand = Demand(
         experiment=busy_as("digits"), queues=[QUEUE], wanted=3, running=1, priority="low", weight=2.0, waiting_s=90.0
     )
-    Demands(redis_client, patience_s=5).exchange(demand)
+    Demands(redis_client, patience_s=5).exchange("digits", demand)
     read = reader()
     accounts.refused()
 

@@ -35,7 +35,7 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, Requested, decode_event
-from mqtune.core.shares import Demand
+from mqtune.core.shares import Demand, Share
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import FENCED, Claim, Grant, Order, Unclaimed
 from mqtune.journal.connection import RedisClient, connect
@@ -116,7 +116,9 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert driver.lose(THREE, 1, "gone", ended(THREE))
     assert driver.close_trial(THREE, 1, trial_closed(THREE))
     demand = Demand(experiment="token", queues=("q",), wanted=1)
-    table = Demands(full.client, patience_s=PATIENCE_S).exchange(demand)
+    demands = Demands(full.client, patience_s=PATIENCE_S)
+    assert demands.exchange("experiment", demand) == Share()
+    table = demands.table()
     assert table is not None
     assert [each.experiment for each in table.demands] == ["token"]
 

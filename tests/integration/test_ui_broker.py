@@ -74,8 +74,8 @@ def test_who_has_how_much_is_shown_to_a_monitor_by_name_where_the_page_shows_the
     mine, others = busy_as(NAME), busy_as("secret")
     quotas.set("steer*", 3)
     Fleet(redis_client, patience_s=1.0).join(worker(busy={mine: 1, busy_as("undriven"): 1}, slots=8), hold_s=60)
-    demands.exchange(Demand(experiment=mine, queues=["q"], wanted=8, running=1, priority="high", quotas=["steer*"]))
-    demands.exchange(Demand(experiment=others, queues=["q"], wanted=8, running=5, weight=2.0))
+    demands.exchange(NAME, Demand(experiment=mine, queues=["q"], wanted=8, running=1, priority="high"))
+    demands.exchange("secret", Demand(experiment=others, queues=["q"], wanted=8, running=5, weight=2.0))
     places = Places([], url, broker_alone=True)
 
     with contextlib.closing(Feeds(places.find)) as feeds:

@@ -554,7 +554,7 @@ def test_the_fleet_says_who_has_how_much_and_nothing_that_is_no_demand_or_quota(
     demands = Demands(redis_client, patience_s=5.0)
     for name, wanted in (("steered", 7), (MARKUP, 5)):
         token = busy_as(name) if name != MARKUP else MARKUP
-        demands.exchange(Demand(experiment=token, queues=[MARKUP], wanted=wanted, weight=2.5, quotas=[MARKUP]))
+        demands.exchange(name, Demand(experiment=token, queues=[MARKUP], wanted=wanted, weight=2.5))
     redis_client.hset(QUOTAS, mapping={MARKUP: "12", "steered*": "12"})
     try:
         with serving(driver, Places([], redis_server.url, broker_alone=True)) as page:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from mqtune.backends.local.worker import private_name
 from mqtune.backends.queues import QueueBackend, Shape
-from mqtune.core.events import WorkerInfo
+from mqtune.core.crews import Register, register_of
 from mqtune.core.resources import queue_name
 from mqtune.core.trial import Config, TrialId
 from mqtune.journal.local_queue import LocalQueue, encode_task
@@ -26,11 +26,11 @@ class LocalBackend(QueueBackend):
         if isinstance(self.journal, RedisJournal):
             self.journal.task_of = self._task_of
 
-    def _serves(self, info: WorkerInfo) -> bool:
-        return info.name == private_name()
+    def _read_register(self) -> Register:
+        return register_of(info for info in self._fleet.workers() if info.name == private_name())
 
     def why_no_slot(self) -> str:
-        return super().why_no_slot() if self._workers else "starting the local worker"
+        return super().why_no_slot() if self._crews else "starting the local worker"
 
     def _shape_of(self, shapes: Collection[Shape]) -> Shape:
         return super()._shape_of(shapes) if shapes else self._no_slots(queue_name(self._resources, self._experiment))

@@ -62,19 +62,22 @@ local function undriven(meta)
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
--- Return the keys of the quotas that an experiment falls under, and how many of its attempts may run under each. What is none is left out:
--- an error here would end the claims and leases of all experiments.
+-- Whether the name of an experiment fits a pattern, as quotas have it; what is none fits nothing: an error here would end the claims and
+-- leases of all experiments.
+local function fits(pattern, experiment)
+  if not string.find(pattern, '^[%w%._%*%-]+$') then return false end
+  return string.find(experiment, '^' .. string.gsub(string.gsub(pattern, '[%.%-]', '%%%0'), '%*', '.*') .. '$') ~= nil
+end
+
+-- Return the keys of the quotas that an experiment falls under, and how many of its attempts may run under each.
 local function quotas_of(quotas, experiment)
   local keys, most = {}, {}
   local all = redis.call('HGETALL', quotas)
   for i = 1, #all, 2 do
     local slots = number(all[i + 1])
-    if slots and string.find(all[i], '^[%w%._%*%-]+$') then
-      local pattern = '^' .. string.gsub(string.gsub(all[i], '[%.%-]', '%%%0'), '%*', '.*') .. '$'
-      if string.find(experiment, pattern) then
-        keys[#keys + 1] = string.sub(quotas, 1, -2) .. ':' .. all[i]
-        most[#most + 1] = slots
-      end
+    if slots and fits(all[i], experiment) then
+      keys[#keys + 1] = string.sub(quotas, 1, -2) .. ':' .. all[i]
+      most[#most + 1] = slots
     end
   end
   return keys, most

@@ -1,24 +1,36 @@
--- Renew the leases of a worker's attempts of one experiment; the answer carries their orders.
+-- Renew the leases of a worker's attempts, of one experiment after the other; the answers carry their orders.
 --
--- KEYS  1 meta  2 leases  3 quotas  4… the trial of each attempt
--- ARGV  1 lease in milliseconds  2 experiment  then for each attempt: trial, attempt, token
+-- KEYS  1 quotas  2… meta of each experiment, whose leases and trials have names that begin and are placed alike
+-- ARGV  1 lease in milliseconds  then for each experiment: how many attempts, and for each of them: trial, attempt, token
 --
--- Returns for each attempt: its orders (see order); 'undriven' in place of orders that let it go on, when nobody has driven the experiment
--- for too long and its attempts are to end; or 'fenced' when the attempt doesn't hold the lease. A lease that has expired is renewed
--- as long as its attempt was not ended as lost. Repeating a call does no harm.
+-- Returns for each experiment a list with an answer for each attempt: its orders (see order); 'undriven' in place of orders that let it go on,
+-- when nobody has driven the experiment for too long and its attempts are to end; or 'fenced' when the attempt doesn't hold the lease. A lease
+-- that has expired is renewed as long as its attempt was not ended as lost. In place of the list there is the error for an experiment whose
+-- keys are broken, which costs no other one its leases. Repeating a call does no harm.
 
-also_when_full('ZREM', KEYS[2])
-local answers, renewed = {}, {}
-local ends = undriven(KEYS[1]) == 'stop'
-for i = 4, #KEYS do
-  local at, n = 3 + (i - 4) * 3, i - 3
-  local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'orders')
-  if have[1] ~= ARGV[at + 1] or have[2] ~= ARGV[at + 2] or have[3] ~= 'running' then
-    answers[n] = 'fenced'
-  else
-    renewed[#renewed + 1] = ARGV[at]
-    answers[n] = ends and go_on(have[4]) and 'undriven' or have[4]
+local function renewed(meta, from, to)
+  local prefix, experiment = string.sub(meta, 1, -5), string.match(meta, '{(.*)}')
+  also_when_full('ZREM', prefix .. 'leases')
+  local answers, trials = {}, {}
+  local ends = undriven(meta) == 'stop'
+  for at = from, to, 3 do
+    local have = redis.call('HMGET', prefix .. 'trial:' .. ARGV[at], 'attempt', 'token', 'state', 'orders')
+    if have[1] ~= ARGV[at + 1] or have[2] ~= ARGV[at + 2] or have[3] ~= 'running' then
+      answers[#answers + 1] = 'fenced'
+    else
+      trials[#trials + 1] = ARGV[at]
+      answers[#answers + 1] = ends and go_on(have[4]) and 'undriven' or have[4]
+    end
   end
+  lease(prefix .. 'leases', quotas_of(KEYS[1], experiment), experiment, trials, now_ms() + ARGV[1])
+  return answers
 end
-lease(KEYS[2], quotas_of(KEYS[3], ARGV[2]), ARGV[2], renewed, now_ms() + ARGV[1])
-return answers
+
+local found, at = {}, 2
+for i = 2, #KEYS do
+  local last = at + 3 * ARGV[at]
+  local is_sound, answers = pcall(renewed, KEYS[i], at + 1, last)
+  found[#found + 1] = is_sound and answers or (type(answers) == 'table' and answers.err or tostring(answers))
+  at = last + 1
+end
+return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from mqtune.backends import queues
 from mqtune.backends.base import Offer
 from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.simulated.fleet import SimulatedClock
+from mqtune.core.crews import Register, register_of
 from mqtune.core.errors import AccessDenied
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.resources import EVERY, Resources, queue_name
@@ -87,6 +88,9 @@ class World:
     def celery(self, *_: Any, **__: Any) -> Any:
         return _Celery(self)
 
+    def demands(self, *_: Any, **__: Any) -> Any:
+        return _Demands(self)
+
 
 class _Fleet:
     def __init__(self, world: World) -> None:
@@ -104,6 +108,21 @@ class _Fleet:
         if queue == self._world.too_long:
             return None
         return [{"id": id_} for id_ in self._world.queues.get(queue, ())]
+
+
+class _Demands:
+    """Nobody has published what it knows of the register."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._known = Register()
+
+    def refresh(self) -> Register:
+        self._known = register_of(self._world.workers)
+        return self._known
+
+    def busy(self) -> Mapping[str, Mapping[str, int]]:
+        return self._known.busy
 
 
 class _Celery:
@@ -141,6 +160,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(queues, "Fleet", world.fleet)
     monkeypatch.setattr(module, "Celery", world.celery)
+    monkeypatch.setattr(module, "Demands", world.demands)
     return world
 
 
@@ -289,6 +309,7 @@ def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "Fleet", world.fleet)
         patch.setattr(module, "Celery", world.celery)
+        patch.setattr(module, "Demands", world.demands)
         backend = backend_of(Resources())
     last = 0
     running: dict[TrialId, Resources] = {}
@@ -529,9 +550,9 @@ def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: Wor
     assert [sent["queue"] for sent in world.sent] == [queue_name(LARGE, "x*")]
 
 
-def test_a_pool_has_the_slots_of_all_workers_and_who_runs_in_them(world: World) -> None:
-    world.join(SMALL, slots=2, busy={busy_as("x"): 1})
-    world.join(LARGE, slots=4, busy={busy_as("x"): 1, "others": 2})
+def test_a_pool_has_the_slots_of_all_workers(world: World) -> None:
+    world.join(SMALL, slots=2)
+    world.join(LARGE, slots=4)
     world.join(Resources(cpus=1), slots=8, experiments="team-a-*")
     backend = backend_of(SMALL)
 
@@ -539,4 +560,3 @@ def test_a_pool_has_the_slots_of_all_workers_and_who_runs_in_them(world: World) 
 
     assert list(pool.queues) == [queue_name(SMALL), queue_name(LARGE)]
     assert pool.slots == {queue_name(SMALL): 2, queue_name(LARGE): 4, queue_name(Resources(cpus=1), "team-a-*"): 8}
-    assert pool.busy == {busy_as("x"): {queue_name(SMALL): 1, queue_name(LARGE): 1}, "others": {queue_name(LARGE): 2}}

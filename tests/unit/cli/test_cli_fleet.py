@@ -25,7 +25,7 @@ def test_each_has_what_its_priority_and_its_share_give_it_and_no_more_than_it_wa
     ]
 
     found = shares_of(
-        Table(demands, {}), [worker("w1", slots=5), worker("w2", slots=4), worker("old", slots=9, version="0.0.9")]
+        Table(demands, {}), [worker("w1", slots=5), worker("w2", slots=4), worker("o", slots=9, queue="o")]
     )
 
     assert {each.token: (each.running, each.wanted, each.may_run) for each in found} == {

@@ -11,6 +11,7 @@ from mqtune.core.keys import (
     FLEET,
     IDENTITY,
     QUOTAS,
+    SHARES,
     SUBMISSIONS,
     UNACKED,
     WORKERS,
@@ -50,6 +51,7 @@ def test_no_two_things_share_a_key() -> None:
         DEMANDS,
         QUOTAS,
         SUBMISSIONS,
+        SHARES,
         quota_key("a"),
         quota_key("a*"),
         worker_key("a"),
@@ -79,7 +81,7 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
     made |= {experiment.asked("<worker>"), experiment.usage("<worker>")}
-    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, SUBMISSIONS, quota_key("<pattern>"), *UNACKED.values()}
+    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, SHARES, SUBMISSIONS, quota_key("<pattern>"), *UNACKED.values()}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 

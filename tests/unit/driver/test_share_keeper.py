@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.shares import Cap, Demand, Pool, Priority
+from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, divide, held_to
 from mqtune.core.shares import Table as Shared
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
 from mqtune.driver.sharing import (
     GRACE_S,
-    RECKON_S,
+    LOOK_S,
     STARVED_S,
     TURN_S,
     Held,
@@ -61,12 +62,18 @@ class Seat:
         self._queues = queues
 
     def pool(self) -> Pool:
-        return Pool(Counter(self._table.slots), self._queues, self._table.busy)
+        return Pool(Counter(self._table.slots), self._queues)
 
-    def exchange(self, demand: Demand) -> Shared | None:
-        self._table.demands[self.token] = demand
-        demands = list(self._table.demands.values())
-        return Shared(demands, self._table.quotas, caps=self._table.caps) if self._table.is_readable else None
+    def exchange(self, demand: Demand) -> Share | None:
+        """Say what it wants, and return its share of all as they want it in this moment."""
+        table = self._table
+        table.demands[self.token] = demand
+        under = [
+            held_to(each, [p for p in {*table.quotas, *table.caps} if fnmatchcase(each.experiment, p)], table.caps)
+            for each in table.demands.values()
+        ]
+        shares = divide(Shared(under, table.quotas, caps=table.caps), table.slots, table.busy)
+        return shares[self.token] if table.is_readable else None
 
     def leave(self) -> None:
         del self._table.demands[self.token]
@@ -287,7 +294,7 @@ def test_a_slot_that_can_not_be_divided_goes_round():
     has = ""
     had: Counter[str] = Counter()
     for _ in range(600):
-        table.now += RECKON_S
+        table.now += LOOK_S
         limits = {name: look(each, hungry(int(name == has))) for name, each in keepers.items()}
         # A trial has just ended.
         has = max(limits, key=lambda name: limits[name])
@@ -358,11 +365,12 @@ def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_i
 ):
     table = Table(q=4)
     table.caps = {"a*": Cap("normal", 1.0, "olaf"), "a1": Cap("high", 9.0, "eve"), "b*": Cap("low", 0.1, "eve")}
-    greedy, other = table.keeper("a1"), table.keeper("c1")
+    seat, other = Seat(table, "a1", QUEUE), table.keeper("c1")
+    greedy = ShareKeeper(seat)
     look(other, hungry(0))
 
     assert look(greedy, hungry(0), priority="high", share=5.0) == 2
-    assert (table.demands["a1"].priority, table.demands["a1"].weight) == ("normal", 1.0)
+    assert seat.priority == "normal"
     assert greedy.why.endswith(
         "; priority normal and share 1 are the most for experiments whose names fit a*, as set by olaf"
     )
