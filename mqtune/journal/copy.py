@@ -294,6 +294,11 @@ class JournalReader:
                     return
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the copy has all that was read."""
+        return not self._is_behind and not self._gathered
+
+    @property
     def is_taken_in(self) -> bool:
         """Whether the copy has all that was read, and a driver that goes on until there is no news has taken all of it in."""
         return not self._is_behind and not self._has_passed
@@ -421,7 +426,7 @@ class JournalReader:
         else:
             if last is None or driver == SIMULATION:
                 return
-            if [first] == self._journal.read(START.entry, count=1) and self._journal.holds(last.id):
+            if first == self._journal.first() and self._journal.holds(last.id):
                 return
             problem = "it is of an earlier experiment of that name"
         aside = self._copy.put_aside(last.id if last else f"{path.stat().st_mtime_ns // 1_000_000}-0")
@@ -446,10 +451,10 @@ class JournalReader:
             raise _AnotherJournal
         # Entries are only ever added: with its first and its last ones alike, and nothing between the last two, it is this one's.
         after = START.entry if before is None else before.id
-        begins = self._journal.read(START.entry, count=1)
-        if [first] == begins and not self._journal.holds(last.id):
+        begins = self._journal.first()
+        if first == begins and not self._journal.holds(last.id):
             raise JournalGone(f"Redis has lost the end of experiment {self._journal.experiment!r}")
-        if [first, last] != begins + self._journal.read(after, count=1):
+        if [first, last] != [begins, *self._journal.read(after, count=1)]:
             raise _AnotherJournal
         self._has_begun = True
         self.last = self._kept = last.id

@@ -43,6 +43,7 @@ from mqtune.journal.base import (
     BROKEN_S,
     Answer,
     Assignment,
+    Chapter,
     Claim,
     Entry,
     Fared,
@@ -58,7 +59,9 @@ from mqtune.journal.base import (
     Segment,
     Unclaimed,
     UnderWay,
+    entry_order,
 )
+from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
 from mqtune.journal.script import script
@@ -98,6 +101,8 @@ _FULL: Final = "used memory > 'maxmemory'"
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
 #: What a server says to who uses a key that is of another type.
 _WRONG_TYPE: Final = "WRONGTYPE"
+#: The id of an entry.
+_ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 #: A number of a server's has fewer digits.
 _DIGITS: Final = 20
 #: The action of a request that adds a trial: it waits while the server is full, as reports do.
@@ -178,6 +183,20 @@ def experiments_on(client: Any, *, patience_s: float) -> list[str]:
     return [name.decode(errors="backslashreplace") for name in names]
 
 
+def _id_of(field: bytes | None) -> str:
+    """Return the id of an entry that a field has, or nothing.
+
+    Raises:
+        MessageVersionError: it has something else.
+    """
+    if not field:
+        return ""
+    id_ = field.decode(errors="replace")
+    if _ENTRY.fullmatch(id_) is None:
+        raise MessageVersionError(f"{id_[:100]!r} is no entry of a journal: something else has written to it")
+    return id_
+
+
 def _time(value: bytes) -> float:
     """Return a time that a worker wrote; 0 for malformed ones, which would have each attempt of a trial fail."""
     with contextlib.suppress(ValueError):
@@ -248,13 +267,21 @@ def naming(key: str) -> Iterator[None]:
 
 
 def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
-    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds.
+    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds on the server; chapters are not looked into.
 
     Raises:
         MessageVersionError: the key is no journal's.
     """
     with naming(key), _uncollected():
         return _entries(client.execute_command(command, key, *more))
+
+
+def _first_of(kept: bytes | None) -> Entry | None:
+    """Return the first entry of all, which is kept once it is in a chapter."""
+    if kept is None:
+        return None
+    id_, _, data = kept.partition(b" ")
+    return Entry(id_.decode(errors="replace"), data)
 
 
 class RedisJournal(Journal):
@@ -284,7 +311,8 @@ class RedisJournal(Journal):
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._keys = ExperimentKeys(experiment)
-        self._patience_s = patience_s
+        #: How long a call goes on trying while the server is away.
+        self.patience_s = patience_s
         self._closing = closing
         self._epoch = 0
         #: How the lock was taken: the holder, who that is, and for how many milliseconds.
@@ -292,12 +320,13 @@ class RedisJournal(Journal):
         self._fleet_seen = "$"
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
+        self._chapters = ChapterReader(self)
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
         self._connected = self._connects.count
 
     def _retrying(self, call: Callable[[], T]) -> T:
         try:
-            result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+            result = retrying(call, patience_s=self.patience_s, closing=self._closing, on_return=self._count_outage)
         except ResponseError as error:
             known = self._explain(str(error))
             if known is None:
@@ -370,7 +399,7 @@ class RedisJournal(Journal):
         return self._run("lock", keys, [*args, most_bytes, self.read_to() if hold_ms else ""])
 
     def room(self) -> Room | None:
-        return room_of(self._client, patience_s=self._patience_s)
+        return room_of(self._client, patience_s=self.patience_s)
 
     def kept_on_loss(self) -> OnLoss:
         """Return what the last driver has said that workers do without one."""
@@ -490,9 +519,22 @@ class RedisJournal(Journal):
         return self._retrying(look) if trials else []
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
+            return self._read_server(after, count, block_s if may_wait else 0)
+
+        return self._chapters.read(after, count, read_server)
+
+    def _read_server(self, after: str, count: int, block_s: float) -> tuple[list[Entry], str]:
+        """Return entries of the stream, and the id of the last one that is in a chapter, or nothing."""
         if block_s <= 0:
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
-            return self._retrying(lambda: read_entries(self._client, *page))
+
+            def look() -> tuple[list[Entry], str]:
+                with _uncollected():
+                    found, head = self._with_meta("trimmed", *page)
+                    return _entries(found), _id_of(head)
+
+            return self._retrying(look)
         block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
         if self._fleet_seen == "$":
             self._fleet_seen = self._newest_of_fleet()
@@ -500,20 +542,63 @@ class RedisJournal(Journal):
         streams = (self._keys.journal, FLEET, after, self._fleet_seen)
         waiting = (_XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
         entries: list[Entry] = []
-        for stream, found in self._retrying(lambda: self._client.execute_command(*waiting)) or ():
+        streams_found, head = self._retrying(lambda: self._with_meta("trimmed", *waiting))
+        for stream, found in streams_found or ():
             if stream.decode() == FLEET:
                 self._fleet_seen = found[-1][0].decode()
                 self.fleet_changed = True
             else:
                 entries = _entries(found)
-        return entries
+        return entries, _id_of(head)
+
+    def _with_meta(self, field: str, *command: object) -> tuple[Any, bytes | None]:
+        """Return the answer to a command on the journal, and a field of the experiment's as it is after that."""
+        keys = self._keys.journal, self._keys.meta
+        if not isinstance(self._client, RedisClient):
+            with naming(keys[0]):
+                found = self._client.execute_command(*command)
+            with naming(keys[1]):
+                return found, self._client.hmget(keys[1], field)[0]
+        answers = self._client.execute_both(command, ("HMGET", keys[1], field))
+        for key, answer in zip(keys, answers, strict=True):
+            if isinstance(answer, ResponseError):
+                with naming(key):
+                    raise answer
+        found, [kept] = answers
+        return found, kept
+
+    def first(self) -> Entry | None:
+        page = XRANGE, self._keys.journal, "-", "+", "COUNT", 1
+        found, kept = self._retrying(lambda: self._with_meta("first", *page))
+        return _first_of(kept) or next(iter(_entries(found)), None)
+
+    def newest(self, count: int = 1) -> list[Entry]:
+        """Return the newest entries, the newest first; those in chapters are none of them."""
+        page = XREVRANGE, self._keys.journal, "+", "-", "COUNT", count
+        return self._retrying(lambda: read_entries(self._client, *page))
+
+    def count(self) -> int:
+        """Return how many entries there are, with those in chapters."""
+        on_server: int = self._retrying(lambda: self._client.xlen(self._keys.journal))
+        return on_server + sum(chapter.entries for chapter in self.chapters())
 
     def _newest_of_fleet(self) -> str:
         newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))
         return str(newest[0][0].decode()) if newest else "0-0"
 
     def holds(self, entry: str) -> bool:
-        return bool(self._retrying(lambda: self._client.xrange(self._keys.journal, entry, entry)))
+        found, head = self._retrying(lambda: self._with_meta("trimmed", XRANGE, self._keys.journal, entry, entry))
+        is_behind = not head or entry_order(entry) > entry_order(_id_of(head))
+        return bool(found) if is_behind else self._chapters.has(entry)
+
+    def chapters(self) -> list[Chapter]:
+        return decode_chapters(self._retrying(lambda: self._client.hget(self._keys.meta, "chapters")))
+
+    def trim(self, chapter: Chapter, before: str) -> bool:
+        keys = [self._keys.driver, self._keys.meta, self._keys.journal]
+        args = [self._epoch, before, chapter.last, chapter.size, encode_chapters([chapter])]
+        is_trimmed, self.size = self._run("trim", keys, args)
+        return bool(is_trimmed)
 
     def checkpoints(self) -> set[CheckpointId]:
         return {
@@ -528,13 +613,17 @@ class RedisJournal(Journal):
         *,
         requests: Mapping[str, str],
         definition: bytes,
+        chapters: Sequence[Chapter] = (),
+        first: Entry | None = None,
     ) -> None:
         mark = uuid.uuid4().hex
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
         keys += [EXPERIMENTS, self._keys.requests, *(self._keys.trial(each.trial) for each in attempts)]
         head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
-        args: list[Any] = [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
+        begin = b"" if first is None else f"{first.id} ".encode() + first.data
+        args: list[Any] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
+        args += [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))
         size = 0

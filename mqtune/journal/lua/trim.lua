@@ -1,0 +1,25 @@
+-- Have readers find the oldest entries of a journal in a chapter, which is in the experiment's store, and remove them here.
+--
+-- KEYS  1 driver  2 meta  3 journal
+-- ARGV  1 epoch  2 last entry of the chapter before it, or ''  3 its last entry  4 the bytes of its entries  5 its line
+--
+-- Returns {1, bytes of the entries that are left} when the chapter is the last one; {0, the same}, and changes nothing, when another is than
+-- the one before it, or when no entry would be left; an error STALEDRIVER when a later driver exists. The first entry of all is kept
+-- beside the journal. Repeating a call does no harm: what is left begins behind the last chapter, and who reads sees both in one step.
+
+local refused = stale(KEYS[1], ARGV[1])
+if refused then return refused end
+also_when_full('HDEL', KEYS[1])
+local have = redis.call('HMGET', KEYS[2], 'trimmed', 'chapters', 'bytes', 'first')
+local bytes = number(have[3], 0)
+if have[1] == ARGV[3] then return {1, bytes} end
+local left = redis.call('XRANGE', KEYS[3], '(' .. ARGV[3], '+', 'COUNT', 1)[1]
+if (have[1] or '') ~= ARGV[2] or not left then return {0, bytes} end
+if not have[4] then
+  local first = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', 1)[1]
+  redis.call('HSET', KEYS[2], 'first', first[1] .. ' ' .. first[2][2])
+end
+bytes = math.max(0, bytes - ARGV[4])
+redis.call('HSET', KEYS[2], 'trimmed', ARGV[3], 'chapters', (have[2] or '') .. ARGV[5], 'bytes', string.format('%.0f', bytes))
+redis.call('XTRIM', KEYS[3], 'MINID', left[1])
+return {1, bytes}
