@@ -108,7 +108,7 @@ class Driver:
         journal.read_to = lambda: self.reader.last
         self._restorer = Restorer(journal, self.reader, copy, clock)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
-        self._trimmer = Trimmer(self._restorer, self.reader, copy.path, clock)
+        self._trimmer = Trimmer(self._restorer, copy.path, clock)
         self._timers = DriverTimers(
             self._restorer, backend, experiment, holder=holder, clock=clock, reader=self.reader, trimmer=self._trimmer
         )

@@ -14,7 +14,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import MqtuneError
 from mqtune.journal.base import Chapter
 from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
-from mqtune.journal.copy import JournalReader, entries_of
+from mqtune.journal.copy import entries_of
 from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
@@ -42,15 +42,13 @@ class Trimmer:
 
     Args:
         restorer: has the journal, and puts it back.
-        reader: the driver's.
         copy: the driver's copy.
         clock: by which the store is tried again.
     """
 
-    def __init__(self, restorer: Restorer, reader: JournalReader, copy: Path, clock: Clock) -> None:
+    def __init__(self, restorer: Restorer, copy: Path, clock: Clock) -> None:
         self._restorer = restorer
         self._journal = restorer.journal
-        self._reader = reader
         self._copy = copy
         self._clock = clock
         self._writing = Background("mqtune-chapters")
@@ -69,7 +67,7 @@ class Trimmer:
         self._trim()
         size = chapter_bytes(self._journal.most_bytes)
         now = self._clock.monotonic()
-        if self._journal.size < _MOST * size or not self._reader.is_kept or now < self._retry_at:
+        if self._journal.size < _MOST * size or now < self._retry_at:
             return
         self._retry_at = now + _RETRY_S if self._problem else now
         count = int(self._journal.size // size) - _KEPT

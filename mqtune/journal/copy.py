@@ -294,11 +294,6 @@ class JournalReader:
                     return
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the copy has all that was read."""
-        return not self._is_behind and not self._gathered
-
-    @property
     def is_taken_in(self) -> bool:
         """Whether the copy has all that was read, and a driver that goes on until there is no news has taken all of it in."""
         return not self._is_behind and not self._has_passed

@@ -174,10 +174,11 @@ def test_what_a_server_has_lost_is_put_back_behind_the_chapters(bench: Bench, st
     assert everything(bench) == more
 
 
-def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server(
+def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server_and_leaves_it_later(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = fill(bench, 4 * SIZE)
+    eventually(lambda: has_trimmed(bench, 2))
     set_back(bench.server)
     (tmp_path / "store").rename(tmp_path / "unmounted")
 
@@ -186,6 +187,10 @@ def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server(
 
     assert everything(bench)[: len(before)] == before
     assert "Redis gets back what could be in its store" in caplog.text
+    assert bench.journal.chapters() == []
+    (tmp_path / "unmounted").rename(tmp_path / "store")
+    eventually(lambda: has_trimmed(bench, 2))
+    assert everything(bench)[: len(before)] == before
 
 
 def test_a_driver_that_begins_on_an_emptied_server_puts_back_what_is_behind_the_chapters(
