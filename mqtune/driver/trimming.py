@@ -70,9 +70,10 @@ class Trimmer:
         if self._journal.size < _MOST * size or now < self._retry_at:
             return
         self._retry_at = now + _RETRY_S if self._problem else now
-        count = int(self._journal.size // size) - _KEPT
+        # Whatever comes meanwhile is more.
+        most = self._journal.size - _KEPT * size
         self._writing.start()
-        self._writing.tell(lambda: self._write(store, size, count))
+        self._writing.tell(lambda: self._write(store, size, most))
 
     def close(self) -> None:
         """End the thread; what it was about is done by the next driver."""
@@ -88,14 +89,15 @@ class Trimmer:
                 # The journal was put back, or set back: its chapters are others.
                 self._at = None
 
-    def _write(self, store: CheckpointStore, size: int, count: int) -> None:
-        """Write up to *count* chapters; called in the thread, in which no other call is made meanwhile."""
+    def _write(self, store: CheckpointStore, size: int, most: int) -> None:
+        """Write chapters of *most* bytes together, at most; called in the thread, in which no other call is made meanwhile."""
         try:
             # What the system has not written yet is lost with the machine.
             sync(str(self._copy))
             offset, before = self._at or self._find()
-            cuts = cut_chapters(self._copy, offset, size)
-            for _, cut in zip(range(count), cuts, strict=False):
+            for cut in cut_chapters(self._copy, offset, size):
+                if (most := most - cut.chapter.size) < 0:
+                    break
                 keep_chapter(store, cut)
                 self._written.put(_Written(cut.chapter, before))
                 before = cut.chapter.last
