@@ -41,7 +41,8 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, re
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import RedisJournal, experiments_on, naming, number, retrying
+from mqtune.journal.redis import RedisJournal, experiments_on, number, retrying
+from mqtune.journal.stream import naming
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 

@@ -23,7 +23,11 @@ One experiment ``E``::
 
     mqtune:x:{E}:meta               hash    definition  msgpack, as the newest driver has it
                                             last        id of the newest journal entry
-                                            bytes       of all entries of the journal
+                                            bytes       of the entries of the journal that are here
+                                            chapters    a line for each chapter: its id in the store, its first and last entry, how many it
+                                                        has, and their bytes
+                                            trimmed     id of the last entry in a chapter
+                                            first       once that is in a chapter: the first entry of all, its id, a space, the event
                                             most_bytes  how many there may be until trials are told to wait; 0 for any number
                                             driver_until  server time (ms) at which the driver's lock runs out, or ran out
                                             on_loss     continue | finish | stop: what workers do when the driver is gone

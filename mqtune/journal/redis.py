@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import logging
 import math
@@ -12,7 +11,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -32,7 +31,6 @@ from mqtune.core.errors import (
     DriverFenced,
     JournalBlocked,
     JournalGone,
-    MessageVersionError,
     MqtuneError,
     NameTaken,
 )
@@ -65,6 +63,19 @@ from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapt
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
 from mqtune.journal.script import script
+from mqtune.journal.stream import (
+    WRONG_TYPE,
+    XRANGE,
+    XREAD,
+    XREVRANGE,
+    entries_in,
+    first_of,
+    id_of,
+    naming,
+    read_entries,
+    read_with,
+    uncollected,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -99,10 +110,6 @@ _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|U
 _FULL: Final = "used memory > 'maxmemory'"
 #: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal comes by itself.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
-#: What a server says to who uses a key that is of another type.
-_WRONG_TYPE: Final = "WRONGTYPE"
-#: The id of an entry.
-_ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 #: A number of a server's has fewer digits.
 _DIGITS: Final = 20
 #: The action of a request that adds a trial: it waits while the server is full, as reports do.
@@ -183,20 +190,6 @@ def experiments_on(client: Any, *, patience_s: float) -> list[str]:
     return [name.decode(errors="backslashreplace") for name in names]
 
 
-def _id_of(field: bytes | None) -> str:
-    """Return the id of an entry that a field has, or nothing.
-
-    Raises:
-        MessageVersionError: it has something else.
-    """
-    if not field:
-        return ""
-    id_ = field.decode(errors="replace")
-    if _ENTRY.fullmatch(id_) is None:
-        raise MessageVersionError(f"{id_[:100]!r} is no entry of a journal: something else has written to it")
-    return id_
-
-
 def _time(value: bytes) -> float:
     """Return a time that a worker wrote; 0 for malformed ones, which would have each attempt of a trial fail."""
     with contextlib.suppress(ValueError):
@@ -217,71 +210,6 @@ def number(value: bytes | None) -> int:
     """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
     # Python makes no number of thousands of digits.
     return int(value) if value is not None and value.isdigit() and len(value) < _DIGITS else 0
-
-
-#: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
-XRANGE: Final = b"XRANGE"
-XREVRANGE: Final = b"XREVRANGE"
-_XREAD: Final = b"XREAD"
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking, again and again, at lists by the ten thousand of which none is garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _entries(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
-    """Return the entries of an answer, in which each is its id and a list of fields' names and values; ours have one field.
-
-    Anybody with an account for it may have appended an entry with other fields: the first value is then not an event, and decoding it
-    says so.
-    """
-    new, kind = tuple.__new__, Entry
-    # What Entry(…) does, in half its time: a report may be one of a flood.
-    return [new(kind, (id_.decode(), fields[1])) for id_, fields in found]
-
-
-@contextlib.contextmanager
-def naming(key: str) -> Iterator[None]:
-    """Have an error of the server's, that a key is of another type, name that key.
-
-    Raises:
-        MessageVersionError: it is.
-    """
-    try:
-        yield
-    except ResponseError as error:
-        if _WRONG_TYPE not in str(error):
-            raise
-        raise MessageVersionError(
-            f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli DEL), and run "
-            "the script again, or mqtune delete the experiment"
-        ) from None
-
-
-def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
-    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds on the server; chapters are not looked into.
-
-    Raises:
-        MessageVersionError: the key is no journal's.
-    """
-    with naming(key), _uncollected():
-        return _entries(client.execute_command(command, key, *more))
-
-
-def _first_of(kept: bytes | None) -> Entry | None:
-    """Return the first entry of all, which is kept once it is in a chapter."""
-    if kept is None:
-        return None
-    id_, _, data = kept.partition(b" ")
-    return Entry(id_.decode(errors="replace"), data)
 
 
 class RedisJournal(Journal):
@@ -462,7 +390,7 @@ class RedisJournal(Journal):
             try:
                 return list(self._client.zrangebyscore(key, "-inf", ms, **limit))
             except ResponseError as error:
-                if _WRONG_TYPE not in str(error):
+                if WRONG_TYPE not in str(error):
                     raise
                 # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``look``.
                 logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
@@ -530,9 +458,9 @@ class RedisJournal(Journal):
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
 
             def look() -> tuple[list[Entry], str]:
-                with _uncollected():
-                    found, head = self._with_meta("trimmed", *page)
-                    return _entries(found), _id_of(head)
+                with uncollected():
+                    found, head = read_with(self._client, self._keys, "trimmed", *page)
+                    return entries_in(found), id_of(head)
 
             return self._retrying(look)
         block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
@@ -540,37 +468,21 @@ class RedisJournal(Journal):
             self._fleet_seen = self._newest_of_fleet()
             self.fleet_changed = True
         streams = (self._keys.journal, FLEET, after, self._fleet_seen)
-        waiting = (_XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
+        waiting = (XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
         entries: list[Entry] = []
-        streams_found, head = self._retrying(lambda: self._with_meta("trimmed", *waiting))
+        streams_found, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *waiting))
         for stream, found in streams_found or ():
             if stream.decode() == FLEET:
                 self._fleet_seen = found[-1][0].decode()
                 self.fleet_changed = True
             else:
-                entries = _entries(found)
-        return entries, _id_of(head)
-
-    def _with_meta(self, field: str, *command: object) -> tuple[Any, bytes | None]:
-        """Return the answer to a command on the journal, and a field of the experiment's as it is after that."""
-        keys = self._keys.journal, self._keys.meta
-        if not isinstance(self._client, RedisClient):
-            with naming(keys[0]):
-                found = self._client.execute_command(*command)
-            with naming(keys[1]):
-                return found, self._client.hmget(keys[1], field)[0]
-        answers = self._client.execute_both(command, ("HMGET", keys[1], field))
-        for key, answer in zip(keys, answers, strict=True):
-            if isinstance(answer, ResponseError):
-                with naming(key):
-                    raise answer
-        found, [kept] = answers
-        return found, kept
+                entries = entries_in(found)
+        return entries, id_of(head)
 
     def first(self) -> Entry | None:
         page = XRANGE, self._keys.journal, "-", "+", "COUNT", 1
-        found, kept = self._retrying(lambda: self._with_meta("first", *page))
-        return _first_of(kept) or next(iter(_entries(found)), None)
+        found, kept = self._retrying(lambda: read_with(self._client, self._keys, "first", *page))
+        return first_of(kept) or next(iter(entries_in(found)), None)
 
     def newest(self, count: int = 1) -> list[Entry]:
         """Return the newest entries, the newest first; those in chapters are none of them."""
@@ -587,8 +499,10 @@ class RedisJournal(Journal):
         return str(newest[0][0].decode()) if newest else "0-0"
 
     def holds(self, entry: str) -> bool:
-        found, head = self._retrying(lambda: self._with_meta("trimmed", XRANGE, self._keys.journal, entry, entry))
-        is_behind = not head or entry_order(entry) > entry_order(_id_of(head))
+        found, head = self._retrying(
+            lambda: read_with(self._client, self._keys, "trimmed", XRANGE, self._keys.journal, entry, entry)
+        )
+        is_behind = not head or entry_order(entry) > entry_order(id_of(head))
         return bool(found) if is_behind else self._chapters.has(entry)
 
     def chapters(self) -> list[Chapter]:
