@@ -59,10 +59,15 @@ class Trimmer:
         self._problem = ""
         self._retry_at = 0.0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether chapters are being written."""
+        return self._writing.is_behind
+
     def look(self) -> None:
         """Have readers find the chapters that were written since, and begin to write more if the server has too much."""
         store = self._journal.chapter_store
-        if store is None or self._writing.is_behind:
+        if store is None or self.is_busy:
             return
         self._trim()
         size = chapter_bytes(self._journal.most_bytes)
