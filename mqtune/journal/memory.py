@@ -398,6 +398,7 @@ class MemoryJournal(Journal):
             state = self._state
             last, at = state.chapters[-1].last if state.chapters else "", state.index_after(chapter.last)
             is_next = last == before and at < len(state.entries)
+            is_next = is_next and (bool(last) or state.entries[0].id == chapter.first)
             if is_next and last != chapter.last:
                 state.first = state.first or state.entries[0]
                 state.chapters.append(chapter)

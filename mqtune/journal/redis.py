@@ -506,11 +506,11 @@ class RedisJournal(Journal):
         return bool(found) if is_behind else self._chapters.has(entry)
 
     def chapters(self) -> list[Chapter]:
-        return decode_chapters(self._retrying(lambda: self._client.hget(self._keys.meta, "chapters")))
+        return decode_chapters(self._retrying(lambda: self._client.hget(self._keys.chapters, "lines")))
 
     def trim(self, chapter: Chapter, before: str) -> bool:
-        keys = [self._keys.driver, self._keys.meta, self._keys.journal]
-        args = [self._epoch, before, chapter.last, chapter.size, encode_chapters([chapter])]
+        keys = [self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters]
+        args = [self._epoch, before, chapter.first, chapter.last, chapter.size, encode_chapters([chapter])]
         is_trimmed, self.size = self._run("trim", keys, args)
         return bool(is_trimmed)
 
@@ -533,7 +533,12 @@ class RedisJournal(Journal):
         mark = uuid.uuid4().hex
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
-        keys += [EXPERIMENTS, self._keys.requests, *(self._keys.trial(each.trial) for each in attempts)]
+        keys += [
+            EXPERIMENTS,
+            self._keys.requests,
+            self._keys.chapters,
+            *(self._keys.trial(each.trial) for each in attempts),
+        ]
         head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
         begin = b"" if first is None else f"{first.id} ".encode() + first.data
         args: list[Any] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
@@ -548,7 +553,7 @@ class RedisJournal(Journal):
     def erase(self, trials: Sequence[TrialId]) -> None:
         keys = self._keys
         names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
-        names.append(keys.code)
+        names += [keys.code, keys.chapters]
         names += [keys.trial(trial) for trial in trials]
         self._run("erase", names, [self._epoch])
 
@@ -567,7 +572,7 @@ class RedisJournal(Journal):
             # No transaction, which a full server may refuse whatever is in it. Until the lock goes, nobody can take the name.
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.zrem(EXPERIMENTS, self.experiment)
-                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal)
+                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters)
                 pipe.execute()
 
         self._retrying(delete)

@@ -99,8 +99,8 @@ def id_of(field: bytes | None) -> str:
 
 
 def read_with(client: Any, of: ExperimentKeys, field: str, *command: object) -> tuple[Any, bytes | None]:
-    """Return the answer to a command on the journal, and a field of the experiment's as it is after that."""
-    keys = of.journal, of.meta
+    """Return the answer to a command on the journal, and what is known of its chapters after that, by a field."""
+    keys = of.journal, of.chapters
     if not isinstance(client, RedisClient):
         with naming(keys[0]):
             found = client.execute_command(*command)

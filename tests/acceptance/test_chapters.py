@@ -79,7 +79,7 @@ def test_a_flood_leaves_redis_its_driver_dies_and_one_on_another_machine_and_all
 
     def chapters() -> int:
         sizes.append(int(admin.hget(meta, "bytes") or 0))
-        return len((admin.hget(meta, "chapters") or b"").splitlines())
+        return len((admin.hget(ExperimentKeys(name).chapters, "lines") or b"").splitlines())
 
     # The first driver is on another machine as far as its folder goes.
     environment = {"MQTUNE_BROKER": driver_url, "MQTUNE_HOME": str(tmp_path / "first-home")}
@@ -118,6 +118,10 @@ def test_a_flood_leaves_redis_its_driver_dies_and_one_on_another_machine_and_all
     # What comes over the budget while a trial is told to wait: one read of its pipe, and what that holds.
     assert max(sizes) < JOURNAL_MB * 10**6 + 3 * 2**20
     assert accounts.refused() == []
+    for url in (accounts.make("worker"), accounts.make("operator"), monitor_url):
+        # Who writes there could end drivers.
+        assert not accounts.may(url, "HSET", ExperimentKeys(name).chapters, "trimmed", "9-0")
+        accounts.refused()
     check_who_has_no_folder(accounts, tmp_path, monkeypatch, name, results)
 
 
@@ -162,4 +166,4 @@ def test_an_experiment_without_a_store_stays_in_redis(accounts: Accounts, tmp_pa
     eventually(lambda: int(admin.hget(meta, "bytes") or 0) > 1_000, SOON_S)
     says("set", "small", "journal_mb=1", "--broker", accounts.make("operator"))
     eventually(lambda: not thread.is_alive() or (tmp_path / "told").exists(), SOON_S)
-    assert admin.hget(meta, "chapters") is None
+    assert not admin.exists(ExperimentKeys("small").chapters)

@@ -113,6 +113,7 @@ class ChapterContract(InWorld):
         driver.lock("driver-1", "", LONG_S)
         before = driver.size
 
+        assert driver.trim(found[1].chapter, "") is False
         assert driver.trim(found[0].chapter, "") is True
         assert driver.trim(found[0].chapter, "") is True
         assert driver.size == before - found[0].chapter.size
