@@ -386,7 +386,7 @@ class Journal(ABC):
         """Have readers find a chapter's entries in the store, and remove them from the server.
 
         Return False, and do nothing, if the last chapter does not end with the entry *before*, or if that is empty and there are
-        chapters, or the journal begins with another entry than this one; and if nothing would be left. A chapter that is the last one already is not added again. ``size`` is then what is left.
+        chapters, or the journal begins with another entry than this one; and if the server has lost its last entry, or that is the newest. A chapter that is the last one already is not added again. ``size`` is then what is left.
         """
 
     @abstractmethod

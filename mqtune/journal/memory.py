@@ -397,7 +397,7 @@ class MemoryJournal(Journal):
             self._check_epoch()
             state = self._state
             last, at = state.chapters[-1].last if state.chapters else "", state.index_after(chapter.last)
-            is_next = last == before and at < len(state.entries)
+            is_next = last == before and 0 < at < len(state.entries) and state.entries[at - 1].id == chapter.last
             is_next = is_next and (bool(last) or state.entries[0].id == chapter.first)
             if is_next and last != chapter.last:
                 state.first = state.first or state.entries[0]

@@ -207,6 +207,22 @@ class ChapterContract(InWorld):
         assert driver.trim(chapters[1], chapters[0].last) is True
         assert entries(driver) == filled
 
+    def test_what_a_server_has_lost_leaves_it_in_no_chapter(
+        self, driver: Journal, world: World, filled: list[Entry], store: CheckpointStore, tmp_path: Path
+    ) -> None:
+        before = world.snapshot()
+        for number in range(20):
+            driver.record(closed(f"lost {number}"))
+        cut = cuts(driver, tmp_path)[-1]
+        world.set_back(before)
+        for number in range(2):
+            driver.record(closed(f"later {number}"))
+        found = entries(driver)
+
+        everything = cut.chapter._replace(first=filled[0].id)
+        assert driver.trim(everything, "") is False
+        assert (driver.chapters(), entries(driver)) == ([], found)
+
     def test_who_lost_the_journal_removes_nothing(
         self, driver: Journal, world: World, filled: list[Entry], tmp_path: Path
     ) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
 from mqtune.journal.chapters import checkpoints_in, cut_chapters, decode_chapters, encode_chapters, keep_chapter
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.memory import MemoryJournal, MemoryServer
 
 
 @pytest.fixture
@@ -51,6 +54,28 @@ def test_chapters_are_no_checkpoints_and_are_written_once(path: Path, tmp_path: 
     keep_chapter(store, cut)
 
     assert store.ids() == [cut.chapter.id]
+    assert checkpoints_in(store) == []
+
+
+def test_a_store_at_a_url_of_fsspec_has_them_too(path: Path) -> None:
+    pytest.importorskip("fsspec")
+    store = open_store(f"memory://chapters-{path.parent.name}")
+    store.create()
+    server = MemoryServer()
+    writer, reader = MemoryJournal(server, "x"), MemoryJournal(server, "x")
+    writer.lock("driver", "", 60.0)
+    writer.record(b"first", definition=encode_value({"store": store.url}))
+    for number in range(9):
+        writer.record(bytes([number]) * 20)
+    written = writer.read("0-0", count=100)
+    with closing(JournalFile(path)) as copy:
+        copy.begin(written)
+    [cut, *_] = cut_chapters(path, 0, 90)
+
+    keep_chapter(store, cut)
+    assert writer.trim(cut.chapter, "")
+
+    assert reader.read("0-0", count=100) == written
     assert checkpoints_in(store) == []
 
 
