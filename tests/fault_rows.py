@@ -182,7 +182,8 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_redis_client.py::test_a_server_that_was_demoted_is_connected_to_anew",
         ],
         "It was emptied while nobody drove": [
-            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning"
+            "tests/unit/journal/test_restore.py::test_a_server_that_is_emptied_as_a_driver_begins_gets_the_experiment_back",
+            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning",
         ],
         "The beginning of an experiment's journal was deleted, or evicted, while nobody drove": [
             "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning",

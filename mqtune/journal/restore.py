@@ -317,7 +317,11 @@ class Restorer:
         try:
             events = self._reader.catch_up()
         except JournalGone:
-            bring_back(self.journal, self._copy, at=self._clock.time())
+            if self._unread:
+                # It has just been begun: a copy is of an earlier one of that name.
+                self.put_back()
+            else:
+                bring_back(self.journal, self._copy, at=self._clock.time())
             events = self._reader.catch_up()
         if self._reader.last != START.entry:
             # All that was written is in the copy now.
