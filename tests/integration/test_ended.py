@@ -141,6 +141,10 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     assert "kept: three" in said
     assert Results.load("one").outcome == "finished"
 
+    # Whoever wants them gone needs no chapter.
+    broker.delete("30d", "--yes")
+    assert broker.names() == set()
+
 
 def test_anothers_stays_unless_that_is_forced(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
