@@ -20,7 +20,7 @@ from mqtune.journal.base import Chapter, Entry, Journal, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, entries_of
 
 #: The bytes of a chapter's entries: a hundred experiments that have twice as much in Redis, of reports that came one by one, take some
-#: 1.3 GB there. Of a small budget it is this part, so that there is room before reports wait.
+#: 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
 _CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
 #: What its id begins with; that of no trial's checkpoint does.
