@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -27,7 +27,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.machine import ARCHIVED
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
-from mqtune.journal.base import Chapter, Entry, Journal, LastAttempt
+from mqtune.journal.base import Chapter, Entry, Journal, LastAttempt, entry_order
 from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
 from mqtune.journal.copy import JournalFile, JournalReader
 
@@ -140,7 +140,10 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
     if last != START.entry and found.ids[-1:] != [last]:
         raise JournalGone(_cannot(journal, copy, "that lacks the end, because it could not be written"))
     total = len(found.ids)
-    missing = total - bisect_left(found.ids, 1, key=lambda id_: not journal.holds(id_))
+    # The store may be away, too: what is in chapters counts as there.
+    there = journal.chapters()
+    head = bisect_right(found.ids, entry_order(there[-1].last), key=entry_order) if there else 0
+    missing = total - bisect_left(found.ids, 1, lo=head, key=lambda id_: not journal.holds(id_))
     for entry in _numbered(behind, last):
         found.take(entry)
     if found.experiment != journal.experiment:

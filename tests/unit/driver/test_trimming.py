@@ -174,12 +174,15 @@ def test_what_a_server_has_lost_is_put_back_behind_the_chapters(bench: Bench, st
     assert everything(bench) == more
 
 
+@pytest.mark.parametrize("how", ["emptied", "set back"])
 def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server_and_leaves_it_later(
-    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    before = fill(bench, 4 * SIZE)
+    fill(bench, 4 * SIZE)
     eventually(lambda: has_trimmed(bench, 2))
-    set_back(bench.server)
+    early = snapshot(bench.server)
+    before = fill(bench, SIZE // 2)
+    set_back(bench.server, early if how == "set back" else None)
     (tmp_path / "store").rename(tmp_path / "unmounted")
 
     bench.driver._journal.outages += 1
