@@ -41,7 +41,8 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, re
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import XREVRANGE, RedisJournal, experiments_on, naming, number, read_entries, retrying
+from mqtune.journal.redis import RedisJournal, experiments_on, number, retrying
+from mqtune.journal.stream import naming
 from mqtune.journal.submissions import Submissions
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
@@ -296,13 +297,11 @@ class ExperimentHandle:
         Raises:
             MessageVersionError: an entry of its journal that this needs is not an event of this version; the message names the entry.
         """
-        redis, ask = self._broker.redis, self._broker.ask
-        first = self._journal.read(START.entry, count=1)
-        created = decode_event(first[0].data, first[0].id) if first else None
+        first = self._journal.first()
+        created = None if first is None else decode_event(first.data, first.id)
         if not isinstance(created, ExperimentCreated):
             return None
-        newest = XREVRANGE, self._keys.journal, "+", "-", "COUNT", _LAST_COUNT
-        last = ask(lambda: read_entries(redis, *newest))
+        last = self._journal.newest(_LAST_COUNT)
         is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
         waits = self._meta("waits") if is_driven else None
         metric = created.definition.get("metric", "")
@@ -313,7 +312,7 @@ class ExperimentHandle:
             outcome=_outcome(last),
             is_driven=is_driven,
             age_s=self._age_s(last[0].id),
-            entries=ask(lambda: redis.xlen(self._keys.journal)),
+            entries=self._journal.count(),
             waits=(waits or b"").decode(errors="replace"),
             owner=created.owner,
         )
@@ -323,6 +322,7 @@ class ExperimentHandle:
 
         Raises:
             ConfigurationError: there is no such experiment.
+            ChapterUnavailable: its oldest events are in chapters that can't be read from here.
         """
         page = self._journal.read(START.entry, count=_PAGE_COUNT)
         if not page:

@@ -233,6 +233,7 @@ class Bench:
         scheduler: makes the scheduler.
         searcher: makes the searcher.
         store: holds the checkpoints that are folders.
+        trims: whether it gets the journal's oldest entries, too.
         retention: which are kept.
         delete_checkpoints: which trials lose theirs at their end.
         lockstep: whether trials wait for decisions.
@@ -249,6 +250,7 @@ class Bench:
         scheduler: Callable[[], Scheduler] = Obedient,
         searcher: Callable[[], Searcher] = lambda: RandomSearcher(SPACE, 1),
         store: CheckpointStore | None = None,
+        trims: bool = False,
         retention: Retention | None = None,
         delete_checkpoints: Deletes = False,
         lockstep: bool = False,
@@ -264,6 +266,7 @@ class Bench:
         self.make_scheduler = scheduler
         self.make_searcher = searcher
         self.store = store
+        self.trims = trims
         self.retention = retention or Retention()
         self.delete_checkpoints = delete_checkpoints
         self.lockstep = lockstep
@@ -317,6 +320,7 @@ class Bench:
             # It only looks, and gives nothing up.
             checkpoints.look_through = lambda journal: iter(())  # type: ignore[method-assign]
         journal = MemoryJournal(server, NAME)
+        journal.chapter_store = self.store if self.trims else None
         journal.lock("driver", "", LEASE_S)
         if server is self.server:
             #: The driver's hand on the journal.

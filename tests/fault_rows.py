@@ -165,6 +165,21 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_full_journal.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
             "tests/acceptance/test_full_journal.py::test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there",
         ],
+        "The checkpoint store is away, or full, while the oldest entries of a journal are to move there": [
+            "tests/unit/driver/test_trimming.py::test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again"
+        ],
+        "The driver is killed while entries move to the store": [
+            "tests/unit/driver/test_trimming.py::test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file",
+            "tests/acceptance/test_chapters.py::test_a_flood_leaves_redis_its_driver_dies_and_one_on_another_machine_and_all_who_look_miss_nothing",
+        ],
+        "Redis comes back empty, or set back, and a part of the journal was in the store": [
+            "tests/unit/driver/test_trimming.py::test_what_a_server_has_lost_is_put_back_behind_the_chapters",
+            "tests/unit/driver/test_trimming.py::test_a_driver_that_begins_on_an_emptied_server_puts_back_what_is_behind_the_chapters",
+        ],
+        "A file with the oldest entries of a journal is lost or damaged, or the store can't be reached by who reads": [
+            "tests/contract/journals/chapters.py::ChapterContract::test_a_chapter_that_can_not_be_read_is_named_and_what_is_behind_it_can_be_read",
+            "tests/integration/test_ended.py::test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other",
+        ],
         "Its disk is full": [
             "tests/acceptance/test_bounds.py::test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost"
         ],
@@ -179,7 +194,8 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_redis_client.py::test_a_server_that_was_demoted_is_connected_to_anew",
         ],
         "It was emptied while nobody drove": [
-            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning"
+            "tests/unit/journal/test_restore.py::test_a_server_that_is_emptied_as_a_driver_begins_gets_the_experiment_back",
+            "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning",
         ],
         "The beginning of an experiment's journal was deleted, or evicted, while nobody drove": [
             "tests/acceptance/test_redis_faults.py::test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied_or_lost_its_journals_beginning",

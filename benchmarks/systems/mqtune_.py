@@ -18,6 +18,7 @@ from benchmarks.systems import (
     mqtune_pause,
     mqtune_population,
     mqtune_quality,
+    mqtune_retention,
     mqtune_scaling,
     mqtune_shares,
     mqtune_simulated,
@@ -230,6 +231,15 @@ SYSTEM: Final = System(
                 measure=mqtune_shares.measure,
                 slow=True,
                 deadline_s=1_800,
+            ),
+        ),
+        "retention": (
+            Variant(
+                name="default",
+                settings="reports of three metrics, an entry each; a store in a folder; drivers' reading, copies and trimming alone",
+                measure=mqtune_retention.measure,
+                slow=True,
+                deadline_s=7_200,
             ),
         ),
         "population": (

@@ -16,6 +16,7 @@ from benchmarks.work import (
     pause,
     population,
     quality,
+    retention,
     scaling,
     shares,
     simulated,
@@ -52,5 +53,6 @@ WORKLOADS: Final[dict[str, Workload]] = {
         syne_loop,
         limits,
         shares,
+        retention,
     )
 } | training.WORKLOADS

@@ -11,9 +11,11 @@ from typing import Final
 import click
 
 from mqtune.cli.archive import archive_there
+from mqtune.cli.ended import delete_ended
 from mqtune.cli.output import broker_option, is_wanted
 from mqtune.cli.owners import check_owner, force_option
 from mqtune.cli.place import Place, complete_experiment, find_place, is_asked_for, server_of
+from mqtune.cli.terms import past_time
 from mqtune.cli.unused import UNUSED_DAYS, delete_unused
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
@@ -35,6 +37,12 @@ _QUIET_S: Final = 3 * LOCK_S
     "archives",
     is_flag=True,
     help="Write it into its folder on this machine first, and delete it on its broker alone.",
+)
+@click.option(
+    "--ended",
+    metavar="TIME",
+    callback=lambda _, __, given: None if given is None else past_time(given),
+    help="Delete on the broker, without a NAME, all experiments that finished so long ago, such as 30d, or before a date.",
 )
 @click.option(
     "--unused",
@@ -71,6 +79,7 @@ def command(
     *,
     here: bool,
     archives: bool,
+    ended: float | None,
     unused: bool,
     dry_run: bool,
     yes: bool,
@@ -83,16 +92,32 @@ def command(
     operator's account. With --archive the experiment stays in its folder,
     with its journal, checkpoints that are dicts, and code that its driver has brought, and everything that reads finds
     it there; checkpoints that are folders stay in their store. `mqtune drive NAME --broker URL` puts it back on a
-    broker. With --unused, things that may still be somebody's are kept; an account that `mqtune acl driver --all-keys`
+    broker. With --ended, experiments that have not finished, are driven, are another's, or can't be archived stay, and so do
+    folders on this machine; a timer of your operating system's may run it with --yes. With --unused, things that may still be somebody's are kept; an account that `mqtune acl driver --all-keys`
     makes sees everything.
     """
     if unused:
-        if name is not None or here or archives or force:
-            raise click.UsageError("--unused is for all experiments; leave out NAME, --here, --archive and --force")
+        if name is not None or here or archives or force or ended is not None:
+            raise click.UsageError(
+                "--unused is for all experiments; leave out NAME, --here, --archive, --ended and --force"
+            )
         delete_unused(broker, places, unused_days, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     if places or is_asked_for("unused_days") or as_json:
         raise click.UsageError("--checkpoints, --unused-days and --json are for --unused")
+    if ended is not None:
+        if name is not None or here:
+            raise click.UsageError("--ended is for all experiments of a broker; leave out NAME and --here")
+        delete_ended(
+            broker,
+            ended,
+            lambda place: _delete_everywhere(place, dry_run=False, yes=True, force=force),
+            archives=archives,
+            dry_run=dry_run,
+            yes=yes,
+            force=force,
+        )
+        return
     if name is None:
         raise click.UsageError("give the NAME of an experiment; or --unused for remains that belong to no experiment")
     if archives and (here or dry_run):
@@ -175,6 +200,7 @@ def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     """Delete the checkpoints of an experiment that is in a folder alone, and return whether that was wanted."""
     from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
     from mqtune.driver.tenancy import is_archives  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.chapters import checkpoints_in  # noqa: PLC0415 - as above
 
     assert place.folder is not None  # noqa: S101 - that is where it is
     created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)
@@ -182,7 +208,7 @@ def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     store = open_store(url) if url else None
     parts = [str(place.folder)]
     if store is not None and is_archives(store, place.name):
-        parts.insert(0, f"{len(store.ids())} checkpoints in {store.describe()}")
+        parts.insert(0, f"{len(checkpoints_in(store))} checkpoints in {store.describe()}")
     elif store is not None:
         click.echo(f"what there is in {store.describe()} stays: it may be somebody else's", err=True)
         store = None

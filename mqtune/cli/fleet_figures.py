@@ -65,7 +65,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         _OWNED,
     ),
     "mqtune_experiment_last_event_timestamp_seconds": ("When its newest event came.", _OWNED),
-    "mqtune_experiment_journal_bytes": ("Size of its journal.", _OWNED),
+    "mqtune_experiment_journal_bytes": ("Size of its journal in Redis.", _OWNED),
     "mqtune_experiment_journal_limit_bytes": ("Size that it may have; 0 for any.", _OWNED),
     "mqtune_experiment_slots_held": ("Slots in which it runs.", _SHARED),
     "mqtune_experiment_slots_wanted": ("Slots that it could use, with those that it has.", _SHARED),

@@ -1,11 +1,13 @@
-"""What users write about configs and trials: assignments such as ``lr=0.1``, and conditions such as ``lr<0.1``."""
+"""What users write about configs, trials and times: assignments such as ``lr=0.1``, conditions such as ``lr<0.1``, and ``30d``."""
 
 from __future__ import annotations
 
 import json
 import operator
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import click
@@ -38,6 +40,25 @@ STATUSES: Final = click.Choice([status.value for status in TrialStatus])
 BEGUN: Final = "trial"
 _OPENING: Final = "[{("
 _CLOSING: Final = "]})"
+
+
+_HOUR_S: Final = 3_600.0
+_UNITS_S: Final = {"h": _HOUR_S, "d": 24 * _HOUR_S, "w": 7 * 24 * _HOUR_S}
+_AGO: Final = re.compile(r"(\d{1,6})([hdw])")
+
+
+def past_time(text: str) -> float:
+    """Return a time in the past, in seconds since the epoch, from a text such as ``30d`` or a date.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    if (found := _AGO.fullmatch(text)) is not None:
+        return time.time() - int(found[1]) * _UNITS_S[found[2]]
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01") from None
 
 
 class Condition(NamedTuple):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +13,7 @@ import click
 from mqtune.cli.list import listed_once
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.cli.place import is_asked_for
+from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import START
 from mqtune.core.owner import NOBODY, Owner
@@ -25,8 +24,6 @@ from mqtune.results.usage import JournalUse, Used
 
 _HOUR_S: Final = 3_600.0
 _J_PER_KWH: Final = 3.6e6
-_UNITS_S: Final = {"h": _HOUR_S, "d": 24 * _HOUR_S, "w": 7 * 24 * _HOUR_S}
-_AGO: Final = re.compile(r"(\d{1,6})([hdw])")
 #: The heads of the columns, by how experiments are grouped.
 _HEADS: Final = {
     "owner": ("owner", "experiments"),
@@ -36,16 +33,6 @@ _HEADS: Final = {
 _SUMS: Final = ("trials", "attempts", "GPU-hours", "slot-hours", "kWh")
 #: The name of the account that has none.
 _DEFAULT: Final = "default"
-
-
-def _time(_: click.Context, __: click.Parameter, given: str) -> float:
-    """Return a time in the past, in seconds since the epoch."""
-    if (found := _AGO.fullmatch(given)) is not None:
-        return time.time() - int(found[1]) * _UNITS_S[found[2]]
-    try:
-        return datetime.fromisoformat(given).astimezone().timestamp()
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{given!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01") from None
 
 
 class _Share(NamedTuple):
@@ -60,7 +47,7 @@ class _Share(NamedTuple):
 @click.option("--by", type=click.Choice([*_HEADS]), default="owner", show_default=True, help="What to sum up by.")
 @click.option(
     "--since",
-    callback=_time,
+    callback=lambda _, __, given: past_time(given),
     metavar="TIME",
     default="30d",
     show_default=True,

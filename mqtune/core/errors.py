@@ -117,6 +117,10 @@ class JournalBlocked(MqtuneError):
     """Redis takes no more entries for an experiment's journal: one of them has the last id that there is."""
 
 
+class ChapterUnavailable(MqtuneError):
+    """The oldest entries of a journal are in a file of its store that can't be read from here, or is lost or damaged."""
+
+
 class InsufficientResources(MqtuneError):
     """No worker that is connected has a slot with what a trial asks for."""
 

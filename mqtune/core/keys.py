@@ -33,7 +33,7 @@ One experiment ``E``::
 
     mqtune:x:{E}:meta               hash    definition  msgpack, as the newest driver has it
                                             last        id of the newest journal entry
-                                            bytes       of all entries of the journal
+                                            bytes       of the entries of the journal that are here
                                             most_bytes  how many there may be until trials are told to wait; 0 for any number
                                             driver_until  server time (ms) at which the driver's lock runs out, or ran out
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
@@ -50,6 +50,10 @@ One experiment ``E``::
                                             dropped     mark of the checkpoints that were dropped last
                                             restored    mark of the last time that lost entries were put back
     mqtune:x:{E}:journal            stream  one field, e: an encoded event (see mqtune.core.events)
+    mqtune:x:{E}:chapters           hash    lines       one for each chapter: its id in the store, its first and last entry, how many it has,
+                                                        and their bytes
+                                            trimmed     id of the last entry in a chapter
+                                            first       the first entry of all, which is in one: its id, a space, the event
     mqtune:x:{E}:restored:<mark>    stream  entries on their way back into the journal; expires
     mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
     mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
@@ -177,6 +181,8 @@ class ExperimentKeys:
         #: Who drives the experiment; no worker needs to read it.
         self.driver = f"{prefix}:driver"
         self.journal = f"{prefix}:journal"
+        #: Where the entries are that have left the journal; no worker may write it, or it could end drivers.
+        self.chapters = f"{prefix}:chapters"
         self.metrics = f"{prefix}:metrics"
         self.leases = f"{prefix}:leases"
         self.staged = f"{prefix}:staged"

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from mqtune.checkpoints import open_store
+from mqtune.checkpoints.files import sync
 from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import ARCHIVED, DICTS, replace_file
 from mqtune.driver.bundling import BundleFolder
@@ -44,10 +45,13 @@ def archive(name: str, url: str, folder: Path) -> Results:
     Raises:
         NameTaken: a living driver has it.
         AccessDenied: the account is no driver's.
+        ChapterUnavailable: its oldest events are in chapters that can't be read from here; nothing was deleted.
         MqtuneError: the folder can't be written; nothing was deleted.
     """
     with undriven(name, url) as journal:
         results = _write(journal, url, folder)
+        # What is only on its way to the disk would be lost with the machine.
+        sync(str(folder / JOURNAL_FILE))
         remove_messages(messages_of(name, url), url)
         tenant = tenant_on(url, name)
         found = remains_of(journal, tenant)

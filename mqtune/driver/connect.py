@@ -25,7 +25,7 @@ from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
-from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
+from mqtune.core.events import TrialStaged, decode_definition, driver_events
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, DICTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.resources import Resources
@@ -46,7 +46,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
-from mqtune.journal.restore import begins, bring_back, entries_behind, kept_definition
+from mqtune.journal.restore import begins, bring_back, entries_there, kept_definition
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
@@ -195,6 +195,8 @@ class BrokerDeployment:
             _delete(journal, folder, store, stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())))
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
+            # A run on this machine alone has no journal that others keep in memory.
+            journal.chapter_store = None if is_local else store
         if not begins(journal):
             bring_back(journal, JournalFile(folder / JOURNAL_FILE), at=clock.time(), accept=writer.definition)
             _bring_dicts(journal, folder)
@@ -436,7 +438,7 @@ def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays
     The folders that stay are those of a server that is at work, of a store, which deletes what it has, and of the output of submitted
     scripts, one of which may be this process's.
     """
-    written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
+    written = [event for events in driver_events(entries_there(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():

@@ -11,7 +11,6 @@ from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
 from mqtune.core.errors import NameTaken
 from mqtune.core.events import (
-    START,
     AttemptEnded,
     AttemptStarted,
     ExperimentCreated,
@@ -24,11 +23,12 @@ from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.driver.connect import unless_away
 from mqtune.driver.tenancy import is_shared
+from mqtune.journal.chapters import checkpoints_in
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RedisJournal, experiments_on
-from mqtune.journal.restore import entries_behind
+from mqtune.journal.restore import entries_there
 from mqtune.journal.submissions import Submissions
 
 
@@ -113,7 +113,7 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     running: set[tuple[TrialId, int]] = set()
     created = NOBODY
     # An entry that is not an event keeps nothing from being deleted.
-    for event in readable_events(entries_behind(journal, START.entry)):
+    for event in readable_events(entries_there(journal)):
         match event:
             case ExperimentCreated():
                 created = event.owner
@@ -126,7 +126,7 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
             case _:
                 pass
     store = open_store(url) if url else None
-    count, shared = (0, False) if store is None else (len(store.ids()), is_shared(store, tenant))
+    count, shared = (0, False) if store is None else (len(checkpoints_in(store)), is_shared(store, tenant))
     return Remains(list(trials), url, count, shared, len(running), created)
 
 

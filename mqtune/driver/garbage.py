@@ -12,10 +12,10 @@ from typing import NamedTuple
 from mqtune.checkpoints import CheckpointStore, stores_below
 from mqtune.checkpoints.store import UNKNOWN, without_secrets
 from mqtune.core.errors import AccessDenied, NameTaken, StoreUnavailable
-from mqtune.core.events import START
 from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.driver.deletion import undriven
 from mqtune.driver.tenancy import tenant_on
+from mqtune.journal.chapters import checkpoints_in
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.strays import Strays
@@ -98,7 +98,7 @@ def _size(strays: Strays, keys: list[str]) -> int | None:
 def _forget(name: str, url: str, delete: Callable[[], None]) -> bool:
     with contextlib.suppress(NameTaken), undriven(name, url) as journal:
         # A driver may have begun, and ended, since it was found.
-        if journal.definition() is None and not journal.read(START.entry, count=1):
+        if journal.definition() is None and journal.first() is None:
             delete()
             journal.forget([])
             return True
@@ -149,7 +149,7 @@ def _checkpoints(place: str, strays: Strays, url: str, unused_s: float) -> list[
         return left_by(store) == name and _forget(name, url, store.remove)
 
     return [
-        Garbage("checkpoints", name, len(store.ids()), None, partial(remove, name, store), store.describe())
+        Garbage("checkpoints", name, len(checkpoints_in(store)), None, partial(remove, name, store), store.describe())
         for store in stores_below(place)
         if (name := left_by(store))
     ]

@@ -40,6 +40,7 @@ from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
 from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
+from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.restore import Restorer
@@ -107,7 +108,10 @@ class Driver:
         journal.read_to = lambda: self.reader.last
         self._restorer = Restorer(journal, self.reader, copy, clock)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
-        self._timers = DriverTimers(self._restorer, backend, experiment, holder=holder, clock=clock, reader=self.reader)
+        self._trimmer = Trimmer(self._restorer, copy.path, clock)
+        self._timers = DriverTimers(
+            self._restorer, backend, experiment, holder=holder, clock=clock, reader=self.reader, trimmer=self._trimmer
+        )
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
         self._pace = Pace(
             journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
@@ -518,6 +522,7 @@ class Driver:
     def close(self) -> None:
         """Close the copy and release the lock, so that another driver may go on at once."""
         self.reader.close()
+        self._trimmer.close()
         self._slots.sharing.close()
         self._checkpoints.close()
         self._journal.unlock(self._holder)

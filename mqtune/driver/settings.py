@@ -283,8 +283,9 @@ class RunOptions(_Checked):
             use, the others have.
         preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this experiment has
             had more than its share for a minute; they go on from it by themselves.
-        journal_mb: how large the experiment's journal may be, in millions of bytes of entries; 1,000 are some 5 to 10 million reports. Once it
-            is full, no trial begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised
+        journal_mb: how much of the experiment's journal may be in Redis, in millions of bytes of entries; 1,000 are some 5 to 10 million
+            reports. On a broker, with ``Checkpoints(store=…)``, its oldest entries move to the store once there are 8 MB, or half of this,
+            which is to be a few MB at least. Once it is full, no trial begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised
             (``mqtune set NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
         queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is raised, as
             it is in any case for what this machine can't give when there is no broker.

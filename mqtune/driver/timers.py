@@ -16,6 +16,7 @@ from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
 from mqtune.driver.sharing import LOOK_S, SharedFleet
+from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Guard, Unclaimed, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
@@ -71,8 +72,10 @@ class DriverTimers:
         holder: str,
         clock: Clock,
         reader: JournalReader,
+        trimmer: Trimmer,
     ) -> None:
         self._reader = reader
+        self._trimmer = trimmer
         #: Attempts that are not under way any more on the server, each with the newest entry when that was seen.
         self._gone: dict[_Key, str] = {}
         #: What is left of this check, and when the next one begins.
@@ -159,6 +162,7 @@ class DriverTimers:
         self._was_full |= bool(self._room.why)
         self._restorer.lock(self._holder, LOCK_S)
         self._most_bytes = self._journal.most_bytes
+        self._trimmer.look()
         self._journal_room.look(self._journal.budget)
 
     def lose_all(self, error_type: str) -> None:

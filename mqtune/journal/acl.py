@@ -135,6 +135,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         kept.driver,
         kept.meta,
         kept.journal,
+        kept.chapters,
         kept.restored("*"),
         kept.leases,
         kept.staged,
@@ -292,7 +293,7 @@ def _looks(kept: ExperimentKeys) -> list[Rule]:
     return [
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
         Rule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
-        Rule("hget hmget", (f"%R~{kept.meta}", f"%R~{kept.submission}")),
+        Rule("hget hmget", (f"%R~{kept.meta}", f"%R~{kept.chapters}", f"%R~{kept.submission}")),
         Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}", f"%R~{SUBMISSIONS}")),
         Rule("mget", (f"%R~{kept.usage('*')}",)),
         Rule("subscribe", channels=(kept.metrics,)),

@@ -7,13 +7,16 @@ import reprlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.events import Requested
+from mqtune.core.events import START, Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.journal.room import JournalRoom, Room
+
+if TYPE_CHECKING:
+    from mqtune.checkpoints import CheckpointStore
 
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
@@ -54,6 +57,20 @@ class Entry(NamedTuple):
 def new_token() -> str:
     """Return a token for a claim: as short as one may be that nobody guesses or draws again, as each renewal carries it."""
     return secrets.token_hex(8)
+
+
+class Chapter(NamedTuple):
+    """The oldest entries of a journal behind the chapters before it: a file in the experiment's store, which has taken them from the server.
+
+    ``id`` names it there and has the hash of its content, ``first`` and ``last`` are the ids of its first and last entry, ``entries`` says
+    how many it has, and ``size`` how many bytes these are.
+    """
+
+    id: CheckpointId
+    first: str
+    last: str
+    entries: int
+    size: int
 
 
 class Claim(NamedTuple):
@@ -220,6 +237,8 @@ class Journal(ABC):
     most_bytes: int | None = None
     #: The bytes of its entries, as of the last ``lock``.
     size: int = 0
+    #: Where this driver may keep chapters; without one nothing leaves the server.
+    chapter_store: CheckpointStore | None = None
     #: The number of times that the server was away, a connection broke or led to another server: it may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
@@ -340,12 +359,41 @@ class Journal(ABC):
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         """Return up to *count* entries after the id *after*, in order, waiting up to *block_s* seconds for the first.
 
-        With *block_s*, it also returns, perhaps without an entry, when a worker joins or leaves the fleet.
+        Fewer than *count* are all that there are. Those in chapters are read from the store. With *block_s*, it also returns, perhaps
+        without an entry, when a worker joins or leaves the fleet.
+
+        Raises:
+            ChapterUnavailable: a chapter with some of them can't be read.
         """
+
+    def first(self) -> Entry | None:
+        """Return the first entry of all, which the server keeps; None where there is none."""
+        found = self.read(START.entry, count=1)
+        return found[0] if found else None
 
     @abstractmethod
     def holds(self, entry: str) -> bool:
-        """Return whether the journal has the entry of this id; it keeps it, unless the server loses data."""
+        """Return whether the journal has the entry of this id; it keeps it, unless the server loses data.
+
+        Raises:
+            ChapterUnavailable: the chapter that would have it can't be read.
+        """
+
+    @abstractmethod
+    def chapters(self) -> list[Chapter]:
+        """Return the chapters, in their order.
+
+        Raises:
+            MessageVersionError: what the server has in their place is nothing of the kind.
+        """
+
+    @abstractmethod
+    def trim(self, chapter: Chapter, before: str) -> bool:
+        """Have readers find a chapter's entries in the store, and remove them from the server.
+
+        Return False, and do nothing, if the last chapter does not end with the entry *before*, or if that is empty and there are
+        chapters, or the journal begins with another entry than this one; and if the server has lost its last entry, or that is the newest. A chapter that is the last one already is not added again. ``size`` is then what is left.
+        """
 
     @abstractmethod
     def checkpoints(self) -> set[CheckpointId]:
@@ -364,18 +412,22 @@ class Journal(ABC):
         *,
         requests: Mapping[str, str],
         definition: bytes,
+        chapters: Sequence[Chapter] = (),
+        first: Entry | None = None,
     ) -> None:
         """Restore what the server has lost, and the lock of the driver that calls this.
 
-        In one step these entries, with their ids, and the events after them replace the journal's content.
+        In one step these chapters, these entries, with their ids, and the events after them replace the journal's content.
         From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints that are still there stay.
 
         Args:
-            entries: returns all entries, in order, at least one, as often as it is called.
+            entries: returns all entries behind the chapters, in order, at least one, as often as it is called.
             attempts: the last one of every trial, in the entries or on the server.
             events: appended after the entries.
             requests: for each request among the entries, its id and that of its entry.
             definition: the experiment's.
+            chapters: those that are in the store.
+            first: the first entry of all, where there are chapters.
         """
 
     @abstractmethod

@@ -147,6 +147,15 @@ class RedisClient(redis.Redis):
 
         return self._in_turn(ask)
 
+    def execute_both(self, first: Sequence[object], second: Sequence[object]) -> tuple[Any, Any]:
+        """Send two commands at once and return their answers, or errors of the server's; redis-py's pipeline takes three times as long."""
+
+        def ask(connection: Any) -> tuple[object, object]:
+            connection.send_packed_command(connection.pack_commands([first, second]))
+            return _answer_or_error(connection), _answer_or_error(connection)
+
+        return self._in_turn(ask)
+
     def _in_turn(self, ask: Callable[..., T]) -> T:
         if self._turns is None:
             return self._execute(ask)

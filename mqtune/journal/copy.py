@@ -258,7 +258,7 @@ class JournalReader:
         earlier experiment of this name.
 
         Raises:
-            JournalGone: the copy has entries that the journal lacks; nothing was changed.
+            JournalGone: the copy has entries that the journal lacks, or this has none; nothing was changed.
         """
         if self._journal.keeps:
             try:
@@ -421,7 +421,7 @@ class JournalReader:
         else:
             if last is None or driver == SIMULATION:
                 return
-            if [first] == self._journal.read(START.entry, count=1) and self._journal.holds(last.id):
+            if first == self._journal.first() and self._journal.holds(last.id):
                 return
             problem = "it is of an earlier experiment of that name"
         aside = self._copy.put_aside(last.id if last else f"{path.stat().st_mtime_ns // 1_000_000}-0")
@@ -435,7 +435,7 @@ class JournalReader:
 
         Raises:
             _AnotherJournal: it is not; nothing was changed.
-            JournalGone: it is of an earlier state of this journal; nothing was changed.
+            JournalGone: it is of an earlier state of this journal, or that has no entry; nothing was changed.
         """
         first = before = last = None
         for entry in self._copy.go_on():
@@ -446,10 +446,11 @@ class JournalReader:
             raise _AnotherJournal
         # Entries are only ever added: with its first and its last ones alike, and nothing between the last two, it is this one's.
         after = START.entry if before is None else before.id
-        begins = self._journal.read(START.entry, count=1)
-        if [first] == begins and not self._journal.holds(last.id):
+        begins = self._journal.first()
+        # An experiment that has been begun has an entry, unless that was lost just now.
+        if begins is None or (first == begins and not self._journal.holds(last.id)):
             raise JournalGone(f"Redis has lost the end of experiment {self._journal.experiment!r}")
-        if [first, last] != begins + self._journal.read(after, count=1):
+        if [first, last] != [begins, *self._journal.read(after, count=1)]:
             raise _AnotherJournal
         self._has_begun = True
         self.last = self._kept = last.id

@@ -15,7 +15,7 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect, redact
-from mqtune.journal.redis import XRANGE, XREVRANGE, experiments_on, read_entries, retrying
+from mqtune.journal.redis import RedisJournal, experiments_on, retrying
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000
@@ -51,7 +51,7 @@ class Follower:
         # redis-py types answers as what any setting might give; with ours they are bytes.
         self._client: Any = connect(url, role="follower")
         self._keys = ExperimentKeys(experiment)
-        self.patience_s = patience_s
+        self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
         self._pubsub: Any = None
         self._heard_at = time.monotonic()
         # Whether the journal may have entries that no message will bring.
@@ -73,6 +73,7 @@ class Follower:
 
         Raises:
             BrokerUnavailable: the server was away for too long.
+            ChapterUnavailable: they are in a chapter that can't be read from here.
         """
         deadline = time.monotonic() + timeout_s
         self._is_behind = self._is_behind or timeout_s <= 0
@@ -83,8 +84,7 @@ class Follower:
 
     def newest(self) -> Entry | None:
         """Return the journal's newest entry, or None when it has none."""
-        found = self._find(XREVRANGE, "+", "-", 1)
-        return found[0] if found else None
+        return next(iter(self.journal.newest()), None)
 
     def close(self) -> None:
         """Close the connections."""
@@ -93,21 +93,17 @@ class Follower:
 
     def _look_up(self) -> list[Entry]:
         """Return the next page of the journal."""
-        entries = self._find(XRANGE, f"({self._last}", "+", PAGE_COUNT)
+        entries = self.journal.read(self._last, count=PAGE_COUNT)
         self._is_behind = len(entries) == PAGE_COUNT
         self._heard_at = time.monotonic()
         if entries:
             self._last = entries[-1].id
         return entries
 
-    def _find(self, command: bytes, first: str, last: str, count: int) -> list[Entry]:
-        page = command, self._keys.journal, first, last, "COUNT", count
-        return retrying(lambda: read_entries(self._client, *page), patience_s=self.patience_s)
-
     def _listen(self, timeout_s: float) -> list[Entry]:
         """Return the entry in the next message, if it follows the last one."""
         if self._pubsub is None:
-            retrying(self._subscribe, patience_s=self.patience_s)
+            retrying(self._subscribe, patience_s=self.journal.patience_s)
         try:
             message = self._pubsub.get_message(timeout=min(timeout_s, SILENCE_S))
         except (redis.ConnectionError, redis.TimeoutError, OSError):
@@ -154,6 +150,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
     Raises:
         BrokerUnavailable: the broker can't be reached, or was away for too long.
         ConfigurationError: it has no such experiment.
+        ChapterUnavailable: its oldest events are in chapters that can't be read from here.
         MessageVersionError: a later version of mqtune writes the journal.
     """
     with contextlib.closing(Follower(url, experiment, from_start=from_start)) as follower:
@@ -170,10 +167,10 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
 
 def _after_the_end(follower: Follower) -> list[Entry]:
     """Return what the journal has after an experiment's end: none as well if its server has ended with it."""
-    follower.patience_s = 0.0
+    follower.journal.patience_s = 0.0
     try:
         return follower.read(0)
     except BrokerUnavailable:
         return []
     finally:
-        follower.patience_s = PATIENCE_S
+        follower.journal.patience_s = PATIENCE_S

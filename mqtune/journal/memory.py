@@ -19,6 +19,7 @@ from mqtune.journal.base import (
     WAIT,
     Answer,
     Assignment,
+    Chapter,
     Claim,
     Entry,
     Fared,
@@ -36,6 +37,7 @@ from mqtune.journal.base import (
     UnderWay,
     entry_order,
 )
+from mqtune.journal.chapters import ChapterReader
 
 
 @dataclass(slots=True)
@@ -75,8 +77,11 @@ class ExperimentState:
     """The state of an experiment."""
 
     entries: list[Entry] = field(default_factory=list)
-    #: How many entries before these are forgotten.
+    #: How many entries before these are forgotten, or in chapters.
     forgotten: int = 0
+    chapters: list[Chapter] = field(default_factory=list)
+    #: The first entry of all, once it is in a chapter.
+    first: Entry | None = None
     #: The bytes of all entries, and how many there may be before trials are told to wait; 0 for any number.
     size: int = 0
     most_bytes: int = 0
@@ -136,6 +141,7 @@ class MemoryJournal(Journal):
         self._server = server
         self._lock = server.changed
         self._epoch = 0
+        self._chapters = ChapterReader(self)
         #: How the driver's lock was taken: the holder, who that is, and for how long.
         self._held_by = ("", "", 0.0)
         with self._lock:
@@ -337,6 +343,7 @@ class MemoryJournal(Journal):
             state.checkpoints.clear()
             state.requests.clear()
             state.dropped, state.definition = (), None
+            state.chapters, state.first = [], None
             state.size = state.most_bytes = 0
             for trial in trials:
                 state.trials.pop(trial, None)
@@ -352,6 +359,12 @@ class MemoryJournal(Journal):
             return [each for _, each in sorted(found, key=lambda each: each[0])][:count]
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
+            return self._read_server(after, count, block_s if may_wait else 0)
+
+        return self._chapters.read(after, count, read_server)
+
+    def _read_server(self, after: str, count: int, block_s: float) -> tuple[list[Entry], str]:
         with self._lock:
             state = self._state
             at = state.index_after(after)
@@ -361,12 +374,39 @@ class MemoryJournal(Journal):
             if self._server.forgets and at:
                 del state.entries[:at]
                 state.forgotten, at = state.forgotten + at, 0
-            return state.entries[at : at + count]
+            return state.entries[at : at + count], state.chapters[-1].last if state.chapters else ""
+
+    def first(self) -> Entry | None:
+        with self._lock:
+            return self._state.first or next(iter(self._state.entries), None)
 
     def holds(self, entry: str) -> bool:
         with self._lock:
-            at = self._state.index_after(entry) - 1
-            return at < 0 or (at < len(self._state.entries) and self._state.entries[at].id == entry)
+            state = self._state
+            at = state.index_after(entry) - 1
+            if not state.chapters or entry_order(entry) > entry_order(state.chapters[-1].last):
+                return at < 0 or (at < len(state.entries) and state.entries[at].id == entry)
+        return self._chapters.has(entry)
+
+    def chapters(self) -> list[Chapter]:
+        with self._lock:
+            return list(self._state.chapters)
+
+    def trim(self, chapter: Chapter, before: str) -> bool:
+        with self._lock:
+            self._check_epoch()
+            state = self._state
+            last, at = state.chapters[-1].last if state.chapters else "", state.index_after(chapter.last)
+            is_next = last == before and 0 < at < len(state.entries) and state.entries[at - 1].id == chapter.last
+            is_next = is_next and (bool(last) or state.entries[0].id == chapter.first)
+            if is_next and last != chapter.last:
+                state.first = state.first or state.entries[0]
+                state.chapters.append(chapter)
+                state.forgotten += at
+                del state.entries[:at]
+                state.size = max(0, state.size - chapter.size)
+            self.size = state.size
+            return is_next or last == chapter.last
 
     def checkpoints(self) -> set[CheckpointId]:
         with self._lock:
@@ -384,12 +424,17 @@ class MemoryJournal(Journal):
         *,
         requests: Mapping[str, str],
         definition: bytes,
+        chapters: Sequence[Chapter] = (),
+        first: Entry | None = None,
     ) -> None:
         with self._lock:
             state = self._state
             if self._epoch < state.epoch:
                 raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
-            state.entries = list(entries())
+            state.entries, state.chapters, state.first = list(entries()), list(chapters), first
+            if chapters:
+                # Ids that follow are higher than those in chapters.
+                state.forgotten = max(state.forgotten, entry_order(chapters[-1].last)[0])
             state.size = sum(len(entry.data) for entry in state.entries)
             state.definition, state.epoch = definition, self._epoch
             state.holder, state.driver, hold_s = self._held_by

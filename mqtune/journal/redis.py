@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import logging
 import math
@@ -12,7 +11,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -32,7 +31,6 @@ from mqtune.core.errors import (
     DriverFenced,
     JournalBlocked,
     JournalGone,
-    MessageVersionError,
     MqtuneError,
     NameTaken,
 )
@@ -43,6 +41,7 @@ from mqtune.journal.base import (
     BROKEN_S,
     Answer,
     Assignment,
+    Chapter,
     Claim,
     Entry,
     Fared,
@@ -58,10 +57,25 @@ from mqtune.journal.base import (
     Segment,
     Unclaimed,
     UnderWay,
+    entry_order,
 )
+from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
 from mqtune.journal.script import script
+from mqtune.journal.stream import (
+    WRONG_TYPE,
+    XRANGE,
+    XREAD,
+    XREVRANGE,
+    entries_in,
+    first_of,
+    id_of,
+    naming,
+    read_entries,
+    read_with,
+    uncollected,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -96,8 +110,6 @@ _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|U
 _FULL: Final = "used memory > 'maxmemory'"
 #: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal comes by itself.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
-#: What a server says to who uses a key that is of another type.
-_WRONG_TYPE: Final = "WRONGTYPE"
 #: A number of a server's has fewer digits.
 _DIGITS: Final = 20
 #: The action of a request that adds a trial: it waits while the server is full, as reports do.
@@ -200,63 +212,6 @@ def number(value: bytes | None) -> int:
     return int(value) if value is not None and value.isdigit() and len(value) < _DIGITS else 0
 
 
-#: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
-XRANGE: Final = b"XRANGE"
-XREVRANGE: Final = b"XREVRANGE"
-_XREAD: Final = b"XREAD"
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking, again and again, at lists by the ten thousand of which none is garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _entries(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
-    """Return the entries of an answer, in which each is its id and a list of fields' names and values; ours have one field.
-
-    Anybody with an account for it may have appended an entry with other fields: the first value is then not an event, and decoding it
-    says so.
-    """
-    new, kind = tuple.__new__, Entry
-    # What Entry(…) does, in half its time: a report may be one of a flood.
-    return [new(kind, (id_.decode(), fields[1])) for id_, fields in found]
-
-
-@contextlib.contextmanager
-def naming(key: str) -> Iterator[None]:
-    """Have an error of the server's, that a key is of another type, name that key.
-
-    Raises:
-        MessageVersionError: it is.
-    """
-    try:
-        yield
-    except ResponseError as error:
-        if _WRONG_TYPE not in str(error):
-            raise
-        raise MessageVersionError(
-            f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli DEL), and run "
-            "the script again, or mqtune delete the experiment"
-        ) from None
-
-
-def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
-    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds.
-
-    Raises:
-        MessageVersionError: the key is no journal's.
-    """
-    with naming(key), _uncollected():
-        return _entries(client.execute_command(command, key, *more))
-
-
 class RedisJournal(Journal):
     """One experiment's journal on a Redis server.
 
@@ -284,7 +239,8 @@ class RedisJournal(Journal):
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._keys = ExperimentKeys(experiment)
-        self._patience_s = patience_s
+        #: How long a call goes on trying while the server is away.
+        self.patience_s = patience_s
         self._closing = closing
         self._epoch = 0
         #: How the lock was taken: the holder, who that is, and for how many milliseconds.
@@ -292,12 +248,13 @@ class RedisJournal(Journal):
         self._fleet_seen = "$"
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
+        self._chapters = ChapterReader(self)
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
         self._connected = self._connects.count
 
     def _retrying(self, call: Callable[[], T]) -> T:
         try:
-            result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+            result = retrying(call, patience_s=self.patience_s, closing=self._closing, on_return=self._count_outage)
         except ResponseError as error:
             known = self._explain(str(error))
             if known is None:
@@ -370,7 +327,7 @@ class RedisJournal(Journal):
         return self._run("lock", keys, [*args, most_bytes, self.read_to() if hold_ms else ""])
 
     def room(self) -> Room | None:
-        return room_of(self._client, patience_s=self._patience_s)
+        return room_of(self._client, patience_s=self.patience_s)
 
     def kept_on_loss(self) -> OnLoss:
         """Return what the last driver has said that workers do without one."""
@@ -433,7 +390,7 @@ class RedisJournal(Journal):
             try:
                 return list(self._client.zrangebyscore(key, "-inf", ms, **limit))
             except ResponseError as error:
-                if _WRONG_TYPE not in str(error):
+                if WRONG_TYPE not in str(error):
                     raise
                 # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``look``.
                 logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
@@ -489,30 +446,72 @@ class RedisJournal(Journal):
         return self._retrying(look) if trials else []
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
+            return self._read_server(after, count, block_s if may_wait else 0)
+
+        return self._chapters.read(after, count, read_server)
+
+    def _read_server(self, after: str, count: int, block_s: float) -> tuple[list[Entry], str]:
+        """Return entries of the stream, and the id of the last one that is in a chapter, or nothing."""
         if block_s <= 0:
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
-            return self._retrying(lambda: read_entries(self._client, *page))
+
+            def look() -> tuple[list[Entry], str]:
+                with uncollected():
+                    found, head = read_with(self._client, self._keys, "trimmed", *page)
+                    return entries_in(found), id_of(head)
+
+            return self._retrying(look)
         block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
         if self._fleet_seen == "$":
             self._fleet_seen = self._newest_of_fleet()
             self.fleet_changed = True
         streams = (self._keys.journal, FLEET, after, self._fleet_seen)
-        waiting = (_XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
+        waiting = (XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
         entries: list[Entry] = []
-        for stream, found in self._retrying(lambda: self._client.execute_command(*waiting)) or ():
+        streams_found, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *waiting))
+        for stream, found in streams_found or ():
             if stream.decode() == FLEET:
                 self._fleet_seen = found[-1][0].decode()
                 self.fleet_changed = True
             else:
-                entries = _entries(found)
-        return entries
+                entries = entries_in(found)
+        return entries, id_of(head)
+
+    def first(self) -> Entry | None:
+        page = XRANGE, self._keys.journal, "-", "+", "COUNT", 1
+        found, kept = self._retrying(lambda: read_with(self._client, self._keys, "first", *page))
+        return first_of(kept) or next(iter(entries_in(found)), None)
+
+    def newest(self, count: int = 1) -> list[Entry]:
+        """Return the newest entries, the newest first; those in chapters are none of them."""
+        page = XREVRANGE, self._keys.journal, "+", "-", "COUNT", count
+        return self._retrying(lambda: read_entries(self._client, *page))
+
+    def count(self) -> int:
+        """Return how many entries there are, with those in chapters."""
+        on_server: int = self._retrying(lambda: self._client.xlen(self._keys.journal))
+        return on_server + sum(chapter.entries for chapter in self.chapters())
 
     def _newest_of_fleet(self) -> str:
         newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))
         return str(newest[0][0].decode()) if newest else "0-0"
 
     def holds(self, entry: str) -> bool:
-        return bool(self._retrying(lambda: self._client.xrange(self._keys.journal, entry, entry)))
+        found, head = self._retrying(
+            lambda: read_with(self._client, self._keys, "trimmed", XRANGE, self._keys.journal, entry, entry)
+        )
+        is_behind = not head or entry_order(entry) > entry_order(id_of(head))
+        return bool(found) if is_behind else self._chapters.has(entry)
+
+    def chapters(self) -> list[Chapter]:
+        return decode_chapters(self._retrying(lambda: self._client.hget(self._keys.chapters, "lines")))
+
+    def trim(self, chapter: Chapter, before: str) -> bool:
+        keys = [self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters]
+        args = [self._epoch, before, chapter.first, chapter.last, chapter.size, encode_chapters([chapter])]
+        is_trimmed, self.size = self._run("trim", keys, args)
+        return bool(is_trimmed)
 
     def checkpoints(self) -> set[CheckpointId]:
         return {
@@ -527,13 +526,22 @@ class RedisJournal(Journal):
         *,
         requests: Mapping[str, str],
         definition: bytes,
+        chapters: Sequence[Chapter] = (),
+        first: Entry | None = None,
     ) -> None:
         mark = uuid.uuid4().hex
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
-        keys += [EXPERIMENTS, self._keys.requests, *(self._keys.trial(each.trial) for each in attempts)]
+        keys += [
+            EXPERIMENTS,
+            self._keys.requests,
+            self._keys.chapters,
+            *(self._keys.trial(each.trial) for each in attempts),
+        ]
         head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
-        args: list[Any] = [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
+        begin = b"" if first is None else f"{first.id} ".encode() + first.data
+        args: list[Any] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
+        args += [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))
         size = 0
@@ -544,7 +552,7 @@ class RedisJournal(Journal):
     def erase(self, trials: Sequence[TrialId]) -> None:
         keys = self._keys
         names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
-        names.append(keys.code)
+        names += [keys.code, keys.chapters]
         names += [keys.trial(trial) for trial in trials]
         self._run("erase", names, [self._epoch])
 
@@ -565,7 +573,7 @@ class RedisJournal(Journal):
                 pipe.zrem(EXPERIMENTS, self.experiment)
                 pipe.zrem(SUBMISSIONS, self.experiment)
                 pipe.delete(self._keys.submission, self._keys.submitted_code)
-                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal)
+                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters)
                 pipe.execute()
 
         self._retrying(delete)

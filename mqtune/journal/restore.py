@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import JournalGone, MessageVersionError
+from mqtune.core.errors import ChapterUnavailable, JournalGone, MessageVersionError, StoreUnavailable
 from mqtune.core.events import (
     START,
     AttemptEnded,
@@ -27,7 +27,8 @@ from mqtune.core.events import (
 )
 from mqtune.core.machine import ARCHIVED
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
-from mqtune.journal.base import Entry, Journal, LastAttempt
+from mqtune.journal.base import Chapter, Entry, Journal, LastAttempt, entry_order
+from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
 from mqtune.journal.copy import JournalFile, JournalReader
 
 logger = logging.getLogger(__name__)
@@ -90,9 +91,9 @@ def bring_back(
 
 def begins(journal: Journal) -> bool:
     """Return whether the server has an experiment's first entry, or one that can't be read."""
-    first = journal.read(START.entry, count=1)
+    first = journal.first()
     try:
-        return bool(first) and isinstance(decode_event(first[0].data), ExperimentCreated)
+        return first is not None and isinstance(decode_event(first.data), ExperimentCreated)
     except MessageVersionError:
         return True
 
@@ -139,17 +140,23 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
     if last != START.entry and found.ids[-1:] != [last]:
         raise JournalGone(_cannot(journal, copy, "that lacks the end, because it could not be written"))
     total = len(found.ids)
-    missing = total - bisect_left(found.ids, 1, key=lambda id_: not journal.holds(id_))
+    # The store may be away, too: what is in chapters counts as there.
+    there = journal.chapters()
+    head = bisect_right(found.ids, entry_order(there[-1].last), key=entry_order) if there else 0
+    missing = total - bisect_left(found.ids, 1, lo=head, key=lambda id_: not journal.holds(id_))
     for entry in _numbered(behind, last):
         found.take(entry)
     if found.experiment != journal.experiment:
         raise JournalGone(_cannot(journal, copy, "that is another experiment's"))
+    chapters = _in_chapters(journal, copy, last)
     journal.restore(
-        lambda: chain(_upto(copy, last), _numbered(behind, last)),
+        lambda: chain(_upto(copy, last, chapters), _numbered(behind, last)),
         found.last(),
         list(found.ends(at)),
         requests=found.requests,
         definition=encode_value(found.definition),
+        chapters=chapters,
+        first=next(copy.read()) if chapters else None,
     )
     is_archived = copy.path.with_name(ARCHIVED).is_file()
     logger.warning(
@@ -175,6 +182,40 @@ def entries_behind(journal: Journal, last: str) -> Iterator[Entry]:
         # Nothing can be asked for behind the last possible id.
         if is_more := len(entries) == _PAGE_COUNT:
             last = entries[-1].id
+
+
+def entries_there(journal: Journal) -> Iterator[Entry]:
+    """Yield the journal's entries, of which chapters that can't be read have none: for those who delete it."""
+    last = START.entry
+    try:
+        for entry in entries_behind(journal, last):
+            yield entry
+            last = entry.id
+    except ChapterUnavailable as error:
+        logger.warning("what is in chapters is left out: %s", error)
+        yield from entries_behind(journal, journal.chapters()[-1].last)
+
+
+def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter]:
+    """Have the store hold the oldest entries of a copy up to the entry *last*, and return their chapters; one's bytes are left at least.
+
+    The server gets what is behind them. Where the journal has no store, or none can be reached, it gets all.
+    """
+    if journal.chapter_store is None:
+        return []
+    size, left = chapter_bytes(journal.most_bytes), sum(len(entry.data) for entry in _upto(copy, last))
+    chapters: list[Chapter] = []
+    try:
+        # One chapter more than what may be left is looked at.
+        for cut in cut_chapters(copy.path, 0, size) if left >= 2 * size else ():
+            left -= cut.chapter.size
+            if left < size:
+                break
+            keep_chapter(journal.chapter_store, cut)
+            chapters.append(cut.chapter)
+    except (OSError, StoreUnavailable) as error:
+        logger.warning("Redis gets back what could be in its store: %s", error)
+    return chapters
 
 
 class _Contents:
@@ -224,9 +265,10 @@ class _Contents:
             ).encode()
 
 
-def _upto(copy: JournalFile, last: str) -> Iterator[Entry]:
-    """Yield a copy's entries up to one of them, none up to the journal's start."""
-    for entry in copy.read() if last != START.entry else ():
+def _upto(copy: JournalFile, last: str, chapters: Sequence[Chapter] = ()) -> Iterator[Entry]:
+    """Yield a copy's entries behind these chapters up to one of them, none up to the journal's start."""
+    left_out = sum(chapter.entries for chapter in chapters)
+    for entry in islice(copy.read(), left_out, None) if last != START.entry else ():
         yield entry
         if entry.id == last:
             return
@@ -278,7 +320,11 @@ class Restorer:
         try:
             events = self._reader.catch_up()
         except JournalGone:
-            bring_back(self.journal, self._copy, at=self._clock.time())
+            if self._unread:
+                # It has just been begun: a copy is of an earlier one of that name.
+                self.put_back()
+            else:
+                bring_back(self.journal, self._copy, at=self._clock.time())
             events = self._reader.catch_up()
         if self._reader.last != START.entry:
             # All that was written is in the copy now.

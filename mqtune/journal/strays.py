@@ -10,8 +10,9 @@ import redis
 
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.keys import ALL_EXPERIMENTS, EXPERIMENTS, ExperimentKeys, experiment_of, is_name
-from mqtune.journal.redis import experiments_on, naming, number, retrying
+from mqtune.journal.redis import experiments_on, number, retrying
 from mqtune.journal.script import script
+from mqtune.journal.stream import naming
 
 #: How many keys the server looks at in a call.
 _SCAN_COUNT: Final = 1_000

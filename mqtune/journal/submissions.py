@@ -17,8 +17,9 @@ from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys, is_name
 from mqtune.core.submission import Submission
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
-from mqtune.journal.redis import naming, number, retrying
+from mqtune.journal.redis import number, retrying
 from mqtune.journal.script import script
+from mqtune.journal.stream import naming
 from mqtune.trainable.bundle import Bundle, is_digest, is_path, is_signed, signature
 
 T = TypeVar("T")

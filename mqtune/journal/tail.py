@@ -21,7 +21,8 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.redis import XRANGE, XREVRANGE, read_entries, retrying
+from mqtune.journal.redis import RedisJournal, retrying
+from mqtune.journal.stream import XRANGE, XREVRANGE, read_entries
 
 #: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
 _LAST_COUNT: Final = 50
@@ -40,7 +41,8 @@ class Ended(NamedTuple):
 class Tail:
     """The end of an experiment's journal: its newest entries when this is made, and what follows, each entry once.
 
-    Reports are passed over without being decoded, and what can't be read is left out. Of an attempt that began before the newest
+    Reports are passed over without being decoded, and what can't be read is left out, as is what went into a chapter before it was
+    come to: no store is needed. Of an attempt that began before the newest
     thousand entries it is not known where it runs, and its end is left out.
 
     Args:
@@ -70,7 +72,8 @@ class Tail:
         self._running: dict[TrialId, tuple[int, str, str]] = {}
         newest = self._find(XREVRANGE, "+", "-", _LAST_COUNT)
         self.last = newest[0].id if newest else ""
-        self._begin([*self._find(XRANGE, "-", "+", 1), *reversed(newest)])
+        first = RedisJournal(client, experiment, patience_s=patience_s).first()
+        self._begin([*([] if first is None else [first]), *reversed(newest)])
         if not self.has_ended and len(newest) == _LAST_COUNT:
             self._begin(reversed(self._find(XREVRANGE, self.last, "-", _PAGE_COUNT)))
 

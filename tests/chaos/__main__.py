@@ -139,6 +139,7 @@ def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         "attempts lost": sum(outcome.get("lost", 0) for outcome in outcomes),
         "attempts paused for others": sum(outcome.get("preempted", 0) for outcome in outcomes),
         "claims under a quota": sum(outcome.get("under_quota", 0) for outcome in outcomes),
+        "chapters": sum(outcome.get("chapters", 0) for outcome in outcomes),
         "attempts that ran twice": sum(outcome.get("ran_twice", 0) for outcome in outcomes),
         "threads that raised": sum(outcome.get("raised", 0) for outcome in outcomes),
         "requests": dict(sum((Counter(outcome.get("requests", {})) for outcome in outcomes), Counter())),

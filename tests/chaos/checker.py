@@ -30,6 +30,7 @@ _CALLS: Final = frozenset({"stage", "report", "pause", "end"})
 def check(observed: Observed) -> list[Violation]:
     """Return every promise that was broken, and by what."""
     found: list[Violation] = []
+    _check_order(observed, found)
     entries = decoded(observed.entries, found)
     journal = Claims(found, observed)
     for entry in entries:
@@ -46,6 +47,14 @@ def check(observed: Observed) -> list[Violation]:
     _check_store(observed, fold, journal, found)
     _check_requests(observed, entries, found)
     return found
+
+
+def _check_order(observed: Observed, found: list[Violation]) -> None:
+    """Each entry is there once, and in its place, also across what has left Redis."""
+    places = [place_of(id_) for id_, _ in observed.entries]
+    for (id_, _), place, following in zip(observed.entries, places, places[1:], strict=False):
+        if place >= following:
+            found.append(Violation("2", f"behind entry {id_} comes one that is not later"))
 
 
 def _check_told(observed: Observed, fold: Course, found: list[Violation]) -> None:

@@ -17,7 +17,7 @@ from counting import Counts, counts
 import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError, RunInterrupted
 from mqtune.core.trial import Decision, Report, Trial
-from mqtune.journal import demands
+from mqtune.journal import chapters, demands
 from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.search.space import Space
 
@@ -162,6 +162,8 @@ def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int
     if host := os.environ.get("MQTUNE_CHAOS_HOST"):
         # As on another machine, where process numbers mean nothing.
         socket.gethostname = lambda: host
+    if plan["chapter_bytes"]:
+        chapters._CHAPTER_BYTES = plan["chapter_bytes"]
     if plan["ignores_quotas"]:
         demands.decoded_quotas = lambda pairs: {}
     told = Told(told_path)

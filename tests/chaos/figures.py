@@ -42,6 +42,7 @@ def endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> It
         "trainable": "function",
         "mischief": [""],
         "reuse": False,
+        "chapter_bytes": 0,
         "epochs": _ENDLESS,
         "constants": constants,
         "breaks_at": [0],

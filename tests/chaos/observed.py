@@ -26,6 +26,21 @@ class Violation(NamedTuple):
     what: str
 
 
+def entries_on(client: Any, stream: str, chapters: str, store: Path) -> tuple[list[tuple[str, bytes]], int]:
+    """Return the entries of a journal, those in chapters in the store first, and how many chapters there are."""
+    with client.pipeline() as pipe:
+        # In one step: an entry leaves the stream as its chapter is written down.
+        pipe.hget(chapters, "lines")
+        pipe.xrange(stream)
+        lines_, on_server = pipe.execute()
+    names = [line.split()[0] for line in (lines_ or b"").decode().splitlines()]
+    found: list[tuple[str, bytes]] = []
+    for name in names:
+        with (store / name / "files" / "journal.msgpack").open("rb") as file:
+            found += [(id_, data) for id_, data in msgpack.Unpacker(file, max_buffer_size=0)]
+    return [*found, *((id_.decode(), fields[b"e"]) for id_, fields in on_server)], len(names)
+
+
 class Entry(NamedTuple):
     """A journal entry, decoded; ``number`` is that of the report in it, or 0."""
 

@@ -15,7 +15,7 @@ import msgpack
 import redis
 from befalling import Run
 from lone import Server
-from observed import SET_BACK_S
+from observed import SET_BACK_S, entries_on
 from replicated import Replicated
 from world import Experiment
 
@@ -229,8 +229,9 @@ def _claims(run: Run, experiment: Experiment) -> int:
         contextlib.suppress(redis.RedisError),
         redis.Redis(port=server.port, password=server.password, socket_timeout=1.0, protocol=2) as client,
     ):
-        found: Any = client.xrange(experiment.keys.journal)
-        return sum(msgpack.unpackb(fields[b"e"], strict_map_key=False)[1] == "started" for _, fields in found)
+        keys, store = experiment.keys, run.world.folder / "store" / experiment.name
+        found, _ = entries_on(client, keys.journal, keys.chapters, store)
+        return sum(msgpack.unpackb(data, strict_map_key=False)[1] == "started" for _, data in found)
     return 0
 
 

@@ -337,6 +337,7 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "a driver's event stands nowhere": (change(19, cursor=["17500-0", 0]), "6", "where nothing is"),
     "a driver decides otherwise": (tell(1, 6, "report", "0002", 1, 2, "continue"), "12", "before"),
     "a decision was never journaled": (tell_all(3, "report", "0001", 1, 1, "stop"), "6", "doesn't have"),
+    "an entry is there twice": (lambda run: run.entries.insert(5, run.entries[4]) and None, "2", "is not later"),
     "a decision was never taken": (tell(2, 10, "report", "0001", 2, 1, "continue"), "6", "no scheduler has taken"),
     "the last replay ends early": (lambda run: run.told.pop() and None, "6", "last replay ends"),
     "an attempt is lost though no worker was touched": (observe(may_lose=False), "6", "no worker or trial was touched"),

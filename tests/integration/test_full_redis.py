@@ -36,8 +36,8 @@ from mqtune.cli import group
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.shares import Demand, Share
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Order, Unclaimed
+from mqtune.core.trial import CheckpointId, Intent, TrialId
+from mqtune.journal.base import FENCED, Chapter, Claim, Grant, Order, Unclaimed
 from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
@@ -149,6 +149,18 @@ def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_s
 
     assert full.driver.definition() is None
     assert full.worker.report([segment(full.claims[0], 1)]) == [FENCED]
+
+
+def test_what_is_in_a_chapter_leaves_a_full_server(full: Filled) -> None:
+    before = entries(full.driver)
+    size = sum(len(entry.data) for entry in before[:3])
+    chapter = Chapter(CheckpointId(f"journal.1.0.{'0' * 64}"), before[0].id, before[2].id, 3, size)
+
+    assert full.driver.trim(chapter, "")
+
+    assert full.driver.read(chapter.last, count=100) == before[3:]
+    assert full.driver.first() == before[0]
+    assert full.driver.chapters() == [chapter]
 
 
 GROWING: dict[str, Callable[[Filled], object]] = {

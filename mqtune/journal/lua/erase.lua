@@ -1,6 +1,6 @@
 -- Forget an experiment, all but who drives it, so that another can begin in its place.
 --
--- KEYS  1 driver  2 journal  3 meta  4 leases  5 staged  6 checkpoints  7 requests  8 code  9… every trial
+-- KEYS  1 driver  2 journal  3 meta  4 leases  5 staged  6 checkpoints  7 requests  8 code  9 chapters  10… every trial
 -- ARGV  1 epoch
 --
 -- Returns 1; an error STALEDRIVER when a later driver exists. Repeating it does no harm. Whoever still runs an attempt is fenced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contract.journals.chapters import ChapterContract
 from contract.journals.checkpoints import CheckpointContract
 from contract.journals.intents import IntentContract
 from contract.journals.leases import LeaseContract
@@ -30,6 +31,7 @@ class JournalContract(
     ReadContract,
     RestoreContract,
     RequestContract,
+    ChapterContract,
 ):
     """The tests that a journal must pass.
 

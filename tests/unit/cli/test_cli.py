@@ -71,7 +71,7 @@ def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: st
         (["export", "mine", "--code", "--rows", "trials"], "leave out --format, --rows and --to"),
         (["export", "mine", "--format", "mqtune"], "mqtune is not for a terminal; give --output FILE"),
         (["delete"], "give the NAME of an experiment; or --unused"),
-        (["delete", "mine", "--unused"], "leave out NAME, --here, --archive and --force"),
+        (["delete", "mine", "--unused"], "leave out NAME, --here, --archive, --ended and --force"),
         (["delete", "mine", "--json"], "--checkpoints, --unused-days and --json are for --unused"),
         (["delete", "mine", "--archive", "--dry-run"], "leave out --here and --dry-run"),
         (["ui", "--optuna"], "--optuna is for one experiment"),

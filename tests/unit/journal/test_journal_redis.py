@@ -23,6 +23,8 @@ class Client(redis.Redis):
         self.was_collected: list[bool] = []
 
     def execute_command(self, *args: object, **options: object) -> object:
+        if args[0] == "HMGET":
+            return [None]
         self.was_collected.append(gc.isenabled())
         if self.error is not None:
             raise self.error

@@ -32,7 +32,7 @@ from mqtune.core.machine import DICTS
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import AnswerQuestion, AnswerRequest
 from mqtune.journal.base import FENCED, Segment
-from mqtune.journal.copy import FIRST_COUNT, JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import FIRST_COUNT, JOURNAL_FILE, JournalFile, JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.restore import bring_back, kept_definition
@@ -649,3 +649,44 @@ def test_what_ended_trials_were_told_is_forgotten_without_an_outage(tmp_path: Pa
         bench.end(id_).step()
 
     assert len(bench.driver._orders._orders) < 30
+
+
+def emptied_as_it_catches_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a server lose all when a driver has taken its lock and looked for the experiment, and begins to read it."""
+    catch_up = JournalReader.catch_up
+
+    def lose_and_catch_up(reader: JournalReader) -> Any:
+        monkeypatch.undo()
+        set_back(bench.server)
+        return catch_up(reader)
+
+    monkeypatch.setattr(JournalReader, "catch_up", lose_and_catch_up)
+
+
+def test_a_server_that_is_emptied_as_a_driver_begins_gets_the_experiment_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bench.events()
+    emptied_as_it_catches_up(bench, monkeypatch)
+
+    bench.begin()
+    bench.step(2)
+
+    assert bench.events()[: len(before)] == before
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert sorted(path.name for path in bench.folder.glob("journal*")) == [JOURNAL_FILE]
+
+
+def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earlier_one_of_its_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_back(bench.server)
+    emptied_as_it_catches_up(bench, monkeypatch)
+
+    bench.begin()
+    bench.step(2)
+
+    [created] = bench.of(ExperimentCreated)
+    assert created == bench.events()[0]
+    assert [trial.attempt.number for trial in bench.experiment.trials.values()] == [1, 1]
+    assert len(list(bench.folder.glob("journal-*"))) == 1, "the earlier one's copy is kept"

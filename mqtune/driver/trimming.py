@@ -1,0 +1,138 @@
+"""Moves the oldest entries of a journal from its server into chapters in the experiment's store."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
+
+from mqtune.checkpoints import CheckpointStore
+from mqtune.checkpoints.files import sync
+from mqtune.core.background import Background
+from mqtune.core.clock import Clock
+from mqtune.core.errors import MqtuneError
+from mqtune.journal.base import Chapter
+from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
+from mqtune.journal.copy import entries_of
+from mqtune.journal.restore import Restorer
+
+logger = logging.getLogger(__name__)
+
+#: How many chapters' bytes a server keeps at least, for those who follow, and at how many chapters are begun.
+_KEPT: Final = 1
+_MOST: Final = 2
+#: How long to wait before a store that could not be written is tried again.
+_RETRY_S: Final = 30.0
+
+
+class _Written(NamedTuple):
+    """A chapter that the store has, and the last entry of the one before it, or nothing."""
+
+    chapter: Chapter
+    before: str
+
+
+class Trimmer:
+    """Has a server keep the newest entries of a journal only, where the experiment has a store that others reach.
+
+    Files are written in a thread of its own, from the driver's copy, which is flushed to disk before. So nothing leaves the server that
+    the copy and the store do not have, or that the driver has not read. A driver that dies between a file and its ``trim`` changes
+    nothing: the next one makes the same file.
+
+    Args:
+        restorer: has the journal, and puts it back.
+        copy: the driver's copy.
+        clock: by which the store is tried again.
+    """
+
+    def __init__(self, restorer: Restorer, copy: Path, clock: Clock) -> None:
+        self._restorer = restorer
+        self._journal = restorer.journal
+        self._copy = copy
+        self._clock = clock
+        self._writing = Background("mqtune-chapters")
+        self._written: SimpleQueue[_Written] = SimpleQueue()
+        #: Where the copy goes on behind the last chapter, and the last entry of that; None where that is to be found out.
+        self._at: tuple[int, str] | None = None
+        #: Why the last chapter could not be written, or nothing.
+        self._problem = ""
+        self._retry_at = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether chapters are being written."""
+        return self._writing.is_behind
+
+    def look(self) -> None:
+        """Have readers find the chapters that were written since, and begin to write more if the server has too much."""
+        store = self._journal.chapter_store
+        if store is None or self.is_busy:
+            return
+        self._trim()
+        size = chapter_bytes(self._journal.most_bytes)
+        now = self._clock.monotonic()
+        if self._journal.size < _MOST * size or now < self._retry_at:
+            return
+        self._retry_at = now + _RETRY_S if self._problem else now
+        # Whatever comes meanwhile is more.
+        most = self._journal.size - _KEPT * size
+        self._writing.start()
+        self._writing.tell(lambda: self._write(store, size, most))
+
+    def close(self) -> None:
+        """End the thread; what it was about is done by the next driver."""
+        self._writing.close()
+
+    def _trim(self) -> None:
+        while True:
+            try:
+                chapter, before = self._written.get_nowait()
+            except Empty:
+                return
+            if not self._restorer.surely(lambda: self._journal.trim(chapter, before)):  # noqa: B023 - called at once
+                # The journal was put back, or set back: its chapters are others.
+                self._at = None
+
+    def _write(self, store: CheckpointStore, size: int, most: int) -> None:
+        """Write chapters of *most* bytes together, at most; called in the thread, in which no other call is made meanwhile."""
+        try:
+            # What the system has not written yet is lost with the machine.
+            sync(str(self._copy))
+            offset, before = self._at or self._find()
+            for cut in cut_chapters(self._copy, offset, size):
+                if (most := most - cut.chapter.size) < 0:
+                    break
+                keep_chapter(store, cut)
+                self._written.put(_Written(cut.chapter, before))
+                before = cut.chapter.last
+                self._at = cut.end, before
+        except Exception as error:  # noqa: BLE001 - whatever a store raises, the experiment goes on
+            if not self._problem:
+                logger.warning(
+                    "the oldest entries of experiment %s stay in Redis for now: %s",
+                    self._journal.experiment,
+                    error,
+                    extra={"action": "chapter_not_written", "experiment": self._journal.experiment},
+                )
+            self._problem = str(error)
+        else:
+            if self._problem:
+                logger.warning("the oldest entries of experiment %s leave Redis again", self._journal.experiment)
+            self._problem = ""
+
+    def _find(self) -> tuple[int, str]:
+        """Return where the copy goes on behind the last chapter, and the last entry of that.
+
+        Raises:
+            MqtuneError: the copy does not have it.
+        """
+        chapters = self._journal.chapters()
+        if not chapters:
+            return 0, ""
+        last = chapters[-1].last
+        with self._copy.open("rb") as file:
+            found = next((end for entry, end in entries_of(file) if entry.id == last), None)
+        if found is None:
+            raise MqtuneError(f"{self._copy} lacks the entry {last}, with which the last chapter ends")
+        return found, last

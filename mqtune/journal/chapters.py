@@ -1,0 +1,238 @@
+"""Chapters: files with the oldest entries of a journal, in the experiment's store, from which everybody reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mqtune.checkpoints import CheckpointStore, open_store
+from mqtune.checkpoints.files import remove_tree
+from mqtune.checkpoints.store import is_id, without_secrets
+from mqtune.core.errors import ChapterUnavailable, MessageVersionError, MqtuneError
+from mqtune.core.events import decode_definition
+from mqtune.core.trial import CheckpointId
+from mqtune.journal.base import Chapter, Entry, Journal, entry_order
+from mqtune.journal.copy import JOURNAL_FILE, entries_of
+
+#: The bytes of a chapter's entries: a hundred experiments that have twice as much in Redis, of reports that came one by one, take some
+#: 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
+_CHAPTER_BYTES: Final = 4 * 2**20
+_OF_BUDGET: Final = 4
+#: What its id begins with; that of no trial's checkpoint does.
+_BEGINS: Final = "journal."
+#: Returns up to so many entries of the server's after an id, and the id of the last entry in a chapter, or nothing; it may wait for
+#: the first one.
+_ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
+
+
+def chapter_bytes(budget: int | None) -> int:
+    """Return the bytes of a chapter's entries, for a journal that may have so many bytes (0 or None for any number)."""
+    return min(_CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else _CHAPTER_BYTES
+
+
+def checkpoints_in(store: CheckpointStore) -> list[CheckpointId]:
+    """Return the ids of a store's checkpoints, without chapters."""
+    return [id_ for id_ in store.ids() if not id_.startswith(_BEGINS)]
+
+
+def encode_chapters(chapters: Sequence[Chapter]) -> bytes:
+    """Return chapters as Redis keeps them, a line each."""
+    return "".join(f"{' '.join(map(str, chapter))}\n" for chapter in chapters).encode()
+
+
+def decode_chapters(data: bytes | None) -> list[Chapter]:
+    """Return the chapters in such lines.
+
+    Raises:
+        MessageVersionError: they are none.
+    """
+    found = []
+    for line in (data or b"").splitlines():
+        try:
+            id_, first, last, entries, size = line.decode().split(" ")
+            chapter = Chapter(CheckpointId(id_), first, last, int(entries), int(size))
+            is_sound = is_id(id_) and id_.startswith(_BEGINS) and entry_order(first) <= entry_order(last)
+        except ValueError:
+            is_sound = False
+        if not is_sound:
+            raise MessageVersionError(f"{line[:100]!r} is no chapter of a journal: something else has written to it")
+        found.append(chapter)
+    return found
+
+
+class Cut(NamedTuple):
+    """A chapter that was cut from a journal's copy: the chapter, the bytes of its file, and where the copy goes on behind it."""
+
+    chapter: Chapter
+    data: bytes
+    end: int
+
+
+def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[Cut]:
+    """Yield the chapters of *size* bytes or a little more that a copy has from a place on; what is too short for one is left.
+
+    From the same entries on, the same ones: two drivers make the same files.
+
+    Raises:
+        OSError, MessageVersionError: the copy can't be read.
+    """
+    with copy.open("rb") as file, copy.open("rb") as raw:
+        file.seek(offset)
+        first, count, filled = "", 0, 0
+        for entry, end in entries_of(file):
+            first, count, filled = first or entry.id, count + 1, filled + len(entry.data)
+            if filled >= size:
+                raw.seek(offset)
+                data = raw.read(end - offset)
+                yield Cut(Chapter(_id(entry.id, data), first, entry.id, count, filled), data, end)
+                offset, first, count, filled = end, "", 0, 0
+
+
+def _id(last: str, data: bytes) -> CheckpointId:
+    # Without a dash it is of no trial.
+    return CheckpointId(f"{_BEGINS}{last.replace('-', '.')}.{hashlib.sha256(data).hexdigest()}")
+
+
+def keep_chapter(store: CheckpointStore, cut: Cut) -> None:
+    """Have a store hold a chapter; it is on disk there when this returns. One that it has stays.
+
+    Raises:
+        StoreUnavailable: the store can't be reached, or is full.
+    """
+    if store.exists(cut.chapter.id):
+        return
+    folder = store.staging()
+    try:
+        (folder / JOURNAL_FILE).write_bytes(cut.data)
+        store.save(cut.chapter.id, folder, {})
+    finally:
+        remove_tree(folder)
+
+
+class ChapterReader:
+    """Reads a journal across its chapters and its server; any thread may use it.
+
+    The entries of one chapter stay in memory as long as reads are served from it.
+
+    Args:
+        journal: the journal.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._store: CheckpointStore | None = None
+        #: The chapter that is read, and its entries.
+        self._open: tuple[CheckpointId, list[Entry]] | None = None
+
+    def read(self, after: str, count: int, read_server: _ReadServer) -> list[Entry]:
+        """Return up to *count* entries after an id, wherever they are; fewer are all that there are.
+
+        Raises:
+            ChapterUnavailable: a chapter can't be read.
+        """
+        found: list[Entry] = []
+        while len(found) < count:
+            part = self._read_on(after, count - len(found))
+            if not part:
+                there, head = read_server(after, count - len(found), not found)
+                # Read together with the entries: nothing can have left between.
+                if not head or entry_order(after) >= entry_order(head):
+                    return found + there if found else there
+                part = self._turn_to(after)[: count - len(found)]
+            found += part
+            after = part[-1].id
+        return found
+
+    def has(self, entry: str) -> bool:
+        """Return whether a chapter has an entry.
+
+        Raises:
+            ChapterUnavailable: the chapter that would have it can't be read.
+        """
+        place = entry_order(entry)
+        chapters = self._journal.chapters()
+        at = bisect_left(chapters, place, key=lambda chapter: entry_order(chapter.last))
+        if at == len(chapters):
+            return False
+        if entry in (chapters[at].first, chapters[at].last):
+            return True
+        with self._lock:
+            entries = self._entries(chapters[at])
+        found = bisect_left(entries, place, key=_order)
+        return found < len(entries) and entries[found].id == entry
+
+    def _read_on(self, after: str, count: int) -> list[Entry]:
+        """Return the entries after an id from the chapter that is open, if it has that; else close it."""
+        if self._open is None:
+            return []
+        with self._lock:
+            if self._open is None:
+                return []
+            entries = self._open[1]
+            at = bisect_right(entries, entry_order(after), key=_order)
+            if 0 < at < len(entries) and entries[at - 1].id == after:
+                return entries[at : at + count]
+            self._open = None
+        return []
+
+    def _turn_to(self, after: str) -> list[Entry]:
+        """Open the chapter with the entry behind an id, and return its entries from that one on."""
+        chapters = self._journal.chapters()
+        at = bisect_right(chapters, entry_order(after), key=lambda chapter: entry_order(chapter.last))
+        if at == len(chapters):
+            raise self._unavailable(f"there is none with the entry after {after}")
+        with self._lock:
+            entries = self._entries(chapters[at])
+        return entries[bisect_right(entries, entry_order(after), key=_order) :]
+
+    def _entries(self, chapter: Chapter) -> list[Entry]:
+        if self._open is None or self._open[0] != chapter.id:
+            self._open = chapter.id, self._fetched(chapter)
+        return self._open[1]
+
+    def _fetched(self, chapter: Chapter) -> list[Entry]:
+        folder = Path(tempfile.mkdtemp(prefix="mqtune-chapter-"))
+        try:
+            target = folder / "read"
+            self._found_store().fetch(chapter.id, target)
+            file = target / JOURNAL_FILE
+            if _id(chapter.last, file.read_bytes()) != chapter.id:
+                raise self._unavailable(f"{chapter.id} has another content than its name says")
+            with file.open("rb") as read:
+                entries = [entry for entry, _ in entries_of(read)]
+        except (MqtuneError, OSError) as error:
+            if isinstance(error, ChapterUnavailable):
+                raise
+            raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
+        finally:
+            remove_tree(folder)
+        if not entries or (entries[0].id, entries[-1].id) != (chapter.first, chapter.last):
+            raise self._unavailable(f"{chapter.id} has other entries than the server says")
+        return entries
+
+    def _found_store(self) -> CheckpointStore:
+        if self._store is None:
+            self._store = self._journal.chapter_store or open_store(self._url())
+        return self._store
+
+    def _url(self) -> str:
+        kept = self._journal.definition()
+        return "" if kept is None else str(decode_definition(self._journal.experiment, kept).get("store", ""))
+
+    def _unavailable(self, why: str) -> ChapterUnavailable:
+        name = self._journal.experiment
+        return ChapterUnavailable(
+            f"the oldest entries of experiment {name!r} are in chapters of its journal, files in its store "
+            f"{without_secrets(self._url().partition('#')[0]) or '(none)'}, and {why}. Read it where that store can be reached, "
+            f"or on the machine of its driver, whose folder has all of it: mqtune show {name}"
+        )
+
+
+def _order(entry: Entry) -> tuple[int, int]:
+    return entry_order(entry.id)

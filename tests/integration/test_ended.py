@@ -1,0 +1,183 @@
+"""``mqtune delete --ended``: what ended long ago leaves a broker, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from servers import EACH_SERVER, started_on
+
+import mqtune
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.cli import group
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import MqtuneError
+from mqtune.core.events import START, ExperimentCreated
+from mqtune.core.keys import ExperimentKeys
+from mqtune.journal.chapters import cut_chapters, keep_chapter
+from mqtune.journal.connection import connect
+from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.redis import RedisJournal, experiments_on
+from mqtune.results.results import Results
+
+DAY_MS = 86_400_000
+
+
+def nothing(config: dict[str, Any]) -> None:
+    """Runs nowhere."""
+
+
+class Broker:
+    """A server, and the experiments on it."""
+
+    def __init__(self, url: str, home: Path, elsewhere: Path) -> None:
+        self.url = url
+        self.home, self._elsewhere = home, elsewhere
+        self.client: Any = connect(url)
+
+    def finished(self, name: str, *, days: int, store: Path | None = None) -> Path:
+        """An experiment that finished so long ago; return its driver's folder, which is on another machine."""
+        checkpoints = mqtune.Checkpoints(store=store)
+        options = mqtune.RunOptions(progress=False)
+        tuner = mqtune.Tuner(nothing, None, metric="loss", mode="min", backend=self.url, name=name,
+                             checkpoints=checkpoints, run=options)  # fmt: skip
+        tuner.finish("enough")
+        tuner.close()
+        self.make_older(name, days)
+        return (self.home / name).rename(self._elsewhere / f"elsewhere-{name}")
+
+    def make_older(self, name: str, days: int) -> None:
+        key = ExperimentKeys(name).journal
+        found = self.client.xrange(key)
+        self.client.delete(key)
+        for id_, fields in found:
+            time, _, number = id_.decode().partition("-")
+            self.client.xadd(key, fields, id=f"{int(time) - days * DAY_MS}-{number}")
+
+    def journal(self, name: str) -> RedisJournal:
+        return RedisJournal(self.client, name, patience_s=1.0)
+
+    def names(self) -> set[str]:
+        return set(experiments_on(self.client, patience_s=1.0))
+
+    def delete(self, *arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(group, ["delete", "--ended", *arguments, "--broker", self.url])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, tmp_path: Path, mqtune_home: Path) -> Iterator[Broker]:
+    with EmbeddedServer.start(tmp_path / "server", binary=started_on(request)) as server:
+        yield Broker(server.url, mqtune_home, tmp_path)
+
+
+pytestmark = pytest.mark.parametrize("broker", EACH_SERVER[:1], indirect=True)
+
+
+def test_what_finished_long_ago_is_archived_and_leaves_and_what_has_not_stays(broker: Broker) -> None:
+    broker.finished("old", days=40)
+    broker.finished("recent", days=20)
+    broker.finished("driven", days=40)
+    broker.journal("driven").lock("somebody", "process 1 on head", 60)
+    created = ExperimentCreated(name="begun", definition={"metric": "loss"}, at=1.0)
+    begun = broker.journal("begun")
+    begun.lock("somebody", "process 1 on head", 60)
+    begun.record(created.encode(), definition=encode_value(created.definition))
+    begun.unlock("somebody")
+    broker.make_older("begun", 40)
+
+    planned = broker.delete("30d", "--archive", "--dry-run")
+    assert [line.split()[2] for line in planned.splitlines()] == ["old"]
+    assert broker.names() == {"old", "recent", "driven", "begun"}
+
+    assert "old is archived" in broker.delete("30d", "--archive", "--yes")
+
+    assert broker.names() == {"recent", "driven", "begun"}
+    assert not broker.client.keys("mqtune:x:{old}:*")
+    assert Results.load("old").outcome == "finished"
+    assert "no experiment ended so long ago" in broker.delete("30d", "--archive", "--yes")
+
+
+def test_without_an_archive_it_goes_with_its_checkpoints_and_a_folder_stays(broker: Broker, tmp_path: Path) -> None:
+    folder = broker.finished("old", days=40, store=tmp_path / "store")
+    broker.finished("new", days=0, store=tmp_path / "store")
+    folder.rename(broker.home / "old")
+
+    broker.delete("4w", "--yes")
+
+    assert broker.names() == {"new"}
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["new"]
+    assert Results.load("old").outcome == "finished"
+
+
+def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copies = {name: broker.finished(name, days=40, store=tmp_path / "store") for name in ("one", "two", "three")}
+    # The oldest entries of one are in a chapter, which somebody has deleted.
+    store = DirectoryStore(tmp_path / "store" / "two")
+    store.check()
+    [cut, *_] = cut_chapters(copies["two"] / JOURNAL_FILE, 0, 1)
+    keep_chapter(store, cut)
+    journal = broker.journal("two")
+    journal.lock("driver", "", 60)
+    entry = journal.read(START.entry, count=1)[0]
+    chapter = cut.chapter._replace(first=entry.id, last=entry.id)
+    assert journal.trim(chapter, "")
+    journal.unlock("driver")
+    store.delete(chapter.id)
+    (broker.home / "three").write_bytes(b"no folder")
+
+    said = broker.delete("30d", "--archive", "--yes", code=1)
+
+    assert broker.names() == {"two", "three"}
+    assert "kept: two" in said
+    assert chapter.id in said
+    assert "kept: three" in said
+    assert Results.load("one").outcome == "finished"
+
+    # Whoever wants them gone needs no chapter.
+    broker.delete("30d", "--yes")
+    assert broker.names() == set()
+
+
+def test_anothers_stays_unless_that_is_forced(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("getpass.getuser", lambda: "somebody-else")
+        broker.finished("theirs", days=40)
+    broker.finished("mine", days=40)
+
+    said = broker.delete("30d", "--yes")
+
+    assert broker.names() == {"theirs"}
+    assert "kept: theirs" in said
+    broker.delete("30d", "--yes", "--force")
+    assert broker.names() == set()
+
+
+def test_what_has_gone_on_since_it_was_found_stays(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.finished("old", days=40)
+    monkeypatch.setattr(
+        "mqtune.cli.ended.is_wanted", lambda *_, **__: bool(broker.journal("old").lock("x", "y", 60)) or True
+    )
+
+    assert "kept: old has gone on" in broker.delete("30d", "--yes")
+
+    assert broker.names() == {"old"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(["30d", "NAME"], "leave out NAME"), (["soon"], "is no time"), (["30d", "--unused"], "leave out"), (["30d", "--here"], "leave out")],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(broker: Broker, arguments: list[str], problem: str) -> None:
+    done = CliRunner().invoke(group, ["delete", "--ended", *arguments, "--broker", broker.url])
+
+    assert done.exit_code == 2
+    assert problem in done.output
+    assert not isinstance(done.exception, MqtuneError)

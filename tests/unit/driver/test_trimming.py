@@ -1,0 +1,230 @@
+"""A driver moves the oldest entries of its journal into chapters in its store, and whoever comes after it misses none."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import NAME, Bench
+from losing import set_back, snapshot
+from waiting import eventually
+
+from mqtune.checkpoints import CheckpointStore
+from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.core.events import START, ExperimentEnded
+from mqtune.driver.trimming import _RETRY_S
+from mqtune.journal.base import Entry
+from mqtune.journal.chapters import chapter_bytes
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.lock import KEEP_LOCK_S
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.restore import bring_back
+
+ONE = "0001"
+JOURNAL_MB = 0.02
+#: The bytes of a chapter there.
+SIZE = chapter_bytes(int(JOURNAL_MB * 10**6))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = DirectoryStore(tmp_path / "store")
+    store.create()
+    return store
+
+
+@pytest.fixture
+def bench(tmp_path: Path, store: CheckpointStore) -> Bench:
+    return Bench(tmp_path, store=store, trims=True, journal_mb=JOURNAL_MB).step().start(ONE)
+
+
+def look(bench: Bench) -> None:
+    """Have the driver keep its lock, and carry out what comes of that in its thread."""
+    bench.clock.now += KEEP_LOCK_S
+    bench.step()
+
+
+def fill(bench: Bench, size: int) -> list[Entry]:
+    """Have a trial report until the server has so many bytes more than it ever had, and return all entries."""
+    before = sum(len(entry.data) for entry in everything(bench))
+    while sum(len(entry.data) for entry in everything(bench)) < before + size:
+        bench.report(ONE, *(0.5,) * 20)
+    return everything(bench)
+
+
+def everything(bench: Bench) -> list[Entry]:
+    return MemoryJournal(bench.server, NAME).read(START.entry, count=10**6)
+
+
+def on_server(bench: Bench) -> int:
+    return sum(len(entry.data) for entry in bench.server.experiments[NAME].entries)
+
+
+def has_trimmed(bench: Bench, count: int) -> bool:
+    look(bench)
+    return len(bench.journal.chapters()) >= count
+
+
+def state_of(experiment: Any) -> list[Any]:
+    return [(t.id, t.status, t.reports, repr(t.best_value)) for t in experiment.trials.values()]
+
+
+def test_the_server_keeps_the_newest_entries_and_who_begins_on_another_machine_makes_the_same_of_all(
+    bench: Bench, store: CheckpointStore
+) -> None:
+    for _ in range(5):
+        before = fill(bench, 2 * SIZE)
+        eventually(lambda: has_trimmed(bench, len(bench.journal.chapters()) + 1))
+        assert everything(bench) == before
+    eventually(lambda: look(bench) or on_server(bench) < 2 * SIZE)
+
+    chapters = bench.journal.chapters()
+    assert sum(each.size for each in chapters) + on_server(bench) == sum(len(entry.data) for entry in before)
+    assert on_server(bench) >= SIZE
+    assert [each.id for each in chapters] == sorted(store.ids(), key=[each.id for each in chapters].index)
+    assert list(JournalFile(bench.folder / JOURNAL_FILE).read()) == before
+    # In a folder of its own, as on another machine.
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+    assert list(JournalFile(bench.folder / "replayed" / JOURNAL_FILE).read())[: len(before)] == before
+
+
+def test_without_a_store_that_others_reach_all_stays_on_the_server(tmp_path: Path, store: CheckpointStore) -> None:
+    bench = Bench(tmp_path, store=store, journal_mb=JOURNAL_MB).step().start(ONE)
+    fill(bench, 3 * SIZE)
+
+    look(bench)
+    look(bench)
+
+    assert (bench.journal.chapters(), store.ids()) == ([], [])
+
+
+def test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file(
+    bench: Bench, store: CheckpointStore
+) -> None:
+    before = fill(bench, 3 * SIZE)
+    look(bench)
+    eventually(lambda: len(store.ids()) == 2)
+    assert bench.journal.chapters() == []
+
+    bench.begin()
+    eventually(lambda: has_trimmed(bench, 2))
+
+    assert everything(bench)[: len(before)] == before
+    assert sorted(each.id for each in bench.journal.chapters()) == store.ids()
+    bench.driver.close()
+    assert len(store.ids()) == 2, "what no event names is no checkpoint to be collected"
+
+
+def test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again(
+    bench: Bench, store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+    fill(bench, 3 * SIZE)
+    look(bench)
+    eventually(lambda: look(bench) or "stay in Redis for now" in caplog.text)
+    bench.clock.now += _RETRY_S
+    look(bench)
+    bench.report(ONE, 0.1)
+    assert bench.trial(ONE).best_value == 0.1
+
+    (tmp_path / "unmounted").rename(tmp_path / "store")
+    bench.clock.now += _RETRY_S
+    eventually(lambda: has_trimmed(bench, 1))
+
+    assert caplog.text.count("stay in Redis for now") == caplog.text.count("leave Redis again") == 1
+
+
+def test_what_the_copy_does_not_have_stays_on_the_server(
+    bench: Bench, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bench.Copy.append", full)
+    fill(bench, 3 * SIZE)
+    look(bench)
+    look(bench)
+
+    assert (bench.journal.chapters(), store.ids()) == ([], [])
+
+
+@pytest.mark.parametrize("how", ["emptied", "set back", "before the trim"])
+def test_what_a_server_has_lost_is_put_back_behind_the_chapters(bench: Bench, store: CheckpointStore, how: str) -> None:
+    fill(bench, 4 * SIZE)
+    full = snapshot(bench.server)
+    eventually(lambda: has_trimmed(bench, 2))
+    trimmed = snapshot(bench.server)
+    before = fill(bench, SIZE // 2)
+    set_back(bench.server, {"emptied": None, "set back": trimmed, "before the trim": full}[how])
+    ids = store.ids()
+
+    bench.driver._journal.outages += 1
+    bench.step(2)
+
+    assert everything(bench)[: len(before)] == before
+    assert on_server(bench) < 3 * SIZE
+    assert store.ids() == ids, "the same files"
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+    bench.start(ONE)
+    more = fill(bench, 3 * SIZE)
+    eventually(lambda: has_trimmed(bench, len(ids) + 1))
+    assert everything(bench) == more
+
+
+@pytest.mark.parametrize("how", ["emptied", "set back"])
+def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server_and_leaves_it_later(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    fill(bench, 4 * SIZE)
+    eventually(lambda: has_trimmed(bench, 2))
+    early = snapshot(bench.server)
+    before = fill(bench, SIZE // 2)
+    set_back(bench.server, early if how == "set back" else None)
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+
+    bench.driver._journal.outages += 1
+    bench.step(2)
+
+    assert everything(bench)[: len(before)] == before
+    assert "Redis gets back what could be in its store" in caplog.text
+    assert bench.journal.chapters() == []
+    (tmp_path / "unmounted").rename(tmp_path / "store")
+    eventually(lambda: has_trimmed(bench, 2))
+    assert everything(bench)[: len(before)] == before
+
+
+def test_a_driver_that_begins_on_an_emptied_server_puts_back_what_is_behind_the_chapters(
+    bench: Bench, store: CheckpointStore
+) -> None:
+    fill(bench, 4 * SIZE)
+    eventually(lambda: has_trimmed(bench, 2))
+    before, ids = everything(bench), store.ids()
+    set_back(bench.server)
+    journal = MemoryJournal(bench.server, NAME)
+    journal.chapter_store, journal.most_bytes = store, int(JOURNAL_MB * 10**6)
+    journal.lock("later", "", 10.0)
+
+    bring_back(journal, JournalFile(bench.folder / JOURNAL_FILE), at=1.0)
+
+    assert everything(bench)[: len(before)] == before
+    assert on_server(bench) < 3 * SIZE
+    assert store.ids() == ids
+
+
+def test_a_journal_that_another_driver_has_trimmed_is_trimmed_on_behind_that(
+    bench: Bench, store: CheckpointStore
+) -> None:
+    fill(bench, 3 * SIZE)
+    eventually(lambda: has_trimmed(bench, 1))
+    before = fill(bench, 3 * SIZE)
+    count = len(bench.journal.chapters())
+
+    # Of this one's, which knows nothing of the first one's chapters.
+    bench.begin()
+    eventually(lambda: has_trimmed(bench, count + 1))
+
+    assert everything(bench)[: len(before)] == before
+    assert not bench.of(ExperimentEnded)
