@@ -10,13 +10,18 @@ T = TypeVar("T")
 
 #: The deadline of what should happen at once: some hundred times what that takes on a busy machine.
 DEADLINE_S: Final = 10.0
+#: The pause between two looks, at first and at most; between them it is a share of what has been waited for. A look may cost
+#: as much as the work that is waited for.
 _POLL_S: Final = 0.002
+_LONGEST_POLL_S: Final = 0.02
+_SHARE: Final = 0.05
 
 
 def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: str = "") -> T:
     """Return the first true value that *condition* returns; fail, with *why*, after *deadline_s* seconds."""
-    deadline = time.monotonic() + deadline_s
+    began = time.monotonic()
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {why or condition}"
-        time.sleep(_POLL_S)
+        waited_s = time.monotonic() - began
+        assert waited_s < deadline_s, f"not within {deadline_s:g} s: {why or condition}"
+        time.sleep(min(max(_POLL_S, _SHARE * waited_s), _LONGEST_POLL_S))
     return found

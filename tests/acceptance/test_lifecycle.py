@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trainables_saving as saving
 from pair import OPTIONS, SPACE, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
-from running import running_worker
+from running import QUICK, running_worker
 
 import mqtune
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, TrialStatus
@@ -226,7 +226,7 @@ def test_a_worker_that_is_killed_loses_its_trial_which_goes_on_from_its_checkpoi
     tuner = tune(saving.CountsOften, counting(), counting())
     both_run(tuner)
     guest = tuner.add(counting())
-    with running_worker(pair, tmp_path / "w.log", *OPTIONS, name="dying") as dying:
+    with running_worker(pair, tmp_path / "w.log", *OPTIONS, name="dying", program=QUICK) as dying:
         drive(tuner, lambda: guest.attempt.reports >= 3)
         tuner.trial("0001").stop()
         dying.kill()

@@ -439,7 +439,7 @@ def test_celery_publishes_through_the_rewritten_address(tmp_path: Path, server: 
 
 
 INTERRUPTED = """
-import signal, time
+import signal
 from mqtune.journal.connection import open_client
 
 class Stop(Exception): pass
@@ -448,8 +448,8 @@ def stop(*_): raise Stop
 
 signal.signal(signal.SIGALRM, stop)
 pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
-numbers, count, until = [*range(50), *(each / 7 for each in range(50))], 0, time.monotonic() + 1
-while time.monotonic() < until:
+numbers, count = [*range(50), *(each / 7 for each in range(50))], 0
+while count < 1000:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.0003)
         while True:
@@ -457,7 +457,6 @@ while time.monotonic() < until:
     except Stop:
         count += 1
 assert pack("SET", "a", 5, 0.5, b"x") == [b"*5\\r\\n$3\\r\\nSET\\r\\n$1\\r\\na\\r\\n$1\\r\\n5\\r\\n$3\\r\\n0.5\\r\\n$1\\r\\nx\\r\\n"]
-print(count)
 """
 
 
@@ -465,7 +464,6 @@ def test_a_signal_whose_handler_raises_while_a_command_is_packed_crashes_no_proc
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 100
 
 
 @pytest.mark.parametrize(
