@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from attempts import own_metrics
-from simulation import NAME, SPACE, Simulation, curve, noisy_curve, simulate
+from simulation import NAME, SPACE, Simulation, curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
 from mqtune.backends.simulated.backend import SimulatedJournal
 from mqtune.backends.simulated.fleet import STARTS_AT
-from mqtune.checkpoints.dicts import decode_dict
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
@@ -254,18 +253,6 @@ def test_iterations_are_counted_on_for_a_trial_that_does_not_count() -> None:
     ]
 
 
-def test_a_checkpoint_says_how_far_its_trial_had_come() -> None:
-    simulation = Simulation(Simulated(curve(4), slots=1), limits=Limits(max_trials=1))
-    driver = simulation.driver()
-    while not driver.is_finished:
-        driver.step(10.0)
-
-    held = driver.read_checkpoint(simulation.experiment.trials[TrialId("0001")].checkpoint)
-
-    assert held is not None
-    assert decode_dict(held) == ({"position": 4}, {"training_iteration": 4, "time_total_s": 4.0})
-
-
 # Failures.
 
 
@@ -335,33 +322,6 @@ def test_a_dead_worker_loses_its_attempt_which_goes_on_elsewhere() -> None:
     assert 17.5 <= at(events_of(simulation, AttemptStarted)[1]) <= 20
 
 
-def test_where_no_worker_dies_nobody_looks_for_lost_attempts_and_nothing_else_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks = 0
-    expired = fleet.SimulatedFleet.expired
-
-    def counted(self: fleet.SimulatedFleet) -> list[TrialId]:
-        nonlocal looks
-        looks += 1
-        return expired(self)
-
-    def run() -> list[Any]:
-        reports = noisy_curve(20, seed=5)
-        ran = simulate(
-            reports, scheduler=lambda: ASHA(20), trials=12, slots=3, report_delay_s=0.3, decision_delay_s=0.7
-        )
-        return ran.copy.entries
-
-    monkeypatch.setattr(fleet.SimulatedFleet, "expired", counted)
-    entries = run()
-    assert looks == 0
-    monkeypatch.setattr(fleet.SimulatedFleet, "workers_die", True)
-
-    assert run() == entries
-    assert looks > 0
-
-
 def test_a_simulation_that_stands_still_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "MAX_IDLE_WAITS", 100)
     simulation = Simulation(Simulated(curve(3), offer=Resources(cpus=1)), resources=Resources(cpus=2))
@@ -386,18 +346,6 @@ def test_nobody_goes_on_with_a_journal_that_was_not_kept() -> None:
         simulation.run()
 
 
-def test_memory_does_not_grow_with_reports() -> None:
-    simulation = Simulation(Simulated(curve(10_000), slots=4), limits=Limits(max_trials=4))
-    driver = simulation.driver()
-    fleet = simulation.simulated._fleet
-    assert fleet is not None
-    while simulation.experiment.reports < 4_000:
-        driver.step(60.0)
-    assert len(fleet._agenda._events) <= 8
-    assert len(simulation.journal._state.checkpoints) <= 8
-    assert len(simulation.journal._state.entries) <= 8
-
-
 # The backend's face.
 
 
@@ -414,16 +362,6 @@ def test_the_backend_says_what_there_is() -> None:
     by_default = Simulated(curve(1), slots=2).open(NAME, Resources(gpus=8))
     by_default.refresh()
     assert (by_default.slots, by_default.has_gpus()) == (2, True)
-
-
-def test_an_attempt_that_is_published_twice_is_claimed_once() -> None:
-    simulation = Simulation(Simulated(curve(2)), limits=Limits(max_trials=1))
-    driver = simulation.driver()
-    driver.step(0.5)
-    simulation.backend.publish(TrialId("0001"), 1, {})
-    while not driver.is_finished:
-        driver.step(10.0)
-    assert len(events_of(simulation, AttemptStarted)) == 1
 
 
 @pytest.mark.parametrize(
@@ -448,6 +386,16 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], tex
     with pytest.raises(ConfigurationError) as caught:
         Simulated(**{"reports": curve(1), **arguments})
     assert text in str(caught.value)
+
+
+def test_an_attempt_that_is_published_twice_is_claimed_once() -> None:
+    simulation = Simulation(Simulated(curve(2)), limits=Limits(max_trials=1))
+    driver = simulation.driver()
+    driver.step(0.5)
+    simulation.backend.publish(TrialId("0001"), 1, {})
+    while not driver.is_finished:
+        driver.step(10.0)
+    assert len(events_of(simulation, AttemptStarted)) == 1
 
 
 def test_a_drawn_delay_that_is_no_time_is_refused_when_it_is_drawn() -> None:

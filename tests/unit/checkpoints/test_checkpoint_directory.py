@@ -380,17 +380,6 @@ def test_a_store_that_can_not_be_written_is_refused(
     assert store.ids() == [saved_id()]
 
 
-def test_two_drivers_that_make_a_store_make_one(tmp_path: Path) -> None:
-    first, second = DirectoryStore(tmp_path / "store"), DirectoryStore(tmp_path / "store")
-
-    first.create()
-    second.create()
-
-    assert first.url == second.url
-    assert "#mqtune-store=" in first.url
-    assert left_in_staging(first) == []
-
-
 def test_folders_that_are_no_checkpoints_are_left_alone(store: DirectoryStore, source: Path) -> None:
     root = Path(store.describe())
     write_files(root / "notes", {"mine": b"1"})

@@ -24,14 +24,12 @@ from mqtune.core.trial import (
     TrialId,
 )
 from mqtune.results.display import ranked
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import Resume, Scheduler, Start
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.halving import Rung
-from mqtune.schedulers.median import MedianStopping
-from mqtune.schedulers.pbt import PBT
 from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
 from mqtune.schedulers.timed import rank_of
-from mqtune.search.domains import choice, grid_search, uniform
+from mqtune.search.domains import choice, grid_search
 from mqtune.search.grid import GridSearcher
 from mqtune.search.points import PointsFirst
 from mqtune.search.random import RandomSearcher
@@ -145,58 +143,6 @@ def test_a_rung_is_as_if_those_who_were_taken_out_had_never_entered(
     assert [rung.is_among_best(rank) for rank in ranks] == [other.is_among_best(rank) for rank in ranks]
 
 
-def test_promotion_promotes_nobody_by_the_scores_of_an_abandoned_trial() -> None:
-    promotion = bound(PromotionASHA(9, reduction_factor=2))
-    trials = [trial_of(f"000{number}") for number in range(1, 5)]
-    for trial, value in zip(trials, (0.1, 0.2, 0.3, 0.4), strict=True):
-        promotion.on_stage(trial)
-        told(promotion, trial, value)
-        promotion.on_trial_pause(trial)
-    assert promotion.choose(can_start=False).trial == ONE
-
-    promotion.on_abandon(trials[0])
-    promotion.on_trial_end(trials[0])
-
-    choice = promotion.choose(can_start=True)
-    assert isinstance(choice, Resume)
-    assert (choice.trial, promotion.rung_sizes[0]) == (TWO, 3)
-    promotion.on_abandon(trials[1])
-    promotion.on_trial_end(trials[1])
-    promotion.on_abandon(trials[2])
-    promotion.on_trial_end(trials[2])
-    assert isinstance(promotion.choose(can_start=True), Start), "of one trial none is promoted"
-
-
-def test_the_median_is_that_of_the_trials_that_were_not_abandoned() -> None:
-    median = bound(MedianStopping(min_samples=2))
-    trials = [trial_of(f"000{number}") for number in range(1, 4)]
-    for trial, value in zip(trials, (0.1, 0.1, 0.9), strict=True):
-        told(median, trial, value)
-
-    median.on_abandon(trials[0])
-    median.on_abandon(trials[1])
-
-    assert told(median, trial_of("0004"), 0.8).action is Action.CONTINUE, "there is one sample left"
-    assert told(median, trial_of("0005"), 0.85).action is Action.CONTINUE
-    assert told(median, trial_of("0006"), 0.95).action is Action.STOP
-
-
-def test_nobody_copies_an_abandoned_trial() -> None:
-    pbt = bound(PBT(1, {"lr": uniform(0, 1)}))
-    best, worst = trial_of(ONE, {"lr": 0.1}), trial_of(TWO, {"lr": 0.9})
-    for trial in (best, worst):
-        pbt.on_stage(trial)
-    told(pbt, best, 0.1)
-    assert told(pbt, worst, 0.9).source == ONE
-    pbt.on_trial_pause(worst)
-
-    best.decision = Decision(Action.ABANDON, "no")
-    pbt.on_abandon(best)
-
-    choice = pbt.choose(can_start=False)
-    assert (choice.trial, choice.config, choice.source) == (TWO, None, None)
-
-
 def test_a_plateau_is_one_of_trials_that_were_not_abandoned() -> None:
     rule = ExperimentPlateau(top=2, std=0.0)
     rule.bind("loss", "min")
@@ -243,19 +189,3 @@ def test_points_and_grid_search_pass_over_what_was_abandoned_or_is_tried_anyway(
     searcher.on_abandon(trial_of(ONE, searcher.suggest(ONE)))
 
     assert [searcher.suggest(ONE), searcher.suggest(ONE)] == [{"depth": 3}, None]
-
-
-def test_an_abandoned_config_does_not_come_back_by_a_driver_that_takes_over(tmp_path: Path) -> None:
-    bench = Bench(
-        tmp_path, slots=1, max_trials=6, searcher=lambda: RandomSearcher(Space({"lr": choice([0.1, 0.2])}), 1)
-    )
-    bench.step().start(ONE)
-    bench.hand.trial(ONE).abandon("it burns")
-    bench.end(ONE)
-    bench.begin()
-
-    for number in range(2, 6):
-        bench.start(f"000{number}").end(f"000{number}", error="")
-
-    burnt = bench.trial(ONE).config
-    assert all(trial.config != burnt for trial in list(bench.experiment.trials.values())[1:])

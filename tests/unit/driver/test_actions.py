@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransiti
 from mqtune.core.events import DriverStarted, ExperimentEnded
 from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
 from mqtune.core.version import __version__
-from mqtune.driver.actions import AnswerQuestion, Close, Drop, Finish, Stage
+from mqtune.driver.actions import AnswerQuestion, Drop, Finish, Stage
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
 
@@ -38,19 +38,6 @@ def test_a_trial_that_ended_can_not_be_staged_and_trying_it_leaves_no_trace(benc
         bench.driver.carry_out(Stage(trial=ONE, config={"lr": 1.0}, by="user"))
 
     assert (len(bench.events()), bench.backend.published) == (events, published)
-
-
-@pytest.mark.parametrize("status", [s for s in TrialStatus if not s.is_terminal and s is not TrialStatus.STAGED])
-def test_a_paused_trial_can_be_closed_as_nothing_that_may_not_follow(bench: Bench, status: TrialStatus) -> None:
-    """The target is looked at before any side effect: Ax stops the job first, and then finds that it may not."""
-    bench.hand.trial(ONE).pause()
-    bench.end(ONE)
-    events = len(bench.events())
-
-    with pytest.raises(InvalidTransition, match=f"0001 is PAUSED and can't become {status.name}"):
-        bench.driver.carry_out(Close(trial=bench.trial(), status=status, by="user", reason=""))
-
-    assert (len(bench.events()), bench.trial().status) == (events, TrialStatus.PAUSED)
 
 
 def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled(bench: Bench) -> None:
@@ -133,14 +120,15 @@ def test_a_scheduler_forks_a_trial(bench: Bench) -> None:
     assert bench.trial(TWO).status is TrialStatus.RUNNING
 
 
-def test_a_scheduler_releases_a_paused_trial_and_the_slot_is_asked_about_again(bench: Bench) -> None:
+def test_a_scheduler_releases_a_paused_trial_and_the_slot_is_asked_about_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
     bench.hand.trial(ONE).pause()
     bench.scheduler.choices += [Release(ONE, "not promoted"), Wait("for others")]
     bench.end(ONE)
 
     assert (bench.trial().status, bench.trial().reason) == (TrialStatus.EARLY_STOPPED, "not promoted")
     assert ("end", ONE) in bench.scheduler.heard
-    assert bench.driver._slots.waits_for == "for others"
+    assert bench.journal.waits() == "for others"
 
 
 def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_end_the_experiment(

@@ -133,12 +133,8 @@ class Undecided(FIFO):
 
 def test_a_trial_that_a_scheduler_lets_go_on_in_the_background_gets_no_decision(tmp_path: Path) -> None:
     bench = Bench(tmp_path, scheduler=Undecided).step().start(ONE)
-    background = bench.driver._deciders.scheduler.background
-    assert background is not None
-    with contextlib.closing(background):
+    with contextlib.closing(bench.scheduler.background) as background:
         background.tell(lambda: None)
-        bench.step()
-        eventually(lambda: not background._found.empty())
-        bench.step()
+        eventually(lambda: bench.step() and not background.is_busy)
 
     assert bench.trial(ONE).decision is None

@@ -409,36 +409,6 @@ def test_no_lease_is_reaped_that_ran_out_while_redis_was_full_and_took_no_renewa
 # The end, and going on.
 
 
-def test_handing_back_ends_everything_and_starts_nothing_and_a_later_driver_goes_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=9).step().start(ONE).start(TWO)
-
-    bench.driver.requeue_all("Ctrl-C")
-    bench.end(ONE).end(TWO)
-
-    assert bench.driver.is_finished
-    assert (bench.experiment.live, len(bench.experiment.trials)) == (0, 2)
-    bench.driver.end("interrupted", "Ctrl-C")
-    bench.begin()
-    assert bench.experiment.outcome == "interrupted"
-    bench.step().start(ONE).start(TWO)
-    assert [trial.attempt.number for trial in bench.experiment.trials.values()] == [2, 2]
-    assert bench.experiment.outcome == ""
-
-
-def test_a_finished_experiment_is_only_read(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=1, slots=1).step().start(ONE)
-    bench.report(ONE, 1.0)
-    bench.end(ONE)
-    bench.driver.end("finished", "")
-    before = bench.events()
-
-    bench.begin()
-    assert bench.driver.is_finished
-    bench.driver.end("finished", "")
-
-    assert bench.events() == before
-
-
 @pytest.mark.parametrize(
     ("how", "pid", "error_type"),
     [(AttemptEnd.HANDED_BACK, 0, "ImportError"), (AttemptEnd.FAILED, 7, "TrainableNotFound")],
@@ -458,6 +428,20 @@ def test_a_trainable_that_can_not_be_started_ends_the_run_at_the_first_trial_and
     assert len(bench.step().experiment.trials) == staged
     bench.begin()
     assert bench.driver.failure is None
+
+
+def test_a_finished_experiment_is_only_read(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1, slots=1).step().start(ONE)
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+    bench.driver.end("finished", "")
+    before = bench.events()
+
+    bench.begin()
+    assert bench.driver.is_finished
+    bench.driver.end("finished", "")
+
+    assert bench.events() == before
 
 
 @pytest.mark.parametrize("scheduler", [FIFO, lambda: ASHA(max_t=3)])

@@ -14,8 +14,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import DecisionTaken, Requested
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.lock import KEEP_LOCK_S
-from mqtune.schedulers.stopping.experiment_rules import TimeLimit, TrialsCompleted
-from mqtune.schedulers.stopping.trial_rules import MaximumIteration
+from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -126,32 +125,6 @@ def test_a_failure_before_a_resume_does_not_end_the_driver_that_resumes(tmp_path
 
     assert (bench.driver.failure, bench.driver.over) == (None, "")
     assert bench.trial(TWO).status is TrialStatus.RUNNING
-
-
-def test_a_rule_for_trials_completes_a_trial_at_that_very_report(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, stop=MaximumIteration(3)).step().start(ONE)
-
-    bench.report(ONE, 3.0, 2.0, 1.0, 0.5)
-    bench.end(ONE)
-
-    trial = bench.trial()
-    assert (trial.status, trial.reports, trial.late_reports) == (TrialStatus.COMPLETED, 3, 1)
-    assert trial.attempt.stop is not None
-    assert (trial.attempt.stop.by, trial.attempt.stop.sequence) == ("stop rule", 3)
-
-
-def test_an_experiment_ends_at_exactly_the_number_of_trials_of_its_rule(tmp_path: Path) -> None:
-    """In Syne Tune it is one or two more: its bounds must be exceeded."""
-    bench = Bench(tmp_path, slots=1, stop=TrialsCompleted(2), max_trials=9).step()
-    for trial in (ONE, TWO):
-        bench.start(trial).report(trial, 1.0)
-        bench.end(trial)
-    if not bench.driver.is_finished:
-        bench.step()
-
-    assert bench.driver.is_finished
-    assert statuses(bench)[:2] == ["COMPLETED", "COMPLETED"]
-    assert "COMPLETED" not in statuses(bench)[2:]
 
 
 def test_a_dict_and_a_function_are_rules_as_well(tmp_path: Path) -> None:

@@ -186,19 +186,6 @@ def test_an_end_now_stops_what_runs_also_what_an_earlier_end_has_let_run_on(benc
     assert bench.trial().reason == "the night is over"
 
 
-def test_a_trial_that_is_paused_after_the_end_was_requested_is_stopped_before_the_experiment_is_finished(
-    bench: Bench,
-) -> None:
-    request(bench, "pause", ONE)
-    request(bench, "end")
-    ask(bench, "end", now=True)
-    bench.end(ONE).end(TWO)
-
-    assert bench.driver.is_finished
-    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
-    assert not bench.experiment.counts[TrialStatus.PAUSED]
-
-
 @pytest.mark.parametrize("now", [True, False])
 def test_an_end_is_in_force_for_a_driver_that_comes_before_all_has_ended(tmp_path: Path, now: bool) -> None:
     bench = Bench(tmp_path, max_trials=9).step().start(ONE)

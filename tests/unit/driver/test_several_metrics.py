@@ -16,7 +16,7 @@ from optuna.study._multi_objective import _fast_non_domination_rank
 import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError
-from mqtune.core.objective import Objective, dominates, pareto_front
+from mqtune.core.objective import Objective, pareto_front
 from mqtune.core.trial import AttemptEnd, Config, Metrics, Point, TrialStatus
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.plan import Plan
@@ -154,23 +154,6 @@ def test_what_is_given_up_takes_its_place_on_the_front_with_it(book: Book) -> No
     assert front(results_of(book)) == ["0002"]
     book.end("0001", AttemptEnd.STOPPED)
     assert front(results_of(book)) == ["0002"]
-
-
-def test_the_front_of_a_long_run_is_that_of_all_its_trials(book: Book) -> None:
-    rng = random.Random(1)
-    points = {f"{number:04d}": (rng.randrange(30), rng.randrange(30)) for number in range(1, 150)}
-    for trial, (loss, speed) in points.items():
-        run(
-            book,
-            trial,
-            both(rng.random() * 99, 99),
-            both(loss, speed),
-            end=None if rng.random() < 0.1 else AttemptEnd.COMPLETED,
-        )
-    costs = {trial: (loss, -speed) for trial, (loss, speed) in points.items()}
-
-    best = {one for one, point in costs.items() if not any(dominates(other, point) for other in costs.values())}
-    assert set(front(results_of(book))) == best
 
 
 def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book) -> None:
@@ -356,16 +339,6 @@ def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results
         return tuner.run()
     finally:
         tuner.close()
-
-
-def test_a_run_with_two_metrics_ends_with_a_front(mqtune_home: Path) -> None:
-    results = simulated()
-
-    # Whatever is slower has a lower loss.
-    assert len(results.pareto_front) == 5
-    assert results.best_by("loss").config["x"] == min(each.config["x"] for each in results)
-    assert Results.load(results.folder).definition["metric"] == ["loss", "speed"]
-    assert Results.load(results.folder).definition["mode"] == ["min", "max"]
 
 
 def test_a_first_report_that_lacks_one_of_the_metrics_ends_the_run(mqtune_home: Path) -> None:

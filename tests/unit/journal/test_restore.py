@@ -20,12 +20,10 @@ from mqtune.core.errors import DriverFenced, JournalGone
 from mqtune.core.events import (
     AttemptEnded,
     CheckpointsDropped,
-    DecisionTaken,
     DriverStarted,
     ExperimentCreated,
     ExperimentEnded,
     Requested,
-    TrialStaged,
 )
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
@@ -99,28 +97,6 @@ def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench:
     assert bench.trial().reports == 2
 
 
-def test_what_was_read_and_not_taken_in_yet_is_put_back_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
-    bench.scheduler.decisions[ONE, 1] = Decision(Action.STOP, "bad")
-    bench.backend.slots = 3
-    entries = bench.driver._journal.read
-
-    def read_and_lose(*args: Any, **kwargs: Any) -> Any:
-        found = entries(*args, **kwargs)
-        bench.driver._journal.read = entries  # type: ignore[method-assign]
-        set_back(bench.server)
-        return found
-
-    bench.driver._journal.read = read_and_lose  # type: ignore[method-assign]
-    # Read together with what the driver has written before it reads: that the third trial is staged.
-    bench.report(ONE, 3.0)
-    bench.step(2)
-
-    assert [event.trial for event in bench.of(TrialStaged) if event.attempt == 1] == [ONE, TWO, THREE]
-    assert [event.trial for event in bench.of(DecisionTaken)] == [ONE]
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
-
-
 @pytest.mark.parametrize("drives", [True, False])
 def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers_or_a_driver_begins(
     bench: Bench, drives: bool
@@ -132,7 +108,7 @@ def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers_or_a
     set_back(bench.server, early)
 
     if drives:
-        bench.driver._journal.outages += 1
+        bench.journal.outages += 1
     else:
         bench.begin()
     bench.step(2)
@@ -151,7 +127,7 @@ def test_what_a_set_back_server_took_before_it_was_noticed_is_no_part_of_the_exp
     bench.report(TWO, 0.8)
     set_back(bench.server, early)
     bench.sequences[TWO] = 0
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
 
     assert bench.report(TWO, 7.0) == [""]
 
@@ -163,7 +139,7 @@ def test_what_a_set_back_server_took_before_it_was_noticed_is_no_part_of_the_exp
 def test_an_outage_without_a_loss_changes_nothing(bench: Bench) -> None:
     before = bench.events()
 
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     notice(bench)
 
     assert bench.events() == before
@@ -178,25 +154,11 @@ def test_an_outage_after_all_was_read_at_once_journals_nothing_twice(bench: Benc
     bench.driver.label(None, bench.experiment.labels)
     before = bench.events()
 
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     bench.driver.end("finished", "enough")
 
     assert bench.events()[: len(before)] == before
     assert [type(event) for event in bench.events()[len(before) :]] == [ExperimentEnded]
-
-
-def test_what_the_driver_wrote_last_is_put_back_even_if_it_was_not_read_yet(bench: Bench) -> None:
-    bench.step()
-    early = snapshot(bench.server)
-    bench.hand.trial(ONE).stop()
-    set_back(bench.server, early)
-
-    bench.driver._journal.outages += 1
-    bench.step(2)
-
-    assert [event.trial for event in bench.of(DecisionTaken)] == [ONE]
-    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
 def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
@@ -211,13 +173,13 @@ def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
     def lose_and_drop(journal: MemoryJournal, *args: Any) -> None:
         monkeypatch.setattr(MemoryJournal, "drop_checkpoints", drop)
         set_back(bench.server, early)
-        bench.driver._journal.outages += 1
+        bench.journal.outages += 1
         drop(journal, *args)
 
     # What it does about the first loss is to give up the dict that Redis has lost.
     monkeypatch.setattr(MemoryJournal, "drop_checkpoints", lose_and_drop)
     set_back(bench.server)
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     bench.step(3)
 
     assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
@@ -320,7 +282,7 @@ def test_a_dict_that_was_lost_before_a_report_named_it_is_gone_on_from_by_nobody
         data = segment_bytes(claim.trial, claim.attempt, number, packed)
         assert bench.worker.report([Segment(claim, number, 1, 2.0, data)]) == [""]
 
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     bench.step(5)
 
     assert bench.trial(ONE).reports == others + 3
@@ -525,7 +487,7 @@ def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(
         to = before if rng.random() < 0.6 else None
         set_back(bench.server, to)
         # Whoever is set back was away. That nothing is left is noticed all the same.
-        bench.driver._journal.outages += to is not None or rng.random() < 0.5
+        bench.journal.outages += to is not None or rng.random() < 0.5
 
     lose_within = losing_within_writes(lose, monkeypatch, rng)
     for _ in range(5_000):
@@ -602,7 +564,7 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
 
     bench.step()
     assert bench.told(ONE) == ""
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     bench.step()
 
     assert bench.told(ONE) == "go:1"
@@ -627,14 +589,14 @@ def test_an_answer_and_an_order_to_save_are_given_again_when_a_server_has_lost_t
         state.orders.clear()
 
     assert [notice(bench).told(ONE), bench.told(TWO), bench.told(THREE)] == ["", "", ""]
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     notice(bench)
 
     # By the same number, so that a trial that has saved since does not save again.
     assert [bench.told(ONE), bench.told(TWO), bench.told(THREE)] == ["save:1", "save:1", answer]
     # What only an earlier attempt was told is not told again.
     bench.lose(ONE).step().start(ONE)
-    bench.driver._journal.outages += 1
+    bench.journal.outages += 1
     bench.step()
     assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
 

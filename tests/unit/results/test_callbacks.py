@@ -71,6 +71,11 @@ class InLoop(Recorder):
     in_loop = True
 
 
+def threads() -> set[threading.Thread]:
+    """Those in which callbacks are told."""
+    return {each for each in threading.enumerate() if each.name == "mqtune-callbacks"}
+
+
 class Slow(Recorder):
     """Takes as long for each report as it is held."""
 
@@ -163,13 +168,14 @@ def test_what_nobody_overrides_costs_nothing() -> None:
         def on_end(self) -> None:
             """Do nothing."""
 
+    before = threads()
     dispatcher = CallbackDispatcher([OnlyEnds(), Callback()])
 
     for event in every_event(Experiment("mine", metric="loss", mode="min"), trial())[:-1]:
         dispatcher.tell(*event)
         assert not dispatcher.hears(event[0])
 
-    assert dispatcher._thread is None
+    assert threads() <= before
     assert dispatcher.hears("on_end")
 
 
@@ -317,7 +323,7 @@ def test_of_steps_only_the_latest_waits_and_the_next_one_is_told_again(slow: Slo
 
 
 def test_a_callback_that_hangs_does_not_keep_the_run_from_ending(slow: Slow, caplog: pytest.LogCaptureFixture) -> None:
-    next_one = Recorder()
+    next_one, before = Recorder(), threads()
     dispatcher = CallbackDispatcher([slow, next_one])
     dispatcher.tell("on_report", trial(), report())
     dispatcher.tell("on_trial_end", trial())
@@ -329,8 +335,7 @@ def test_a_callback_that_hangs_does_not_keep_the_run_from_ending(slow: Slow, cap
     problem = "Slow was still busy with on_report when the run ended; 2 events were not delivered"
     assert dispatcher.problems == (problem,)
     assert caplog.records[-1].getMessage() == f"callbacks: {problem}"
-    thread = dispatcher._thread
-    assert thread is not None
+    (thread,) = threads() - before
     assert thread.daemon
     slow.go.set()
     thread.join(DEADLINE_S)
