@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scheduler_play import work
 from scheduler_table import Table, bound
@@ -184,11 +184,13 @@ class Oracle:
         rung = self.entered[reached[-1]]
         if score is not None:
             rung[name] = score
-        if reached[-1] == self.levels[-1]:
+        is_top = reached[-1] == self.levels[-1]
+        if score is None and not (is_top and self.last == "COMPLETE"):
+            # It enters with the next report that has one.
+            return "CONTINUE"
+        if is_top:
             self.decided[name] = self.last
             return self.last
-        if score is None:
-            return "CONTINUE"
         places = max(1, math.floor(len(rung) / self.factor))
         if sum(self.is_better(other, score) for other in rung.values()) < places:
             return "CONTINUE"
@@ -208,6 +210,7 @@ class Oracle:
     mode=st.sampled_from(["min", "max"]),
     stops=st.booleans(),
 )
+@example(steps=[(0, 3, None, False), (0, 1, 0.0, False)], factor=2, grace=1, max_t=3, mode="min", stops=False)
 def test_every_decision_is_the_one_that_the_rule_gives(
     steps: list[tuple[int, int, float | None, bool]], factor: float, grace: int, max_t: int, mode: str, stops: bool
 ) -> None:
