@@ -14,6 +14,9 @@ from mqtune.core.trial import Trial
 #: For how long a staged attempt may wait for those that are staged behind it, in seconds: a free slot hardly notices it, and so many are
 #: staged meanwhile that what a message costs by itself no longer counts. The first of a filling never waits.
 GATHER_S: Final = 0.1
+#: How many times as long as it took to send some they wait at least: a server that is busy with the messages of a hundred drivers gets
+#: fewer of them, for more attempts each, rather than one for each attempt.
+_PAUSE: Final = 10
 
 
 class Publisher:
@@ -30,7 +33,8 @@ class Publisher:
         self._gathers = False
         #: Trials with the numbers of the attempts that wait to be published.
         self._waiting: list[tuple[Trial, int]] = []
-        self._sent_at = -math.inf
+        #: Before then those that are staged are gathered.
+        self._send_from = -math.inf
 
     def __enter__(self) -> Self:
         self._gathers = True
@@ -53,14 +57,16 @@ class Publisher:
             self._backend.publish(trial.id, trial.attempt.number, trial.config)
             return
         self._waiting.append((trial, trial.attempt.number))
-        if not self._gathers or self._clock.monotonic() - self._sent_at >= GATHER_S:
+        if not self._gathers or self._clock.monotonic() >= self._send_from:
             self._send(self._many)
 
     def _send(self, many: PublishesMany) -> None:
+        begin = self._clock.monotonic()
         waiting, self._waiting = self._waiting, []
         # What was stopped meanwhile needs no slot.
         many.publish_all([_offer(trial) for trial, number in waiting if _is_wanted(trial, number)])
-        self._sent_at = self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._send_from = now + max(GATHER_S, _PAUSE * (now - begin))
 
 
 def publish_all(backend: BackendSession, trials: Iterable[Trial]) -> None:

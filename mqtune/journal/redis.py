@@ -314,6 +314,8 @@ class RedisJournal(Journal):
         self.size = size
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
+            # Its driver looks at the fleet only after this, and again when it hears of a worker.
+            self._fleet_seen = self._newest_of_fleet()
 
     def unlock(self, holder: str) -> None:
         self._hold_lock(holder, "", 0, "")
