@@ -289,14 +289,14 @@ class RedisJournal(Journal):
     def _count_outage(self) -> None:
         self.outages += 1
 
-    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+    def _run(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         return self._retrying(lambda: script(name)(self._client, keys, args))
 
-    def _write(self, name: str, keys: list[str], args: list[Any]) -> Any:
+    def _write(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         """Run a script that appends to the journal."""
         return self._run(name, [self._keys.meta, self._keys.journal, *keys], [self._keys.metrics, *args])
 
-    def _drive(self, name: str, keys: list[str], args: list[Any]) -> Any:
+    def _drive(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         """Run a script that appends to the journal and that only the driver with the newest epoch may run."""
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
         return self._run(name, keys, [self._keys.metrics, self._epoch, *args])
@@ -542,7 +542,7 @@ class RedisJournal(Journal):
         ]
         head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
         begin = b"" if first is None else f"{first.id} ".encode() + first.data
-        args: list[Any] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
+        args: list[object] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
         args += [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))
@@ -603,7 +603,7 @@ class RedisJournal(Journal):
         return entry.decode()
 
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
-        args: list[Any] = [round(hold_s * 1000)]
+        args: list[object] = [round(hold_s * 1000)]
         for _, attempt, worker, importing_s in held:
             args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))
         self._run("hold", [self._keys.staged, *(self._keys.trial(each.trial) for each in held)], args)
@@ -617,7 +617,7 @@ class RedisJournal(Journal):
         return cast("Refusal", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        args: list[Any] = [REPORTS_PREFIX]
+        args: list[object] = [REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.attempt, claim.token, first, size, repr(timestamp), data)
         answers = self._write("report", [self._keys.trial(s.claim.trial) for s in segments], args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -22,13 +23,13 @@ class Script:
         self.text = text
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    def __call__(self, client: redis.Redis, keys: list[str], args: list[Any]) -> Any:
+    def __call__(self, client: redis.Redis, keys: list[str], args: Sequence[object]) -> Any:
         """Run the script; send its text to a server that doesn't know it, such as one that was restarted."""
         try:
             # What ``evalsha`` does, without its two calls in between; redis-py has no types for it.
             return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         except redis.exceptions.NoScriptError:
-            return client.eval(self.text, len(keys), *keys, *args)
+            return client.execute_command("EVAL", self.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
 
 
 def _text(name: str) -> str:

@@ -7,7 +7,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import redis
@@ -127,7 +127,7 @@ class Submissions:
     def _on_return(self) -> None:
         self.back_at = time.monotonic()
 
-    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+    def _run(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         with naming(keys[0]):
             return self._retrying(lambda: script(name)(self._client, keys, args))
 
@@ -145,7 +145,7 @@ class Submissions:
         signed = signature(key, _digest(description), "submission")
         self._put(submission.name, [description, signed, bundle.digest, bundle.data, 0, "", "", 0])
 
-    def _put(self, name: str, args: list[Any]) -> None:
+    def _put(self, name: str, args: Sequence[object]) -> None:
         keys = ExperimentKeys(name)
         names = [keys.submission, keys.submitted_code, SUBMISSIONS, EXPERIMENTS, keys.meta]
         refused, worker = self._run("submit", names, [name, secrets.token_hex(8), *args])
