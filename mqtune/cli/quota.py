@@ -25,6 +25,11 @@ _HOUR_S: Final = 3_600.0
 @click.option("--priority", type=click.Choice(PRIORITIES), help="Set the highest priority that they may ask for.")
 @click.option("--share", type=float, help="Set the largest share that they may ask for.")
 @click.option(
+    "--journal-mb",
+    type=float,
+    help="Set the largest journal_mb that they may ask for, in millions of bytes of entries.",
+)
+@click.option(
     "--aging",
     "aging_h",
     type=click.FloatRange(min=0),
@@ -38,6 +43,7 @@ def command(
     broker: str,
     priority: Priority | None,
     share: float | None,
+    journal_mb: float | None,
     aging_h: float | None,
     *,
     drop: bool,
@@ -45,14 +51,13 @@ def command(
 ) -> None:
     """List quotas, or set how many trials may run at once of all experiments whose names fit a pattern: 'team-a-*' 16.
 
-    No further trial of theirs starts while so many run; those that run go on. --priority and --share cap what they may ask for: 'team-a-*'
-    --priority normal. To set something takes an operator's account for all
-    experiments.
+    No further trial of theirs starts while so many run; those that run go on. --priority, --share and --journal-mb cap what they may ask
+    for: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
-    caps = priority is not None or share is not None
+    caps = (priority, share, journal_mb) != (None, None, None)
     sets = caps or slots is not None
     if (pattern is not None) != (sets or drop) or (sets and drop):
         raise click.UsageError(
@@ -66,7 +71,7 @@ def command(
             quotas.set(pattern, slots)
         if pattern is not None and caps:
             who = str(this_owner(account_of(client)))
-            quotas.set_cap(pattern, who, priority=priority, share=share)
+            quotas.set_cap(pattern, who, priority=priority, share=share, journal_mb=journal_mb)
         if pattern is not None and drop and not quotas.drop(pattern):
             raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
         if aging_h is not None:
@@ -83,10 +88,15 @@ def command(
         print_table(["experiments", "slots", "running"], [[name, str(most), str(now)] for name, most, now in found])
     if capped:
         rows = (
-            [name, cap.priority, "any" if cap.share == math.inf else f"{cap.share:g}", cap.by]
+            [
+                name,
+                cap.priority,
+                *("any" if most == math.inf else f"{most:g}" for most in (cap.share, cap.journal_mb)),
+                cap.by,
+            ]
             for name, cap in capped.items()
         )
-        print_table(["experiments", "highest priority", "largest share", "set by"], rows)
+        print_table(["experiments", "highest priority", "largest share", "largest journal_mb", "set by"], rows)
     if aging_s < math.inf:
         say(f"an experiment without a slot gets one after {duration(aging_s)}, whatever its priority")
     else:

@@ -43,6 +43,7 @@ class Demand:
         used: how many slots it had of late, on average.
         quotas: the patterns of the quotas and caps that it falls under.
         waiting_s: for how many seconds it has wanted slots that others have, and had none.
+        journal_mb: how large its journal may be, in millions of bytes; infinite where it does not say.
         capped: which caps let it have less than it asks for, in words; empty for none.
     """
 
@@ -55,6 +56,7 @@ class Demand:
     used: float = 0.0
     quotas: Sequence[str] = ()
     waiting_s: float = 0.0
+    journal_mb: float = math.inf
     capped: str = ""
 
 
@@ -87,10 +89,11 @@ AGING_S: Final = 86_400.0
 
 
 class Cap(NamedTuple):
-    """The highest priority and the largest share of the experiments whose names fit a pattern, and who has set that."""
+    """The highest priority, the largest share and the largest journal of the experiments whose names fit a pattern, and who has set that."""
 
     priority: Priority = PRIORITIES[0]
     share: float = math.inf
+    journal_mb: float = math.inf
     by: str = ""
 
 
@@ -126,6 +129,7 @@ class Share:
         higher: how many of these have a higher priority.
         wanted: the queues of its slots that others wait for, who are to have more than they have.
         full: the quota that leaves it no more, in words; empty for none.
+        journal_mb: see ``Demand``, as far as caps let it.
         capped: see ``Demand``.
         aging_s: after how many seconds without a slot it gets one; infinite for never.
     """
@@ -137,6 +141,7 @@ class Share:
     higher: int = 0
     wanted: list[str] = field(default_factory=list)
     full: str = ""
+    journal_mb: float = math.inf
     capped: str = ""
     aging_s: float = AGING_S
 
@@ -150,17 +155,23 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
         caps: all caps, by their patterns.
     """
     under = tuple(sorted(patterns))
-    priority, weight, said = demand.priority, demand.weight, ""
+    priority, weight, journal_mb, said = demand.priority, demand.weight, demand.journal_mb, ""
     for pattern in under:
         cap = caps.get(pattern, Cap())
+        least = []
         capped = max(priority, cap.priority, key=PRIORITIES.index), min(weight, cap.share)
         if capped != (priority, weight):
             priority, weight = capped
+            least += [f"priority {priority}", f"share {weight:g}"]
+        if cap.journal_mb < journal_mb:
+            journal_mb = cap.journal_mb
+            least.append(f"a journal of {journal_mb:,g} MB")
+        if least:
+            are = "are" if least[1:] else "is"
             said += (
-                f"; priority {priority} and share {weight:g} are the most for experiments whose names fit {pattern}, "
-                f"as set by {cap.by}"
+                f"; {' and '.join(least)} {are} the most for experiments whose names fit {pattern}, as set by {cap.by}"
             )
-    return replace(demand, priority=priority, weight=weight, quotas=under, capped=said)
+    return replace(demand, priority=priority, weight=weight, journal_mb=journal_mb, quotas=under, capped=said)
 
 
 def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]]) -> dict[str, Share]:
@@ -192,7 +203,9 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
         # One that is larger than the fleet only counts what runs, for whoever wants to know.
         is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in each.quotas)
         if not is_held and all(wanting[queue] <= wants for queue in each.queues):
-            found[each.experiment] = Share(priority=each.priority, capped=each.capped, aging_s=aging_s)
+            found[each.experiment] = Share(
+                priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, aging_s=aging_s
+            )
             continue
         full = [pattern for pattern in each.quotas if under[pattern] >= quotas.get(pattern, math.inf)]
         waits = each.running < limit
@@ -204,6 +217,7 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
             higher=sum(ranks[priority] for priority in PRIORITIES[: PRIORITIES.index(each.priority)]),
             wanted=[queue for queue in dict.fromkeys(each.queues) if waiting[queue] > waits],
             full=quota_used(full[0], quotas[full[0]]) if full else "",
+            journal_mb=each.journal_mb,
             capped=each.capped,
             aging_s=aging_s,
         )

@@ -104,21 +104,23 @@ class ShareKeeper:
         self.to_pause = 0
         #: Since when it has run more than its share, and more than that rounded up.
         self._over_since = self._above_since = math.inf
-        #: By which caps it had less than it asked for.
-        self._capped_by = ""
+        #: How large its journal may be, in millions of bytes, and by which caps it has less than it asks for.
+        self.journal_mb = math.inf
+        self.capped = ""
         self._used = 0.0
         self._counted_at = fleet.clock.monotonic()
         #: Since when it has had no slot, while others want them too, and whether a warning has told.
         self._waiting_since = math.inf
         self._is_told = False
 
-    def look(self, held: Held, standing: Standing, most: int | None) -> None:
+    def look(self, held: Held, standing: Standing, most: int | None, journal_mb: float = math.inf) -> None:
         """Say what the experiment wants, and hear what it may have.
 
         Args:
             held: what it has.
             standing: what it is to get, against others.
             most: how many attempts may be under way in any case.
+            journal_mb: how large its journal is to be.
         """
         self._count(held.running)
         pool = self._fleet.pool()
@@ -133,10 +135,11 @@ class ShareKeeper:
             weight=standing.share,
             used=round(self._used, 3),
             waiting_s=round(self._waiting_s, 1),
+            journal_mb=journal_mb,
         )
         share = self._fleet.exchange(demand) or Share(priority=standing.priority)
         self._fleet.priority = cast("Priority", share.priority)
-        self._heed_caps(share.capped)
+        self._heed_caps(share)
         is_shared = share.limit < math.inf
         self._note_wait(is_waiting=is_shared and not held.running and demand.wanted > 0)
         # Who has all that it wants finds out that it wants more only where it may have more.
@@ -147,10 +150,10 @@ class ShareKeeper:
         self._warn_if_starved()
         self._look_at_surplus(held.running, share)
 
-    def _heed_caps(self, capped: str) -> None:
-        if capped and capped != self._capped_by:
-            logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, capped)
-        self._capped_by = capped
+    def _heed_caps(self, share: Share) -> None:
+        if share.capped and share.capped != self.capped:
+            logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, share.capped)
+        self.journal_mb, self.capped = share.journal_mb, share.capped
 
     def _count(self, running: int) -> None:
         """Count how many slots it had of late, on average."""
@@ -208,10 +211,13 @@ class Sharing:
         experiment: what has become of it.
         fleet: the fleet, or a backend that is nobody else's.
         standing: what the experiment is to get of the fleet.
+        journal_mb: how large its journal is to be, in millions of bytes.
     """
 
-    def __init__(self, experiment: Experiment, fleet: object, standing: Standing) -> None:
+    def __init__(self, experiment: Experiment, fleet: object, standing: Standing, journal_mb: float = math.inf) -> None:
         self.standing = standing
+        #: How large its journal is to be, in millions of bytes.
+        self.journal_mb = journal_mb
         #: Whether nothing more is to be started, as far as was asked.
         self.is_sated = False
         self._experiment = experiment
@@ -225,6 +231,16 @@ class Sharing:
         if self._is_new:
             self._look(self._keeper, most)
         return self._keeper.limit
+
+    @property
+    def largest_journal_mb(self) -> float:
+        """How large its journal may be, as far as caps let it."""
+        return self.journal_mb if self._keeper is None else min(self.journal_mb, self._keeper.journal_mb)
+
+    @property
+    def capped(self) -> str:
+        """Which caps let it have less than it asks for, in words; empty for none."""
+        return "" if self._keeper is None else self._keeper.capped
 
     @property
     def why(self) -> str:
@@ -248,7 +264,7 @@ class Sharing:
         self._is_new = False
         experiment = self._experiment
         running = experiment.counts[TrialStatus.RUNNING]
-        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most)
+        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most, self.journal_mb)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what takes back attempts that wait for a slot beyond the share; those that would be staged again first go last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,7 +70,7 @@ class SlotFiller:
         self.is_suggestion_due = False
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
-        self.sharing = Sharing(experiment, backend, limits.standing)
+        self.sharing = Sharing(experiment, backend, limits.standing, limits.journal_mb)
         self._experiment = experiment
         self._journal = journal
         self.limit_journal(limits.journal_mb)
@@ -87,7 +87,8 @@ class SlotFiller:
 
     def limit_journal(self, megabytes: float) -> None:
         """Have trials wait with their reports, and none begin, once the journal has so many millions of bytes."""
-        self._journal.most_bytes = math.ceil(megabytes * 10**6)
+        self.sharing.journal_mb = megabytes
+        self._journal.most_bytes = math.ceil(self.sharing.largest_journal_mb * 10**6)
 
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's."""
@@ -120,14 +121,15 @@ class SlotFiller:
             not self._journal.budget.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
         )
 
-    def share(self, *, is_over: bool) -> Iterable[DriverAction]:
-        """Look at what other experiments want, and return what gives back slots that they are to have.
+    def share(self, *, is_over: bool) -> Iterator[DriverAction]:
+        """Look at what other experiments want and caps allow, and yield what gives back slots that others are to have.
 
         Args:
             is_over: whether nothing more starts in any case.
         """
         self.sharing.is_sated = self.sharing.is_sated or is_over
-        return self.sharing.look(self.max_concurrent)
+        yield from self.sharing.look(self.max_concurrent)
+        self.limit_journal(self.sharing.journal_mb)
 
     def _pause_left_s(self, trial: Trial) -> float:
         """Return for how much longer a trial waits before it runs again; none of it is left where the time of its end makes no sense."""
@@ -155,7 +157,7 @@ class SlotFiller:
     def why_no_more(self) -> str:
         """Why nothing more is started, for people, as of the last time that a slot was to be filled; empty while something is."""
         if self._journal.budget.is_full:
-            return self._journal.budget.shortage
+            return self._journal.budget.shortage + self.sharing.capped
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
             return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
         if self._experiment.to_retry and self._to_retry() is None:

@@ -89,19 +89,31 @@ class Quotas:
         """Return after how many seconds without a slot an experiment gets one; infinite for never."""
         return decoded_aging(self._kept())
 
-    def set_cap(self, pattern: str, by: str, *, priority: Priority | None = None, share: float | None = None) -> None:
-        """Have experiments whose names fit ask for no higher priority, or no larger share; drivers heed it within seconds.
+    def set_cap(
+        self,
+        pattern: str,
+        by: str,
+        *,
+        priority: Priority | None = None,
+        share: float | None = None,
+        journal_mb: float | None = None,
+    ) -> None:
+        """Have experiments whose names fit ask for no higher priority, share or ``journal_mb``; drivers heed it within seconds.
 
         The part that is not given stays. Of two who set a cap of one pattern in the same moment the later one counts.
 
         Raises:
-            ConfigurationError: the pattern is none of names of experiments, or the share is no number above 0.
+            ConfigurationError: the pattern is none of names of experiments, or a number is not above 0.
         """
         check_experiments(pattern)
-        before = self.caps().get(pattern, Cap())
-        cap = Cap(priority or before.priority, before.share if share is None else share, by)
-        positive("quota", "share", cap.share if cap.share < math.inf else 1.0)
-        packed = json.dumps({**cap._asdict(), "share": cap.share if cap.share < math.inf else None})
+        cap = self.caps().get(pattern, Cap())._replace(by=by)
+        if priority is not None:
+            cap = cap._replace(priority=priority)
+        if share is not None:
+            cap = cap._replace(share=positive("quota", "share", share))
+        if journal_mb is not None:
+            cap = cap._replace(journal_mb=positive("quota", "journal_mb", journal_mb))
+        packed = json.dumps({name: None if value == math.inf else value for name, value in cap._asdict().items()})
         retrying(lambda: self._client.hset(QUOTAS, _CAP + pattern.encode(), packed), patience_s=self._patience_s)
 
     def caps(self) -> dict[str, Cap]:
@@ -145,9 +157,11 @@ def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
             continue
         with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
             said = json.loads(value)
-            share = math.inf if said["share"] is None else float(said["share"])
-            if said["priority"] in PRIORITIES and share > 0 and type(said["by"]) is str:
-                found[pattern] = Cap(said["priority"], share, said["by"])
+            share, journal_mb = (
+                math.inf if said[name] is None else float(said[name]) for name in ("share", "journal_mb")
+            )
+            if said["priority"] in PRIORITIES and min(share, journal_mb) > 0 and type(said["by"]) is str:
+                found[pattern] = Cap(said["priority"], share, journal_mb, said["by"])
     return found
 
 

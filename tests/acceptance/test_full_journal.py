@@ -21,6 +21,7 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.owner import this_owner
 from mqtune.core.trial import TrialStatus
 
 #: How long it may take until what was set is everywhere, on a machine that runs other tests.
@@ -52,7 +53,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 class Flooded:
     """An experiment of one trial that reports without end, in a thread, until its journal is full."""
 
-    def __init__(self, server: RestartableRedis, folder: Path, *, sync: str, steps: int) -> None:
+    def __init__(
+        self, server: RestartableRedis, folder: Path, *, sync: str, steps: int, journal_mb: float = JOURNAL_MB
+    ) -> None:
         self.server = server
         self.told = folder / "told"
         self.name = f"flood-{os.getpid()}-{next(_names)}"
@@ -63,7 +66,7 @@ class Flooded:
             mode="min",
             backend=server.url,
             process=mqtune.Process(sync=sync),
-            run=mqtune.RunOptions(progress=False, journal_mb=JOURNAL_MB),
+            run=mqtune.RunOptions(progress=False, journal_mb=journal_mb),
             name=self.name,
             max_trials=1,
         )
@@ -157,3 +160,22 @@ def test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_s
     assert status is TrialStatus.EARLY_STOPPED
     # Of the one that it was stopped in only the trial could say whether it was sent.
     assert int(flooded.told.read_text()) - reports in (0, 1)
+
+
+def test_a_journal_is_no_larger_than_an_operators_cap_lets_it_be_and_why_says_who_has_set_that(
+    redis_server: RestartableRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtune.driver.timers.LOOK_S", 0.2)
+    cap = "quota", "flood-*", "--broker", redis_server.url
+    assert CliRunner().invoke(group, [*cap, "--journal-mb", str(JOURNAL_MB)]).exit_code == 0
+    try:
+        flooded = Flooded(redis_server, tmp_path, sync="stream", steps=60_000, journal_mb=1000.0)
+        assert stands_still(flooded) < JOURNAL_MB * 10**6 + PIPE_BYTES
+        assert (
+            f"a journal of 0.1 MB is the most for experiments whose names fit flood-*, as set by {this_owner()}"
+            in (flooded.why()["text"])
+        )
+    finally:
+        assert CliRunner().invoke(group, [*cap, "--drop"]).exit_code == 0
+
+    assert flooded.ended() == (TrialStatus.COMPLETED, 60_000)

@@ -364,7 +364,11 @@ def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_i
     caplog: pytest.LogCaptureFixture,
 ):
     table = Table(q=4)
-    table.caps = {"a*": Cap("normal", 1.0, "olaf"), "a1": Cap("high", 9.0, "eve"), "b*": Cap("low", 0.1, "eve")}
+    table.caps = {
+        "a*": Cap("normal", 1.0, by="olaf"),
+        "a1": Cap("high", 9.0, by="eve"),
+        "b*": Cap("low", 0.1, by="eve"),
+    }
     seat, other = Seat(table, "a1", QUEUE), table.keeper("c1")
     greedy = ShareKeeper(seat)
     look(other, hungry(0))
