@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import mqtune
 from benchmarks import trainables
-from mqtune.core.trial import Decision, Report, Trial
+from mqtune.core.trial import AttemptEnd, Decision, Report, Trial
 
 __all__ = ["main"]
 
@@ -52,7 +52,9 @@ class Measurement:
             "cpu_s": time.process_time() - self._cpu_s,
             "wall_s": time.monotonic() - self._at,
             "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-            "lost": sum(len(trial.attempts) > 1 for trial in self._tuner.get_trials()),
+            "lost": sum(
+                attempt.end is AttemptEnd.LOST for trial in self._tuner.get_trials() for attempt in trial.attempts
+            ),
             "taken_s": list(self._scheduler.taken_s[self._first :]),
         }
 

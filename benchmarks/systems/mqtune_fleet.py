@@ -126,6 +126,8 @@ class Used(NamedTuple):
 
 
 def _measure(context: Context, workers: int, drivers: int) -> Figures:
+    from mqtune.driver.timers import LEASE_GRACE_S
+
     slots, rate = context.sizes["slots"], context.sizes["reports_per_s"]
     # A quick look has fewer slots than drivers.
     drivers = min(drivers, workers * slots)
@@ -157,9 +159,11 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
         load.tell("waited")
         results, after = [driver.next() for driver in crew], load.next()
         back_s = _restart(server, load)
+        # By then a lease that nobody has renewed counts as lost.
+        time.sleep(SETTLE_S + LEASE_GRACE_S)
         for driver in crew:
             driver.tell("end")
-        lost = sum(driver.next()["lost"] for driver in crew)
+        lost = sum(driver.next()["lost"] for driver in crew) - sum(result["lost"] for result in results)
     taken = [each for result in results for each in result["taken_s"]]
     wall_s = max(result["wall_s"] for result in results)
     return {
