@@ -20,6 +20,7 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.fields import known_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
 from mqtune.core.shares import PRIORITIES, Demand, Share, Table, divide, held_to
+from mqtune.core.trial import is_number
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.quotas import decoded_aging, decoded_caps, decoded_quotas
@@ -220,9 +221,11 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
         is_sound = (
             demand.experiment == token.decode()
             and demand.priority in PRIORITIES
-            and 1 / _HUGE <= float(demand.weight) <= _HUGE
-            and 0 <= float(demand.used) <= _HUGE
-            and 0 <= float(demand.waiting_s) <= _HUGE
+            and all(map(is_number, (demand.weight, demand.used, demand.waiting_s, demand.journal_mb)))
+            and 1 / _HUGE <= demand.weight <= _HUGE
+            and 0 <= demand.used <= _HUGE
+            and 0 <= demand.waiting_s <= _HUGE
+            and demand.journal_mb > 0
             and type(demand.wanted) is type(demand.running) is int
             and 0 <= demand.wanted <= _HUGE
             and 0 <= demand.running <= _HUGE
@@ -246,7 +249,8 @@ def _decode_share(data: bytes) -> Share | None:
         share = Share(**known_fields(Share, decode_value(data)))
     except (ValueError, TypeError):
         return None
-    is_sound = share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.priority in PRIORITIES
+    has_numbers = share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.journal_mb > 0
+    is_sound = has_numbers and share.priority in PRIORITIES
     return share if is_sound else None
 
 

@@ -107,6 +107,10 @@ def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
         b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 10**400}),
         b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 1e-320}),
         b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "used": 10**400}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": "1"}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "waiting_s": "9"}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "journal_mb": "1"}),
+        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "journal_mb": 0}),
         b"9" * 5_000 + b"  " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
     ],
 )
