@@ -232,6 +232,15 @@ def test_to_stop_its_experiment_ends_a_script_that_drives(fleet: str, project: P
     assert results(fleet, "ends", tmp_path / "seen").outcome == "finished"
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Have programs that are started hear of Ctrl-C, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_stops_following_and_nothing_else(fleet: str, project: Path, tmp_path: Path):
     command = [sys.executable, "-m", "mqtune", "submit", str(project / "waits.py"), "--name", "followed", "-f"]
     log = tmp_path / "follows.log"
