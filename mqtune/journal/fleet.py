@@ -127,10 +127,9 @@ class Fleet:
 
     def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
         """Keep a worker in the register; return what is wished of it, and whether there is a description."""
-        keys = [name_key(worker), worker_key(worker), WORKERS, drain_key(worker)]
         hold_ms = round(hold_s * 1000)
         args = [self.token, hold_ms, description, worker, DESCRIBED_HOLDS * hold_ms]
-        holder, left_ms, *answer = self._retrying(lambda: script("keep")(self._client, keys, args))
+        holder, left_ms, *answer = self._retrying(lambda: script("keep")(self._client, [WORKERS], args))
         _check_holder(worker, holder, left_ms)
         drained, is_described = answer
         return drained, is_described

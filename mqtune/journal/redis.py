@@ -619,8 +619,8 @@ class RedisJournal(Journal):
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         args: list[object] = [REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
-            args += (claim.attempt, claim.token, first, size, repr(timestamp), data)
-        answers = self._write("report", [self._keys.trial(s.claim.trial) for s in segments], args)
+            args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
+        answers = self._run("report", [self._keys.meta], args)
         return [answer.decode() for answer in answers]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
