@@ -529,8 +529,10 @@ class WorkerInfo:
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
-        """Encode the description."""
-        return encode_value([VERSION, dataclasses.asdict(self)])
+        """Encode the description; fields that have their default are left out, as each heartbeat of a fleet and each look at it would carry them."""
+        usual = {each.name: each.default for each in dataclasses.fields(self)} | {"tags": [], "busy": {}}
+        body = {name: value for name, value in dataclasses.asdict(self).items() if value != usual[name]}
+        return encode_value([VERSION, body])
 
     @classmethod
     def decode(cls, data: bytes) -> WorkerInfo:
