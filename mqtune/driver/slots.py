@@ -112,14 +112,18 @@ class SlotFiller:
         comes_first = self._is_open and (self._experiment.to_restart or self._to_retry() is not None)
         room = math.inf if comes_first else self._backend.slots * self._ahead
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
-        return self._experiment.live < min(most, self.sharing.limit(self.max_concurrent))
+        return self._experiment.live < min(most, self._share())
 
     @property
     def has_slots(self) -> bool:
         """Whether there is any slot that an attempt may have, free or not."""
-        return (
-            not self._journal.budget.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
-        )
+        return not self._journal.budget.is_full and self._backend.slots > 0 and self._share() > 0
+
+    def _share(self) -> float:
+        """Return how many attempts may be under way; with the first look at that, caps hold for the journal, too."""
+        limit = self.sharing.limit(self.max_concurrent)
+        self.limit_journal(self.sharing.journal_mb)
+        return limit
 
     def share(self, *, is_over: bool) -> Iterator[DriverAction]:
         """Look at what other experiments want and caps allow, and yield what gives back slots that others are to have.

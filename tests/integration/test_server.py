@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import stat
 import subprocess
@@ -27,12 +28,12 @@ from mqtune.core.errors import BrokerRefused, NameTaken, NoServer
 from mqtune.journal.connection import connect
 
 OWNER = """
-import sys
+import os, sys
 from pathlib import Path
 import signal
 from mqtune.backends.local import server as module
 module.STOP_DEADLINE_S = 0.5
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))
 server = module.EmbeddedServer.start(Path(sys.argv[1]))
 print(server.pid, server.url, flush=True)
 sys.stdin.read()
@@ -388,7 +389,13 @@ def test_a_server_that_hangs_or_has_no_watcher_still_stops(
 def test_ctrl_c_at_the_owner_does_not_reach_the_server(tmp_path: Path) -> None:
     with owner_process(tmp_path) as (owner, pid, url):
         assert owner.stdout is not None
-        os.killpg(owner.pid, signal.SIGINT)
+
+        def is_heard() -> bool:
+            # One that comes just before the owner begins to read is heard of with the next one.
+            os.killpg(owner.pid, signal.SIGINT)
+            return bool(select.select([owner.stdout], [], [], 0.5)[0])
+
+        eventually(is_heard)
 
         assert owner.stdout.readline() == "interrupted\n"
         assert os.getpgid(pid) != os.getpgid(owner.pid)
