@@ -1,4 +1,4 @@
-"""What users write about configs, trials and times: assignments such as ``lr=0.1``, conditions such as ``lr<0.1``, and ``30d``."""
+"""The notation of configs, trials and times in commands: assignments such as ``lr=0.1``, conditions such as ``lr<0.1``, and ``30d``."""
 
 from __future__ import annotations
 

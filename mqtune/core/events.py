@@ -11,7 +11,6 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import logging
 import re
@@ -31,7 +30,16 @@ from mqtune.core.codec import (
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.fields import FIELDS, ActionName, Field, StatusName, known_fields, made_fields, plain_fields
+from mqtune.core.fields import (
+    FIELDS,
+    ActionName,
+    Field,
+    StatusName,
+    known_fields,
+    made_fields,
+    plain_fields,
+    unusual_fields,
+)
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
@@ -530,9 +538,7 @@ class WorkerInfo:
 
     def encode(self) -> bytes:
         """Encode the description; fields that have their default are left out, as each heartbeat of a fleet and each look at it would carry them."""
-        usual = {each.name: each.default for each in dataclasses.fields(self)} | {"tags": [], "busy": {}}
-        body = {name: value for name, value in dataclasses.asdict(self).items() if value != usual[name]}
-        return encode_value([VERSION, body])
+        return encode_value([VERSION, unusual_fields(self)])
 
     @classmethod
     def decode(cls, data: bytes) -> WorkerInfo:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from mqtune.core.codec import Body
 from mqtune.core.trial import (
@@ -23,6 +23,9 @@ from mqtune.core.trial import (
     Transition,
     TrialStatus,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _Convert = Callable[[Any], Any]
 #: The name of an action or a status, which stays a text, and must be one that the fold knows. Attempts, unlike trials, may also
@@ -39,6 +42,21 @@ class Field(NamedTuple):
     types: tuple[type, ...]
     up: _Convert | None = None
     down: _Convert | None = None
+
+
+def unusual_fields(value: DataclassInstance) -> dict[str, object]:
+    """Return the fields of a dataclass' value that have not their default, of messages that are sent often."""
+    usual = _defaults(type(value))
+    return {name: own for name, own in dataclasses.asdict(value).items() if own != usual[name]}
+
+
+@cache
+def _defaults(kind: type[DataclassInstance]) -> dict[str, object]:
+    made = {each.name: each.default_factory for each in dataclasses.fields(kind)}
+    return {
+        each.name: each.default if made[each.name] is dataclasses.MISSING else made[each.name]()  # type: ignore[operator]
+        for each in dataclasses.fields(kind)
+    }
 
 
 def unless_none(convert: _Convert) -> _Convert:

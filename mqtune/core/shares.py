@@ -119,7 +119,7 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one experiment may have of a fleet.
+    """The part of a fleet that one experiment may have.
 
     Args:
         limit: how many attempts it may have under way; infinite while nobody else wants its slots and no quota holds it.

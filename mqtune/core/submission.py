@@ -72,7 +72,7 @@ class Submission(NamedTuple):
 
 
 class SubmittedRun(NamedTuple):
-    """What a submitted script knows of its submission: its name, whether it has not run before, and its owner.
+    """A run of a submission, as its script knows it: its name, whether it has not run before, and its owner.
 
     One that runs where it was called, and was given a name, has no other owner than its process.
     """

@@ -44,7 +44,6 @@ from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.restore import Restorer
-from mqtune.journal.room import JOURNAL_FULL
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
@@ -167,16 +166,12 @@ class Driver:
     def waiting_for(self) -> str:
         """Why nothing runs, or no more than its share of a fleet; else an empty text."""
         if self.experiment.counts[TrialStatus.RUNNING] or self._draining or self.is_finished:
-            return "" if self._draining else self._with_caps(self._timers.why_full) or self._slots.sharing.why
+            return "" if self._draining else self._timers.why_full or self._slots.sharing.why
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
-            return self._with_caps(self._timers.held_up_by) or self._slots.sharing.why
+            return self._timers.held_up_by or self._slots.sharing.why
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
-
-    def _with_caps(self, why: str) -> str:
-        """Return why nothing begins, and by which caps where its journal is full."""
-        return why + self._slots.sharing.capped if why.startswith(JOURNAL_FULL) else why
 
     def begin(
         self,

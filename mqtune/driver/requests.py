@@ -247,7 +247,7 @@ class Requests:
         if "max_concurrent" in changes:
             self._slots.max_concurrent = optional_count("max_concurrent", changes["max_concurrent"], 1)
         if "journal_mb" in changes:
-            self._slots.limit_journal(positive("", "journal_mb", changes["journal_mb"]))
+            self._slots.sharing.limit_journal(positive("", "journal_mb", changes["journal_mb"]))
         self._slots.sharing.standing = self._slots.sharing.standing.changed(changes)
 
     # The action that each asks for.

@@ -14,6 +14,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Share
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
+from mqtune.journal.base import Journal
 from mqtune.results.experiments import duration
 
 logger = logging.getLogger(__name__)
@@ -210,19 +211,29 @@ class Sharing:
     Args:
         experiment: what has become of it.
         fleet: the fleet, or a backend that is nobody else's.
+        journal: its journal, which is no larger than caps allow.
         standing: what the experiment is to get of the fleet.
         journal_mb: how large its journal is to be, in millions of bytes.
     """
 
-    def __init__(self, experiment: Experiment, fleet: object, standing: Standing, journal_mb: float = math.inf) -> None:
+    def __init__(
+        self, experiment: Experiment, fleet: object, journal: Journal, standing: Standing, journal_mb: float
+    ) -> None:
         self.standing = standing
-        #: How large its journal is to be, in millions of bytes.
-        self.journal_mb = journal_mb
         #: Whether nothing more is to be started, as far as was asked.
         self.is_sated = False
         self._experiment = experiment
         self._keeper = ShareKeeper(fleet) if isinstance(fleet, SharedFleet) else None
         self._is_new = True
+        self._journal = journal
+        self.limit_journal(journal_mb)
+
+    def limit_journal(self, megabytes: float) -> None:
+        """Have trials wait with their reports, and none begin, once the journal has so many millions of bytes, or as many as caps allow."""
+        self._journal_mb = megabytes
+        capped = math.inf if self._keeper is None else self._keeper.journal_mb
+        self._journal.most_bytes = math.ceil(min(megabytes, capped) * 10**6)
+        self._journal.capped = self._keeper.capped if self._keeper is not None and capped < megabytes else ""
 
     def limit(self, most: int | None) -> float:
         """Return how many attempts may be under way; the first time it finds that out."""
@@ -231,16 +242,6 @@ class Sharing:
         if self._is_new:
             self._look(self._keeper, most)
         return self._keeper.limit
-
-    @property
-    def largest_journal_mb(self) -> float:
-        """How large its journal may be, as far as caps let it."""
-        return self.journal_mb if self._keeper is None else min(self.journal_mb, self._keeper.journal_mb)
-
-    @property
-    def capped(self) -> str:
-        """Which caps let it have less than it asks for, in words; empty for none."""
-        return "" if self._keeper is None else self._keeper.capped
 
     @property
     def why(self) -> str:
@@ -264,7 +265,8 @@ class Sharing:
         self._is_new = False
         experiment = self._experiment
         running = experiment.counts[TrialStatus.RUNNING]
-        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most, self.journal_mb)
+        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most, self._journal_mb)
+        self.limit_journal(self._journal_mb)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what takes back attempts that wait for a slot beyond the share; those that would be staged again first go last."""

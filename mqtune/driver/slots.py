@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,10 +70,9 @@ class SlotFiller:
         self.is_suggestion_due = False
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
-        self.sharing = Sharing(experiment, backend, limits.standing, limits.journal_mb)
+        self.sharing = Sharing(experiment, backend, journal, limits.standing, limits.journal_mb)
         self._experiment = experiment
         self._journal = journal
-        self.limit_journal(limits.journal_mb)
         self._clock = clock
         self._backend = backend
         self._deciders = deciders
@@ -84,11 +83,6 @@ class SlotFiller:
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
         self._ahead = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
-
-    def limit_journal(self, megabytes: float) -> None:
-        """Have trials wait with their reports, and none begin, once the journal has so many millions of bytes."""
-        self.sharing.journal_mb = megabytes
-        self._journal.most_bytes = math.ceil(self.sharing.largest_journal_mb * 10**6)
 
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's."""
@@ -112,28 +106,23 @@ class SlotFiller:
         comes_first = self._is_open and (self._experiment.to_restart or self._to_retry() is not None)
         room = math.inf if comes_first else self._backend.slots * self._ahead
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
-        return self._experiment.live < min(most, self._share())
+        return self._experiment.live < min(most, self.sharing.limit(self.max_concurrent))
 
     @property
     def has_slots(self) -> bool:
         """Whether there is any slot that an attempt may have, free or not."""
-        return not self._journal.budget.is_full and self._backend.slots > 0 and self._share() > 0
+        return (
+            not self._journal.budget.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
+        )
 
-    def _share(self) -> float:
-        """Return how many attempts may be under way; with the first look at that, caps hold for the journal, too."""
-        limit = self.sharing.limit(self.max_concurrent)
-        self.limit_journal(self.sharing.journal_mb)
-        return limit
-
-    def share(self, *, is_over: bool) -> Iterator[DriverAction]:
-        """Look at what other experiments want and caps allow, and yield what gives back slots that others are to have.
+    def share(self, *, is_over: bool) -> Iterable[DriverAction]:
+        """Look at what other experiments want, and return what gives back slots that they are to have.
 
         Args:
             is_over: whether nothing more starts in any case.
         """
         self.sharing.is_sated = self.sharing.is_sated or is_over
-        yield from self.sharing.look(self.max_concurrent)
-        self.limit_journal(self.sharing.journal_mb)
+        return self.sharing.look(self.max_concurrent)
 
     def _pause_left_s(self, trial: Trial) -> float:
         """Return for how much longer a trial waits before it runs again; none of it is left where the time of its end makes no sense."""
@@ -161,7 +150,7 @@ class SlotFiller:
     def why_no_more(self) -> str:
         """Why nothing more is started, for people, as of the last time that a slot was to be filled; empty while something is."""
         if self._journal.budget.is_full:
-            return self._journal.budget.shortage + self.sharing.capped
+            return self._journal.budget.shortage
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
             return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
         if self._experiment.to_retry and self._to_retry() is None:

@@ -235,6 +235,8 @@ class Journal(ABC):
     read_to: Callable[[], str] = staticmethod(_nothing)
     #: How many bytes the journal may have before trials are told to wait; each ``lock`` passes it on. 0 for any number; None leaves it.
     most_bytes: int | None = None
+    #: Which caps let it have no more, in words; empty for none.
+    capped: str = ""
     #: The bytes of its entries, as of the last ``lock``.
     size: int = 0
     #: Where this driver may keep chapters; without one nothing leaves the server.
@@ -255,7 +257,7 @@ class Journal(ABC):
     @property
     def budget(self) -> JournalRoom:
         """The room that is left in the journal, as of the last ``lock``."""
-        return JournalRoom(self.size, self.most_bytes or 0)
+        return JournalRoom(self.size, self.most_bytes or 0, self.capped)
 
     def room(self) -> Room | None:
         """Return the room in the server's memory; None where there is no server, or this account may not know."""

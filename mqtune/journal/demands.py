@@ -1,4 +1,4 @@
-"""Who may have how much of a fleet, in Redis: each driver says what it wants and hears its share; one of them divides the fleet for all."""
+"""The division of a fleet, in Redis: each driver says what it wants and hears its share; one of them divides the fleet for all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied
-from mqtune.core.fields import known_fields
+from mqtune.core.fields import known_fields, unusual_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
 from mqtune.core.shares import PRIORITIES, Demand, Share, Table, divide, held_to
 from mqtune.core.trial import is_number
@@ -43,7 +43,7 @@ _DIGITS: Final = 20
 #: Letters of a version of crews.
 _VERSION_CHARS: Final = 12
 #: What of a demand its driver says; the rest hangs on quotas and caps.
-_SAID: Final = tuple(each for each in fields(Demand) if each.name not in {"quotas", "capped"})
+_SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped"})
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -84,7 +84,7 @@ class Demands:
 
         Demands, quotas and shares that can't be read are left out.
         """
-        said = {each.name: value for each in _SAID if (value := getattr(demand, each.name)) != each.default}
+        said = {name: value for name, value in unusual_fields(demand).items() if name in _SAID}
         # Behind the time up to which it holds, and the patterns that the name fits, that is text.
         answer = self._say(demand.experiment, json.dumps(said, separators=(",", ":")), experiment)
         if answer is None:
@@ -217,7 +217,7 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
     """Return a demand, or None for a malformed one: any driver of the broker may have written it."""
     try:
         body = json.loads(data)
-        demand = Demand(**{each.name: body[each.name] for each in _SAID if each.name in body})
+        demand = Demand(**{name: body[name] for name in _SAID if name in body})
         is_sound = (
             demand.experiment == token.decode()
             and demand.priority in PRIORITIES
@@ -240,8 +240,7 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
 
 
 def _encode_share(share: Share) -> bytes:
-    usual = asdict(Share())
-    return encode_value({name: value for name, value in asdict(share).items() if value != usual[name]})
+    return encode_value(unusual_fields(share))
 
 
 def _decode_share(data: bytes) -> Share | None:

@@ -57,10 +57,11 @@ class Room(NamedTuple):
 
 
 class JournalRoom(NamedTuple):
-    """The bytes of an experiment's journal, and the most that it may have; 0 for any number."""
+    """The bytes of an experiment's journal, the most that it may have, 0 for any number, and which caps let it have no more, in words."""
 
     used: int
     most: int
+    capped: str = ""
 
     @property
     def part(self) -> float:
@@ -76,8 +77,8 @@ class JournalRoom(NamedTuple):
     def shortage(self) -> str:
         """What is short, in words, when it is time to do something; else an empty text."""
         if self.is_full:
-            return f"{JOURNAL_FULL}, {self}: no trial begins, and report() waits"
-        return f"its journal is nearly full (journal_mb), {self}" if self.part >= NEARLY_FULL else ""
+            return f"{JOURNAL_FULL}, {self}: no trial begins, and report() waits{self.capped}"
+        return f"its journal is nearly full (journal_mb), {self}{self.capped}" if self.part >= NEARLY_FULL else ""
 
     def __str__(self) -> str:
         return f"{self.used / _MB:,.4g} MB used of {self.most / _MB:,.4g} MB"

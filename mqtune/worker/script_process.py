@@ -1,4 +1,4 @@
-"""What runs in a driver slot: a submitted script, as Python would run it, which ends with its worker.
+"""The process of a submitted script: it runs the script as Python would, and ends with its worker.
 
 What it is to run comes through standard input, so that the broker's password and the key for code stand in no process's initial
 environment, which others of the same user can read.
