@@ -165,6 +165,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_full_journal.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
             "tests/acceptance/test_full_journal.py::test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there",
         ],
+        "An experiment's trials report faster than an operator's cap allows (`mqtune quota --reports-per-s`)": [
+            "tests/acceptance/test_rate_caps.py::test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slows_no_other_experiment_of_its_worker",
+            "tests/acceptance/test_rate_caps.py::test_a_trial_that_is_stopped_does_not_wait_for_its_cap_and_what_it_has_sent_is_there",
+        ],
         "The checkpoint store is away, or full, while the oldest entries of a journal are to move there": [
             "tests/unit/driver/test_trimming.py::test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again"
         ],
@@ -296,6 +300,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/property/test_decoders.py::test_a_trial_that_sends_noise_ends_and_the_others_of_its_worker_go_on",
         ],
         "A trainable outside the code root": ["tests/unit/trainable/test_trainable_spec.py::test_no_link_leads_out"],
+        "Somebody makes requests without end": [
+            "tests/unit/driver/test_requests.py::test_a_flood_of_requests_is_carried_out_over_several_rounds_and_each_leaves_reports_their_turn",
+            "tests/acceptance/test_rate_caps.py::test_requests_over_a_cap_are_refused_with_its_name_and_neither_stall_the_driver_nor_keep_others_from_theirs",
+        ],
         "A driver wants more than a quota allows": [
             "tests/integration/test_quotas.py::test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it"
         ],

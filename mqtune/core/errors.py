@@ -134,7 +134,7 @@ class NothingResumes(MqtuneError):
 
 
 class RequestRefused(MqtuneError):
-    """The driver refuses what a client has requested."""
+    """The driver refuses what a client has requested, or a cap lets no more requests come for now."""
 
 
 class InvalidTransition(MqtuneError):

@@ -292,8 +292,10 @@ class Driver:
         self._fill_slots()
         self._check_that_something_happens()
         if self._intake.is_done:
-            block_s = 0.0 if self.is_finished else block_s
-            if entries := self._news(self._pace.begin(block_s, is_stirred=hands_out or self._draining)):
+            has_requests = bool(self.requests.open())
+            block_s = 0.0 if self.is_finished or has_requests else block_s
+            is_stirred = hands_out or self._draining or has_requests
+            if entries := self._news(self._pace.begin(block_s, is_stirred=is_stirred)):
                 self._intake.put(chain(entries, self._more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:

@@ -11,6 +11,7 @@ from typing import Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
+from mqtune.core.rates import Rates, too_fast
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.publishing import publish_all
@@ -107,8 +108,10 @@ class DriverTimers:
         #: Whether the server has been full since attempts were looked for that nobody has.
         self._was_full = False
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
-        #: How many bytes the journal may have, as far as the server knows it from this driver.
-        self._most_bytes: int | None = None
+        #: What the journal may have, as far as the server knows it from this driver.
+        self._allowed: tuple[int | None, Rates | None] = None, None
+        #: The cap that a warning has told of.
+        self._told_cap = ""
         #: The error type with which all attempts that run are lost next.
         self._lost_as: str | None = None
         #: When the next timer is due, by the monotonic clock.
@@ -123,7 +126,7 @@ class DriverTimers:
 
     def run_due(self) -> Iterable[DriverAction]:
         """Run what is due, and return the actions that it wants; each is to be carried out before the next is asked for."""
-        if self._journal.most_bytes != self._most_bytes:
+        if (self._journal.most_bytes, self._journal.rates) != self._allowed:
             # Trials may wait for it.
             self._keep_lock()
         now = self._clock.monotonic()
@@ -161,9 +164,16 @@ class DriverTimers:
         self._room.look(self._journal.room())
         self._was_full |= bool(self._room.why)
         self._restorer.lock(self._holder, LOCK_S)
-        self._most_bytes = self._journal.most_bytes
+        self._allowed = self._journal.most_bytes, self._journal.rates
         self._trimmer.look()
         self._journal_room.look(self._journal.budget)
+        self._warn_if_too_fast()
+
+    def _warn_if_too_fast(self) -> None:
+        rates = self._journal.rates
+        if rates is not None and self._journal.is_too_fast and rates.reports.cap != self._told_cap:
+            self._told_cap = rates.reports.cap
+            logger.warning("experiment %s: %s", self._journal.experiment, too_fast(self._told_cap))
 
     def lose_all(self, error_type: str) -> None:
         """Have all attempts lost that run when this is run next: no worker can be left."""

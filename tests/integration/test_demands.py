@@ -15,6 +15,7 @@ from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.resources import lists_of
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table
 from mqtune.journal import demands as module
@@ -282,6 +283,12 @@ def test_quotas_and_caps_hold_for_the_names_that_fit_them_whatever_a_driver_says
     assert share.capped == (
         "; priority low and share 2 are the most for experiments whose names fit *-b, as set by olaf"
     )
+    quotas.set_cap("team-a", "eve", requests_per_min=6)
+    first.look()
+    second.look()
+    cap = "6 requests a minute are the most for experiments whose names fit team-a, as set by eve"
+    assert first.look().rates == Rates(requests=Rate(10_000_000, cap)), "from the table"
+    assert second.look().rates == ANY_RATES
     quotas.drop("team-*")
     quotas.drop("*-b")
     share = second.look(priority="high", weight=9.0)
@@ -290,7 +297,16 @@ def test_quotas_and_caps_hold_for_the_names_that_fit_them_whatever_a_driver_says
 
 @pytest.mark.parametrize(
     "kept",
-    [b"", b"\xc1", b"\x81\xa5limit\xa1x", b"\x81\xa5limit\xff", b"\x81\xa8priority\xa1x", b"\x91" * 2_000],
+    [
+        b"",
+        b"\xc1",
+        b"\x81\xa5limit\xa1x",
+        b"\x81\xa5limit\xff",
+        b"\x81\xa8priority\xa1x",
+        b"\x91" * 2_000,
+        b"\x81\xa5rates\x91\x01",
+        b"\x81\xa5rates\x91\x92\xff\xa0",
+    ],
 )
 @pytest.mark.usefixtures("four_slots")
 def test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver(redis_client: redis.Redis, kept: bytes):
