@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
-import redis
-
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
 from mqtune.core.events import (
     START,
@@ -44,7 +42,8 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, re
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import RedisJournal, experiments_on, number, retrying
+from mqtune.journal.redis import RedisJournal, number, retrying
+from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
 from mqtune.journal.submissions import Submissions
 from mqtune.results.checkpoints import Origin
@@ -257,16 +256,7 @@ class _Broker:
 
     def names(self) -> list[str]:
         """Return the names of all experiments that the account may read, newest first."""
-        names = experiments_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
-
-        def look() -> list[Any]:
-            with self.redis.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.hget(ExperimentKeys(name).meta, "last")
-                return cast("list[Any]", pipe.execute(raise_on_error=False))
-
-        denied = [isinstance(answer, redis.exceptions.NoPermissionError) for answer in self.ask(look)]
-        return [name for name, is_denied in zip(names, denied, strict=True) if not is_denied]
+        return readable_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
 
     def unknown(self, name: str) -> str:
         """Say that there is no experiment of this name, or that it has not begun, and which there are."""
