@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import redis
 
@@ -75,15 +75,15 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
     return found
 
 
-def readable_on(client: Any, *, patience_s: float) -> list[str]:
+def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
     """Return the names of the experiments on a server that the account may read, newest first."""
     names = experiments_on(client, patience_s=patience_s)
 
-    def look() -> list[Any]:
+    def look() -> list[object]:
         with client.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.hget(ExperimentKeys(name).meta, "last")
-            return cast("list[Any]", pipe.execute(raise_on_error=False))
+            return pipe.execute(raise_on_error=False)
 
     answers = zip(names, retrying(look, patience_s=patience_s), strict=True)
     return [name for name, answer in answers if not isinstance(answer, redis.exceptions.NoPermissionError)]
