@@ -22,7 +22,6 @@ SHORT: Final[dict[str, dict[str, float]]] = {
         "LOOK_AT_LEASES_S": 0.2,
         "LEASE_GRACE_S": 2.7,
         "STALL_S": 2.7,
-        "REFRESH_S": 1.5,
         "UNCLAIMED_S": 2.5,
         "LOOK_AT_ATTEMPTS_S": 2.5,
     },
