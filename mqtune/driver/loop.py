@@ -92,7 +92,7 @@ class Driver:
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         #: The part of the journal that was read, to be read again.
-        self.reader = JournalReader(journal, copy, clock)
+        self.reader = JournalReader(journal, copy)
         self._draining = False
         #: Whether the last read has come to the journal's end.
         self._is_at_end = True

@@ -149,8 +149,12 @@ class DriverTimers:
         return _in_words(self._journal.unclaimed(count=_HELD_COUNT))
 
     def _stay(self) -> None:
-        """Keep the lock, and have the fleet looked at: a worker that joins or leaves says so, and one that has died does not."""
+        """Keep the lock, complete the copy if that could not be written, and have the fleet looked at.
+
+        A worker that joins or leaves says so, and one that has died does not.
+        """
         self._keep_lock()
+        self._reader.complete()
         self._journal.fleet_changed = True
 
     def _keep_lock(self) -> None:
