@@ -227,12 +227,15 @@ class CheckpointSaved(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsDropped(_Body):
-    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them."""
+    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them.
+
+    Without a cursor the server has lost them, and this came with the journal that was put back.
+    """
 
     KIND: ClassVar[str] = "dropped"
     checkpoints: list[str]
     at: float
-    cursor: Cursor
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

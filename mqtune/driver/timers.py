@@ -36,10 +36,8 @@ LEASE_GRACE_S: Final = 8.0
 #: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
 #: shorter stall makes it expire.
 STALL_S: Final = 8.0
-#: How often the fleet is looked at without a message from it; there is one when a worker joins or leaves, not when one dies.
-REFRESH_S: Final = 5.0
-#: How often the lock is kept, and the fleet looked at, in virtual time, in which no lock expires and a fleet always says that it has
-#: changed: each time costs as much real time as a report.
+#: How often the lock is kept in virtual time, in which no lock expires and a fleet always says that it has changed: each time costs
+#: as much real time as a report.
 _VIRTUAL_S: Final = 3600.0
 #: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each look takes some
 #: 20 ms, and a driver has other work.
@@ -95,15 +93,9 @@ class DriverTimers:
         self._looked_at = now
         self._lose_from = now + LEASE_GRACE_S
         is_live = self._journal.is_live
-        keep_lock = _Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._keep_lock, now)
-        refresh = _Timer(REFRESH_S if is_live else _VIRTUAL_S, backend.refresh, now)
-        self._timers = [keep_lock, refresh]
+        self._timers = [_Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._stay, now)]
         if self._journal.loses_attempts:
-            self._timers = [
-                keep_lock,
-                _Timer(LOOK_AT_LEASES_S, self._look_at_attempts, now),
-                refresh,
-            ]
+            self._timers.append(_Timer(LOOK_AT_LEASES_S, self._look_at_attempts, now))
         self._room = RoomWatch()
         #: Whether the server has been full since attempts were looked for that nobody has.
         self._was_full = False
@@ -158,6 +150,15 @@ class DriverTimers:
         if self.why_full or not is_waiting:
             return self.why_full
         return _in_words(self._journal.unclaimed(count=_HELD_COUNT))
+
+    def _stay(self) -> None:
+        """Keep the lock, complete the copy if that could not be written, and have the fleet looked at.
+
+        A worker that joins or leaves says so, and one that has died does not.
+        """
+        self._keep_lock()
+        self._reader.complete()
+        self._journal.fleet_changed = True
 
     def _keep_lock(self) -> None:
         # Before the lock, which tells others why nothing starts.
@@ -248,7 +249,7 @@ class DriverTimers:
         return not entry or entry_order(self._reader.last) >= entry_order(entry)
 
     def look_at_fleet_if_changed(self) -> None:
-        """Look at the slots again if a worker has come or gone."""
+        """Look at the slots again if a worker has come or gone, or may have died."""
         begin = self._clock.monotonic()
         if not self._journal.fleet_changed or begin < self._fleet_from:
             return

@@ -50,9 +50,9 @@ from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slot, Slots, ZygoteFinder
-from mqtune.worker.threads import Step, every, guarded
+from mqtune.worker.threads import ROUND_S, Step, guarded
 from mqtune.worker.uplink import Uplink
-from mqtune.worker.usage import SAMPLE_S, UsageSampler
+from mqtune.worker.usage import UsageSampler
 
 logger = logging.getLogger(__name__)
 
@@ -185,10 +185,10 @@ class WorkerRuntime:
         self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._revoker = guarded("mqtune-revoker", self._revokes)
         self._heart = guarded("mqtune-heartbeat", self._beats)
-        # Of its own, because a frozen zygote is waited for.
-        # No report, and no end of an attempt, waits for a device's driver.
-        self._devices = guarded("mqtune-devices", self._looks_at_devices)
-        self._tidier = guarded("mqtune-tidier", lambda: every(HEARTBEAT_S, self._tidy, self.closing))
+        #: Steps of others in each round.
+        self._also: Callable[[], Iterable[Step]] = tuple
+        # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen importer.
+        self._rounds = guarded("mqtune-rounds", self._looks)
         self._control = guarded("mqtune-control", self._hints)
 
     @property
@@ -244,11 +244,15 @@ class WorkerRuntime:
 
     def _room(self) -> Room | None:
         """Return the room in the server's memory; None where it has not answered of late, as whoever asks for figures does not wait."""
-        if time.time() - self._heartbeat_at > LEASE_S:
-            return None
-        with contextlib.suppress(BrokerUnavailable):
-            return room_of(self._client, patience_s=0)
+        if self._is_heard:
+            with contextlib.suppress(BrokerUnavailable):
+                return room_of(self._client, patience_s=0)
         return None
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether the server has answered a heartbeat of late."""
+        return time.time() - self._heartbeat_at <= LEASE_S
 
     def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
         runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)
@@ -262,8 +266,13 @@ class WorkerRuntime:
         self._look.set()
         self.services.wake_consumer()
 
-    def start(self, ahead: Ahead | None = None) -> None:
-        """Start the threads and join the fleet; an importer for attempts that are known to come is started before."""
+    def start(self, ahead: Ahead | None = None, *, also: Callable[[], Iterable[Step]] = tuple) -> None:
+        """Start the threads and join the fleet.
+
+        Args:
+            ahead: whose attempts are known to come; an importer for them is started before.
+            also: returns further steps of each round.
+        """
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
         self.services.scratch.sweep()
@@ -280,8 +289,8 @@ class WorkerRuntime:
         self._heartbeat_at = time.time()
         self._heart.start()
         self._control.start()
-        self._tidier.start()
-        self._devices.start()
+        self._also = also
+        self._rounds.start()
         self._revoker.start()
         if self._drivers is not None:
             self._drivers.start()
@@ -413,12 +422,11 @@ class WorkerRuntime:
             logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 
     def waiting(self) -> int:
-        """Return how many tasks wait in this worker's queue; while Redis is unreachable it waits.
-
-        Raises:
-            BrokerUnavailable: the worker is shutting down.
-        """
-        return self._fleet.waiting(self.queue)
+        """Return how many tasks wait in this worker's queue; 0 while Redis is away, as nobody can take them then."""
+        if self._is_heard:
+            with contextlib.suppress(BrokerUnavailable):
+                return Fleet(self._client, patience_s=0).waiting(self.queue)
+        return 0
 
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials run again elsewhere; the first reason counts."""
@@ -495,16 +503,14 @@ class WorkerRuntime:
             if by_journal := _by_journal(self.running):
                 yield partial(self._renew, by_journal)
 
-    def _looks_at_devices(self) -> Iterator[Step]:
-        """Yield samples of what trials use, and looks at the quarantined devices."""
-        while not self.closing.wait(SAMPLE_S):
+    def _looks(self) -> Iterator[Step]:
+        """Yield the steps of each round: sample what trials use, look at quarantined devices, close unused importers, and reap orphans."""
+        while not self.closing.wait(ROUND_S):
             yield self._usage.sample
             yield from self._quarantine.looks()
-
-    def _tidy(self) -> None:
-        """Close unused importers and reap orphans."""
-        self._slots.trim(IMPORTER_IDLE_S)
-        reaper.clear(0)
+            yield partial(self._slots.trim, IMPORTER_IDLE_S)
+            yield partial(reaper.clear, 0)
+            yield from self._also()
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], LEASE_S)

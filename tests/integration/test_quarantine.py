@@ -39,7 +39,7 @@ ALTERATION = """
 import functools
 from mqtune.worker import devices, quick_failures, runtime
 devices.RETURN_S = {return_s}
-runtime.SAMPLE_S = 0.2
+runtime.ROUND_S = 0.2
 quick_failures.FIRST_PAUSE_S = {pause_s}
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
