@@ -27,6 +27,8 @@ SHORT: Final[dict[str, dict[str, float]]] = {
     },
     "mqtune.driver.trimming": {"_RETRY_S": 1.0},
     "mqtune.worker.threads": {"ROUND_S": 1.0},
+    # A minute, as ever: how soon a worker takes what waits depends on the machine.
+    "mqtune.worker.app": {"LOOKS": 60},
     "mqtune.worker.quick_failures": {"FIRST_PAUSE_S": 5.0},
     "mqtune.journal.demands": {"DEMAND_S": 6.0, "TABLE_S": 1.3, "REGISTER_S": 1.5},
     "mqtune.driver.sharing": {"LOOK_S": 0.3, "MEMORY_S": 20.0, "GRACE_S": 1.0, "TURN_S": 4.0},
