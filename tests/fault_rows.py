@@ -226,6 +226,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "A worker's disk is full, or its log folder can't be written": [
             "tests/unit/trainable/test_trainable_runner.py::test_output_goes_on_where_there_is_room_again_and_says_what_was_lost",
             "tests/acceptance/test_bounds.py::test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same",
+            "tests/unit/worker/test_worker_logs.py::test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said",
         ],
         "A worker's disk is full while code that a driver brings is unpacked, or the worker is killed meanwhile": [
             "tests/unit/worker/test_bundles.py::test_a_full_disk_leaves_nothing_half_there"

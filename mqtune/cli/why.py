@@ -17,6 +17,7 @@ from mqtune.cli.fleet import (
     busy_slots,
     demands_on,
     experiments_of,
+    impairment_text,
     open_fleet,
     runs_on,
     users_of_quota,
@@ -324,10 +325,12 @@ class Inquiry:
             return Reason(
                 "ending", f"{text}; it is told to {trial.decision.action.value}{_because(trial.reason)}", since
             )
-        if attempt.worker not in [info.name for info in self._workers]:
+        worker = next((info for info in self._workers if info.name == attempt.worker), None)
+        if worker is None:
             return self._without_worker(text, since)
         if trial.reports:
             text += f"; its last report came {_ago(trial.last_timestamp)} ago"
+        text += "".join(f"; {impairment_text(each)}" for each in worker.impairments if not each.stops_trials)
         if self._waits.startswith(JOURNAL_FULL) and self._no_driver() is None:
             return self._journal_full(text, since)
         return Reason("running", text, since)
@@ -384,8 +387,10 @@ class Inquiry:
             return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
         workers = self._workers
         asked = Resources.decode(self._definition.get("resources", {}))
-        fitting = [info for info in workers if self._fits(asked, info) and info.slots > 0]
-        notes = "".join(f"; {info.name}: {info.note}" for info in workers[:_SHOWN] if info.note)
+        able = [info for info in workers if self._fits(asked, info)]
+        fitting = [info for info in able if info.slots > 0]
+        stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
+        notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
         if not fitting:
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from impaired import nothing_impaired
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
@@ -29,7 +30,7 @@ class Far:
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
         self.client = client
-        self.logs = Logs(folder)
+        self.logs = Logs(folder, (), nothing_impaired())
         self.server = LogServer(WORKER, self.logs, lambda experiment: LogExchange(client, experiment))
         self.server.start()
         client.set(worker_key(WORKER), b"here")
