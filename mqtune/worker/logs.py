@@ -122,6 +122,7 @@ class Logs:
                 if not folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
+                logger.warning("the output of a trial to %s is not kept: %s", folder, error)
                 self._try_to_write()
                 self._missing.update((path, error) for path in paths if path.parent == folder)
         self._written.update(paths)
