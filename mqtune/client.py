@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
+import redis
+
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
 from mqtune.core.events import (
     START,
@@ -251,8 +253,17 @@ class _Broker:
         self.clock = ServerClock(self.redis)
 
     def names(self) -> list[str]:
-        """Return the names of all experiments, newest first."""
-        return experiments_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
+        """Return the names of all experiments that the account may read, newest first."""
+        names = experiments_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
+
+        def look() -> list[Any]:
+            with self.redis.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hget(ExperimentKeys(name).meta, "last")
+                return cast("list[Any]", pipe.execute(raise_on_error=False))
+
+        denied = [isinstance(answer, redis.exceptions.NoPermissionError) for answer in self.ask(look)]
+        return [name for name, is_denied in zip(names, denied, strict=True) if not is_denied]
 
     def unknown(self, name: str) -> str:
         """Say that there is no experiment of this name, or that it has not begun, and which there are."""
@@ -576,7 +587,7 @@ class Client:
         self.close()
 
     def experiments(self) -> list[ExperimentHandle]:
-        """Return all experiments, newest first."""
+        """Return all experiments that the account may read, newest first."""
         return [ExperimentHandle(self._broker, name) for name in self._broker.names()]
 
     def has_begun(self, name: str) -> bool:

@@ -43,14 +43,18 @@ _CLOSE_S: Final = 5.0
 _REMEMBERED: Final = 20_000
 #: How many bytes are moved at once.
 _MOVED_BYTES: Final = 2**20
+#: How often moving the last part begins again, further on, because more was written meanwhile than may be kept. A writer that is
+#: faster than the disk cache for half a gigabyte loses lines.
+_MOVES: Final = 10
 _KIND: Final = "logs"
 
 
 class Logs:
     """Keeps each output file within ``MAX_BYTES``, without making the trial that writes it wait.
 
-    The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written in that moment
-    may be lost with it. Trials must open their files with O_APPEND.
+    The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written while the last
+    part is moved are kept; those written in the instant in which the file is truncated may be lost. Trials must open their files with
+    O_APPEND.
 
     Args:
         root: the worker's log folder.
@@ -179,7 +183,7 @@ class Logs:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             # Without a name, and so nothing to clean up.
-            with tempfile.TemporaryFile(dir=self._root, buffering=0) as file:
+            with tempfile.TemporaryFile(dir=self._root) as file:
                 file.write(bytes(_TRIED_BYTES))
             problem = ""
         except OSError as error:
@@ -225,17 +229,20 @@ def _shorten(path: Path, before: int) -> int:
     """Cut the middle out of a file; return the number of bytes cut out of it in total, *before* being those of earlier cuts."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        size = os.fstat(file).st_size
-        cut = before + size - FIRST_BYTES - LAST_BYTES
-        to = FIRST_BYTES + os.pwrite(file, _mark(cut), FIRST_BYTES)
-        come_from = size - LAST_BYTES
-        # Lines written meanwhile are moved too, unless they come faster than they can be moved.
-        until = come_from + 2 * LAST_BYTES
-        while come_from < until and (data := os.pread(file, min(_MOVED_BYTES, until - come_from), come_from)):
-            come_from += len(data)
-            while data:
-                moved = os.pwrite(file, data, to)
-                to, data = to + moved, data[moved:]
+        for _ in range(_MOVES):
+            size = os.fstat(file).st_size
+            cut = before + size - FIRST_BYTES - LAST_BYTES
+            to = FIRST_BYTES + os.pwrite(file, _mark(cut), FIRST_BYTES)
+            come_from = size - LAST_BYTES
+            until = come_from + 2 * LAST_BYTES
+            while come_from < until and (data := os.pread(file, min(_MOVED_BYTES, until - come_from), come_from)):
+                come_from += len(data)
+                while data:
+                    moved = os.pwrite(file, data, to)
+                    to, data = to + moved, data[moved:]
+            if come_from < until:
+                break
+            # The file has grown by more than may be kept: its last part is elsewhere now, and truncating would lose it.
         os.ftruncate(file, to)
         return cut
     finally:

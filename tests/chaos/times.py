@@ -26,6 +26,7 @@ SHORT: Final[dict[str, dict[str, float]]] = {
         "UNCLAIMED_S": 2.5,
         "LOOK_AT_ATTEMPTS_S": 2.5,
     },
+    "mqtune.driver.trimming": {"_RETRY_S": 1.0},
     "mqtune.worker.usage": {"SAMPLE_S": 1.0},
     "mqtune.worker.quick_failures": {"FIRST_PAUSE_S": 5.0},
     "mqtune.journal.demands": {"DEMAND_S": 6.0, "TABLE_S": 1.3, "REGISTER_S": 1.5},

@@ -142,6 +142,28 @@ def test_who_writes_goes_on_at_the_end_while_the_file_is_shortened(logs: Logs) -
 
 
 @pytest.mark.usefixtures("short")
+def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_lines(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdout, _ = begin(logs)
+    stdout.write_bytes(numbered(0, 20_000))
+    pread, written = os.pread, [numbered(2_000 + 200 * turn, 2_000) for turn in range(20)]
+
+    def pread_while_lines_come(file: int, size: int, offset: int) -> bytes:
+        if written:
+            with stdout.open("ab", buffering=0) as more:
+                more.write(written.pop(0))
+        return pread(file, size, offset)
+
+    monkeypatch.setattr(module.os, "pread", pread_while_lines_come)
+
+    tail = logs.end(stdout, 3_000)
+
+    assert tail == numbered(6_000 - 300, 3_000).decode()
+    assert stdout.stat().st_size <= 10_000
+
+
+@pytest.mark.usefixtures("short")
 def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
     log = tmp_path / "slot-0.log"
     logs = Logs(tmp_path, [log], nothing_impaired())
