@@ -20,6 +20,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_submit.py::test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever",
             "tests/integration/test_submissions.py::test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do",
         ],
+        "A submitted script is signed with another key than its workers have": [
+            "tests/acceptance/test_submit.py::test_a_script_that_is_not_signed_for_a_worker_waits_unread_for_one_that_it_is_signed_for",
+            "tests/unit/worker/test_driver_slots.py::test_it_is_refused_with_the_reason_and_then_passed_over",
+        ],
         "The driver of a run on one machine is killed": [
             "tests/acceptance/test_driver_loss.py::test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder"
         ],
@@ -230,6 +234,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "A worker's disk is full, or its log folder can't be written": [
             "tests/unit/trainable/test_trainable_runner.py::test_output_goes_on_where_there_is_room_again_and_says_what_was_lost",
             "tests/acceptance/test_bounds.py::test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same",
+            "tests/unit/worker/test_worker_logs.py::test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said",
         ],
         "A worker's disk is full while code that a driver brings is unpacked, or the worker is killed meanwhile": [
             "tests/unit/worker/test_bundles.py::test_a_full_disk_leaves_nothing_half_there"

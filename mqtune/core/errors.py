@@ -82,7 +82,7 @@ class StoreMissing(ConfigurationError):
 
 
 class LogUnavailable(MqtuneError):
-    """What a trial printed can't be read from here: its worker is not there, or doesn't have it any more."""
+    """The output of an attempt can't be read from here: its worker is not there, or doesn't have it any more."""
 
 
 class NoServer(MqtuneError):

@@ -86,7 +86,9 @@ One experiment ``E``::
                                             ended_at    server time (ms) at which it has
                                             code        exit code of the run that ended last
                                             reason      why that has ended
-                                            output      the end of what that has printed
+                                            output      the end of its output
+                                            refused     workers that have found that they may not run it, one on each line
+                                            refusal     why the last of them may not
     mqtune:x:{E}:submission:code    hash    digest -> the bundle with its code
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
     mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended

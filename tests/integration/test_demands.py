@@ -9,7 +9,7 @@ from typing import Any
 import kombu
 import pytest
 import redis
-from fleets import worker
+from fleets import impairment, worker
 from kombu.transport import TRANSPORT_ALIASES
 from waiting import eventually
 
@@ -253,7 +253,7 @@ def test_who_does_not_divide_knows_the_workers_from_who_does(redis_client: redis
     first.look()
     second.look()
     first.look()
-    fleet.join(worker("x@h", queue=QUEUE, slots=2, busy={"a": 1}, note="device 1 rests"), HOLD_S)
+    fleet.join(worker("x@h", queue=QUEUE, slots=2, busy={"a": 1}, impairments=[impairment()]), HOLD_S)
 
     assert second.demands.refresh().slots == {QUEUE: 6}
     assert first.demands.refresh().slots == {QUEUE: 4}, "nobody has published anything else"
@@ -261,7 +261,10 @@ def test_who_does_not_divide_knows_the_workers_from_who_does(redis_client: redis
     assert first.look().limit == 3
     found = first.demands.refresh()
     assert found.slots == {QUEUE: 6}
-    assert [(crew.names, crew.notes) for crew in found.crews] == [(["w@h"], {}), (["x@h"], {"x@h": "device 1 rests"})]
+    assert [(crew.names, crew.notes) for crew in found.crews] == [
+        (["w@h"], {}),
+        (["x@h"], {"x@h": "device 0 is quarantined, it is full"}),
+    ]
     assert first.demands.busy() == {"a": {QUEUE: 1}}
     # Who begins reads what is published.
     third.demands.refresh()
