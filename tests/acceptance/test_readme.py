@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import re
 import signal
@@ -19,11 +18,9 @@ from waiting import eventually
 
 from mqtune.backends.local.server import find_binary
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.experiment import Experiment
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.results.display import trial_table
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
@@ -198,12 +195,6 @@ def test_the_simulation_works_as_written_and_takes_seconds(tmp_path: Path):
     assert max(reports) - min(reports) > 3600
 
 
-def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
-    commands = [text.strip() for text in blocks("") if "pip install" in text]
-
-    assert commands == ["pip install -e '.[demo]' && mqtune demo", "pip install -e '.[test]' && pytest"]
-
-
 def test_every_link_of_the_docs_leads_somewhere():
     for page in (
         ROOT / "README.md",
@@ -213,19 +204,3 @@ def test_every_link_of_the_docs_leads_somewhere():
     ):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_pictures_of_the_demo_show_what_the_demo_shows_now():
-    heads = [
-        str(column.header) for column in trial_table(Experiment("e", metric="m", mode="min"), [], width=120).columns
-    ]
-    svg = html.unescape(re.sub(r"<[^>]+>", " ", (ROOT / "docs" / "demo.svg").read_text()))
-    (text,) = (block for block in blocks("") if "mqtune show train-" in block)
-
-    for picture in (svg.replace("\xa0", " "), text):
-        assert re.search(r"\s+".join(heads), picture)
-        assert re.search(r"\d+/150 trials: ", picture)
-        assert re.search(r"best accuracy=0\.\d+ in trial \d{4}: width=", picture)
-    said = re.findall(r'print\(f?"\\?n?([a-z][a-z 0-9]+)', (ROOT / "examples" / "digits.py").read_text())
-    assert len(said) == 4
-    assert all(words in text for words in said)
