@@ -216,6 +216,15 @@ def test_a_folder_without_a_store_ends_the_run_at_the_first_trial_that_saves_one
 # What is refused before the first trial.
 
 
+def test_a_store_that_the_driver_can_not_write_is_refused_and_nothing_is_started(tune: Tune):
+    tuner = tune(saving.in_files, counting(3), checkpoints=mqtune.Checkpoints("/proc/checkpoints"))
+
+    with pytest.raises(StoreUnavailable, match="/proc/checkpoints"):
+        tuner.run()
+
+    assert tuner.get_trials() == []
+
+
 def test_a_store_that_a_worker_can_not_reach_is_refused_before_the_first_trial_runs(tune: Tune):
     """Each process has a memory of its own."""
     tuner = tune(saving.in_files, *[counting(3)] * 5, checkpoints=mqtune.Checkpoints("memory://store"))
