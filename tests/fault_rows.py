@@ -44,7 +44,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "Nobody drives any more": [
             "tests/acceptance/test_driver_loss.py::test_with_stop_what_runs_is_handed_back_with_its_state_and_goes_on_when_a_driver_comes",
             "tests/acceptance/test_driver_loss.py::test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_driver_comes",
-            "tests/acceptance/test_driver_loss.py::test_with_continue_all_that_is_queued_runs_without_a_driver",
+            "tests/contract/journals/loss.py::LossContract::test_with_continue_what_runs_and_what_waits_goes_on",
         ],
         "It is silent or dead, and has a share of a fleet": [
             "tests/acceptance/test_shared_fleet.py::test_a_driver_that_is_killed_has_its_share_until_its_demand_runs_out_and_another_has_the_slots_then",
@@ -96,7 +96,6 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_importers.py::test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along",
         ],
         "A slot's zygote is frozen (SIGSTOP)": [
-            "tests/acceptance/test_worker_deaths.py::test_a_trial_whose_zygote_is_frozen_outlives_its_time_no_longer_than_any_other",
             "tests/integration/test_worker_attempt.py::test_a_trial_under_a_frozen_zygote_is_ended_when_that_is_wanted",
             "tests/integration/test_worker_attempt.py::test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says",
             "tests/integration/test_worker_attempt.py::test_a_trial_that_a_frozen_zygote_does_not_start_is_started_by_a_fresh_one",
@@ -167,7 +166,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "An experiment's journal is full (`RunOptions(journal_mb=…)`): it has had millions of reports, or a trial reports in a loop without end": [
             "tests/acceptance/test_full_journal.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
-            "tests/acceptance/test_full_journal.py::test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there",
+            "tests/unit/backends/test_simulated.py::test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_room_or_they_are_stopped",
         ],
         "An experiment's trials report faster than an operator's cap allows (`mqtune quota --reports-per-s`)": [
             "tests/acceptance/test_rate_caps.py::test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slows_no_other_experiment_of_its_worker",
@@ -286,7 +285,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_hostile_messages.py::test_an_entry_that_can_not_be_read_is_a_clear_error_and_the_run_goes_on_without_it"
         ],
         "The key of a trial, its lease or its place among those that wait is deleted, or evicted": [
-            "tests/acceptance/test_hostile_messages.py::test_a_trial_whose_key_is_deleted_runs_again_with_the_reason",
+            "tests/unit/driver/test_timers.py::test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs_again",
             "tests/contract/journals/leases.py::LeaseContract::test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once",
         ],
         "A report in the journal that can't be read": [
@@ -357,7 +356,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "5. A revoke is forgotten by a restart, a late worker, or after three hours": [
             "tests/acceptance/test_celery_face.py::test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later",
             "tests/contract/journals/intents.py::IntentContract::test_an_attempt_that_nobody_has_claimed_is_ended_by_the_decision",
-            "tests/acceptance/test_celery_face.py::test_an_attempt_that_is_revoked_in_the_queue_ends_without_running",
+            "tests/integration/test_worker_attempt.py::test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_waits",
         ],
         "6. A thread pool can't terminate a task": [
             "tests/acceptance/test_celery_face.py::test_celerys_commands_work_on_a_worker_and_its_trials"
@@ -378,7 +377,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/unit/worker/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
         ],
         "11. SIGTERM kills a long task, or waits for it for ever": [
-            "tests/acceptance/test_lifecycle.py::test_a_worker_that_goes_hands_its_trial_on_with_the_state_that_it_had",
+            "tests/acceptance/test_draining.py::test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was",
             "tests/acceptance/test_draining.py::test_a_worker_has_the_grace_that_it_was_given",
         ],
         "12. A process that was killed for memory leaves its task STARTED for ever": [
@@ -438,15 +437,14 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/contract/journals/leases.py::LeaseContract::test_losing_ends_an_attempt_and_fences_its_worker",
         ],
         "4. The same trial goes on, from its checkpoint": [
-            "tests/acceptance/test_lifecycle.py::test_a_worker_that_is_killed_loses_its_trial_which_goes_on_from_its_checkpoint"
+            "tests/acceptance/test_worker_deaths.py::test_a_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere"
         ],
         "5. A search goes on when its driver has died": [
-            "tests/acceptance/test_lifecycle.py::test_a_driver_that_goes_leaves_its_trials_running_and_the_next_one_pauses_and_resumes_them",
+            "mqtune/testing/backends/pausing.py::PausingContract::test_the_next_driver_continues_paused_and_running_trials",
             "tests/property/test_replay_simulated.py::test_drivers_that_start_from_any_prefix_go_on_to_the_same_end",
         ],
         "6. A paused trial frees its GPU": [
             "mqtune/testing/backends/pausing.py::PausingContract::test_a_resumed_trial_continues_from_its_newest_checkpoint",
-            "tests/unit/driver/test_driver_trials.py::test_a_paused_trial_frees_its_slot_and_goes_on_from_its_newest_checkpoint",
         ],
         "7. Stop, pause or resume one trial while it runs": [
             "tests/acceptance/test_celery_face.py::test_celerys_commands_work_on_a_worker_and_its_trials",
@@ -462,7 +460,6 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/integration/test_zygotes.py::test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_leave_is_gone"
         ],
         "11. Several experiments on one fleet": [
-            "tests/acceptance/test_sharing.py::test_two_experiments_share_a_fleet_and_both_come_forward",
             "tests/acceptance/test_shared_fleet.py::test_slots_are_shared_by_weight_then_by_priority_and_given_back",
             "tests/contract/journals/lock.py::LockContract::test_experiments_are_apart",
         ],
@@ -482,7 +479,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "16. Disks that don't fill up; nothing deleted that somebody will fork": [
             "tests/unit/driver/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",
-            "tests/acceptance/test_checkpoints.py::test_what_a_fork_began_with_stays_until_it_has_its_own",
+            "tests/unit/driver/test_checkpoint_gc.py::test_what_an_attempt_began_with_is_kept_until_it_has_ended",
         ],
         "17. A preemption is no failure": [
             "tests/acceptance/test_draining.py::test_down_to_no_worker_and_up_again_costs_nothing"
@@ -491,12 +488,12 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_draining.py::test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was"
         ],
         "19. Say why it waits; keep logs": [
-            "tests/acceptance/test_bad_input.py::test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when_one_joins",
+            "mqtune/testing/backends/observing.py::ObservingContract::test_resources_that_no_slot_offers_are_waited_for_and_named",
             "tests/acceptance/test_cli_show.py::test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output",
         ],
         "20. Rules that really end the search, also with NaN": [
             "mqtune/testing/backends/ending.py::EndingContract::test_stopping_all_trials_starts_no_other",
-            "tests/acceptance/test_bad_input.py::test_nan_and_infinity_are_values_and_never_best",
+            "tests/unit/core/test_experiment.py::test_a_trial_of_nothing_but_nan_is_completed_and_has_no_best",
         ],
     },
 }

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import re
-import shutil
-import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +19,8 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import (
-    BrokerRefused,
-    BrokerUnavailable,
     ConfigurationError,
     InsufficientResources,
-    MetricMissing,
     NameTaken,
     TrainableNotFound,
 )
@@ -43,31 +35,6 @@ SPACE = {"x": mqtune.uniform(0, 1)}
 def only_trial(tuner: mqtune.Tuner) -> Trial:
     (trial,) = tuner.get_trials()
     return trial
-
-
-def test_a_broker_that_is_not_there_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mqtune.driver.connect._PATIENCE_S", 0.0)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    tuner = mqtune.Tuner(
-        trainables.steady, SPACE, metric="loss", mode="min", backend=f"redis://:geheim@127.0.0.1:{port}/0"
-    )
-
-    with pytest.raises(BrokerUnavailable, match=rf"127\.0\.0\.1:{port}") as caught:
-        tuner.run()
-
-    assert "geheim" not in str(caught.value)
-
-
-def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
-    wrong = broker.replace(broker.split("@", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1], "geheim")
-    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", backend=wrong)
-
-    with pytest.raises(BrokerRefused) as caught:
-        tuner.run()
-
-    assert "geheim" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +107,6 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
             mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")
 
 
-def test_a_trainable_with_the_wrong_arguments_is_refused_with_what_was_found():
-    with pytest.raises(TrainableNotFound, match=r"takes_two\(config, extra\).*f\(config\)"):
-        mqtune.Tuner(trainables.takes_two, SPACE, metric="loss", mode="min")
-
-
 def refused(broker: str, root: Path, name: str) -> str:
     """What a run says whose only worker, by this name and with this code root, can't import its trainable."""
     options = ("--gpus", "0", "--slots", "1", "--cpus", "7")
@@ -184,60 +146,6 @@ def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_
     assert "No module named 'does_not_exist'" in refused(broker, root, "broken")
 
 
-def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp_path: Path):
-    package = tmp_path / "other"
-    shutil.copytree(Path(mqtune.__file__).parent, package / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
-    version = package / "mqtune" / "core" / "version.py"
-    version.write_text(version.read_text().replace(mqtune.__version__, "99.1.0"))
-    with running_worker(
-        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "8", name="newer",
-        environment={"PYTHONPATH": str(package)},
-    ):  # fmt: skip
-        tuner = mqtune.Tuner(
-            trainables.steady,
-            SPACE,
-            metric="loss",
-            mode="min",
-            backend=broker,
-            run=mqtune.RunOptions(progress=False),
-            resources=mqtune.Resources(cpus=8),
-        )
-        with contextlib.closing(tuner):
-            tuner.step(0.2)
-            said = tuner.debug_string()
-
-    assert "newer@" in said
-    assert "99.1.0" in said
-    assert f"This driver is mqtune {mqtune.__version__}" in said
-
-
-def test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when_one_joins(fleet: str, tmp_path: Path):
-    tuner = mqtune.Tuner(
-        trainables.steady,
-        SPACE,
-        metric="loss",
-        mode="min",
-        backend=fleet,
-        run=mqtune.RunOptions(progress=False),
-        max_trials=2,
-        resources=mqtune.Resources(gpus=1),
-    )
-    with contextlib.closing(tuner):
-        started = time.monotonic()
-        tuner.step(0.2)
-        said = tuner.debug_string()
-        assert time.monotonic() - started < 5
-        assert "no worker offers a slot with 1 GPU" in said
-        assert "w1@" in said
-        assert "2 × " in said
-
-        with running_worker(fleet, tmp_path / "w.log", "--gpus", "0,", name="gpu"):
-            while not tuner.is_finished:
-                tuner.step()
-
-    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED] * 2
-
-
 @pytest.mark.parametrize(
     ("trainable", "exit_code", "number", "words"),
     [
@@ -260,14 +168,6 @@ def test_a_trainable_that_breaks_makes_a_failed_trial_that_says_why(tune: Tune, 
     assert trial.attempt.end is AttemptEnd.FAILED
 
 
-def test_a_failing_trial_does_not_end_the_others(tune: Tune):
-    tuner = tune("raises", max_trials=4)
-
-    tuner.run()
-
-    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.FAILED] * 4
-
-
 def test_binary_output_is_kept_and_shown(tune: Tune):
     tuner = tune("prints_binary")
 
@@ -277,68 +177,6 @@ def test_binary_output_is_kept_and_shown(tune: Tune):
     assert "RuntimeError: with binary output" in attempt.error
     assert "raw bytes on stderr" in attempt.stderr_tail
     assert Path(attempt.stdout_path).read_bytes().startswith(bytes(range(256)))
-
-
-def test_a_trial_that_never_reports_fails_and_says_what_to_call(tune: Tune):
-    tuner = tune("never_reports")
-
-    tuner.run()
-
-    trial = only_trial(tuner)
-    assert trial.status is TrialStatus.FAILED
-    assert "without any report" in trial.reason
-    assert "mqtune.report({'loss'" in trial.reason
-
-
-def test_a_metric_that_never_shows_up_ends_the_run_with_the_names_that_do(tune: Tune):
-    tuner = tune("reports_something_else", max_trials=50)
-
-    with pytest.raises(MetricMissing, match=r"'loss'.*'accuracy'"):
-        tuner.run()
-
-    assert len(tuner.get_trials()) < 50
-
-
-def test_nan_and_infinity_are_values_and_never_best(tune: Tune):
-    tuner = tune("reports_nan", searcher=mqtune.PointsFirst([{"x": 0.1}, {"x": 0.9}]), max_trials=2)
-
-    results = tuner.run()
-
-    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED] * 2
-    assert results.best.config == {"x": 0.9}
-
-
-def test_a_trial_that_swallows_the_stop_and_reports_on_is_killed_and_its_late_reports_are_not_shown(
-    tune: Tune, monkeypatch
-):
-    tuner = tune("stubborn", scheduler=mqtune.ASHA(max_t=3))
-
-    tuner.run()
-
-    trial = only_trial(tuner)
-    assert trial.status is TrialStatus.COMPLETED
-    assert trial.reports == 3
-    assert trial.attempt.end is AttemptEnd.COMPLETED
-    assert trial.attempt.signal == 15
-
-
-def test_a_name_that_a_living_driver_has_is_refused(tune: Tune):
-    first = tune("slow", name="taken")
-    with contextlib.closing(first):
-        first.step(0.1)
-        second = tune("slow", name="taken")
-
-        with pytest.raises(NameTaken, match=rf"process {os.getpid()}"):
-            second.run()
-
-        first.stop_all("the test is over")
-
-
-def test_a_name_that_another_definition_has_is_refused_with_what_differs(tune: Tune):
-    tune("steady", name="mine").run()
-
-    with pytest.raises(NameTaken, match=r"metric was 'loss' and is 'accuracy'"):
-        tune("steady", name="mine", metric="accuracy").run()
 
 
 def test_a_name_of_this_machine_is_refused_on_a_broker_in_words_and_the_other_way_round(
@@ -389,16 +227,6 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     assert tuner(seed=2).run().best.value == second.best.value
 
 
-def test_failures_are_retried_as_often_as_allowed(tune: Tune, tmp_path: Path):
-    tuner = tune("fails_once", {"folder": str(tmp_path)}, failures=mqtune.Failures(max_failures=1))
-
-    tuner.run()
-
-    trial = only_trial(tuner)
-    assert trial.status is TrialStatus.COMPLETED
-    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.FAILED, AttemptEnd.COMPLETED]
-
-
 def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune: Tune):
     children: list[int] = []
 
@@ -413,12 +241,6 @@ def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune
     tune("leaves_children", run=mqtune.RunOptions(callbacks=[Watch()])).run()
 
     assert len(children) == 2
-
-
-def test_a_stopped_trial_runs_its_finally_blocks(tune: Tune, tmp_path: Path):
-    tune("cleans_up", {"folder": str(tmp_path)}, scheduler=mqtune.ASHA(max_t=2)).run()
-
-    assert (tmp_path / "cleaned").read_text() == "yes"
 
 
 def test_threads_that_watch_do_not_outlive_the_run(tune: Tune):

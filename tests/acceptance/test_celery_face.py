@@ -92,25 +92,6 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         assert trial.reason == "terminated by an operator through Celery"
 
 
-def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker: str, tmp_path: Path, tune_here: Tune):
-    one = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
-    tuner = tune_here("slow", max_trials=2, run=mqtune.RunOptions(progress=False, max_concurrent=2))
-    with running(celery("worker"), one, tmp_path / "w.log"), contextlib.closing(tuner):
-        wait_until_joined(own_broker, "celery")
-        eventually(lambda: reports_come(tuner), 30)
-        first, second = tuner.get_trials()
-        if first.status is not TrialStatus.RUNNING:
-            first, second = second, first
-
-        assert "flagged as revoked" in run(own_broker, "control", "revoke", f"face/{second.id}/1").stdout
-        run(own_broker, "control", "terminate", "SIGTERM", f"face/{first.id}/1")
-
-        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20, "the driver would offer it again and again")
-        assert second.status is TrialStatus.ABANDONED
-        assert second.reason.startswith("terminated by an operator through Celery")
-        assert second.reports == 0
-
-
 def test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later(
     own_broker: str, tmp_path: Path, tune_here: Tune
 ):

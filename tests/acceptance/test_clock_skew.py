@@ -9,21 +9,16 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import trainables
-from click.testing import CliRunner
 from running import running_worker
 
 import mqtune
-from mqtune.cli import group
 from mqtune.core.events import DecisionTaken, decode_event
-from mqtune.core.trial import Trial
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
-from mqtune.testing.backends.world import drive
 
 HOUR_S: Final = 3600.0
 #: Far more than it takes here, far less than a clock is off; and how well a busy machine may know the server's time.
@@ -133,33 +128,3 @@ def test_clocks_that_are_hours_off_change_no_decision_and_no_time(machines: str)
         moments = [step.at for step in trial.history]
         assert all(-ABOUT_S < later - earlier < SOON_S for earlier, later in itertools.pairwise(moments))
         assert 0 <= trial.run_s < SOON_S
-
-
-def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: str) -> None:
-    options = {"max_trials": 2, "resources": WRONG, "stop": mqtune.TimeLimit(HOUR_S, "trials")}
-    one = tuner(machines, "clocks-shown", trainables.tells_time_on_and_on, **options)
-    with contextlib.closing(one):
-        drive(one, lambda: sum(trial.attempt.reports >= 9 for trial in one.get_trials()) == 2)
-        running = [shown(one.folder, trial) for trial in one.get_trials()]
-        reports = one.new_reports()
-        one.stop_all()
-        drive(one, lambda: not one.busy_trials)
-        ended = [shown(one.folder, trial) for trial in one.get_trials()]
-
-    # By time across trials, and within each in the order in which they came.
-    assert [report.timestamp for report in reports] == sorted(report.timestamp for report in reports)
-    for trial in ("0001", "0002"):
-        sequences = [report.sequence for report in reports if report.trial == trial]
-        assert sequences == list(range(1, len(sequences) + 1))
-    clocks = {report.trial: report.metrics["clock"] - report.timestamp for report in reports}
-    assert min(clocks.values()) < -HOUR_S
-    assert max(clocks.values()) > HOUR_S
-    for text in (*running, *ended):
-        ran = text.split("attempts", 1)[1].splitlines()[2]
-        # Seconds, or on a slow machine minutes.
-        assert " s " in ran or " min " in ran, text
-        assert " h " not in ran, text
-
-
-def shown(folder: Path, trial: Trial) -> str:
-    return CliRunner().invoke(group, ["show", str(folder), trial.id], catch_exceptions=False).stdout

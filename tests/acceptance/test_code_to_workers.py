@@ -18,7 +18,7 @@ from running import running_worker
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.cli import group
-from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError, InsufficientResources
+from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
 from mqtune.driver import requirements
@@ -197,15 +197,6 @@ def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing
     monkeypatch.delenv("MQTUNE_CODE_KEY")
     with pytest.raises(ConfigurationError, match=r"needs MQTUNE_CODE_KEY.*is not set.*openssl rand"):
         project.tuner("no-key", backend=takes_code).run()
-
-
-def test_no_trial_goes_to_a_worker_that_takes_no_code(fleet: str, tmp_path: Path):
-    project = Project(tmp_path / "project", 1)
-    tuner = project.tuner(
-        "nobody", backend=fleet, run=mqtune.RunOptions(queue_trials=False), resources=mqtune.Resources(cpus=100)
-    )
-    with pytest.raises(InsufficientResources, match=r"tag accepts-code"):
-        tuner.run()
 
 
 def test_on_this_machine_trials_run_what_was_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -360,22 +360,6 @@ def lost(tuner: mqtune.Tuner) -> None:
     tuner.close()
 
 
-def test_with_continue_all_that_is_queued_runs_without_a_driver(
-    tune: Tune, workers: str, watch: Callable[[str], Watcher]
-):
-    first = tune(saving.without, *[counting(30)] * 4, failures=mqtune.Failures(driver_loss_grace_s=GRACE_S))
-    running_trials(first)
-    lost(first)
-    watcher = watch(first.name)
-
-    eventually(lambda: len(watcher.events(AttemptEnded)) == 4, HEARD_S)
-
-    with contextlib.closing(attach(workers, first.name)) as second:
-        trials = finished(second)
-        assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
-        check_that_nothing_was_restarted(second)
-
-
 def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_driver_comes(
     tune: Tune, workers: str, watch: Callable[[str], Watcher]
 ):

@@ -53,9 +53,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 class Flooded:
     """An experiment of one trial that reports without end, in a thread, until its journal is full."""
 
-    def __init__(
-        self, server: RestartableRedis, folder: Path, *, sync: str, steps: int, journal_mb: float = JOURNAL_MB
-    ) -> None:
+    def __init__(self, server: RestartableRedis, folder: Path, *, steps: int, journal_mb: float = JOURNAL_MB) -> None:
         self.server = server
         self.told = folder / "told"
         self.name = f"flood-{os.getpid()}-{next(_names)}"
@@ -65,7 +63,6 @@ class Flooded:
             metric="loss",
             mode="min",
             backend=server.url,
-            process=mqtune.Process(sync=sync),
             run=mqtune.RunOptions(progress=False, journal_mb=journal_mb),
             name=self.name,
             max_trials=1,
@@ -117,7 +114,7 @@ def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_o
     redis_server: RestartableRedis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    flooded = Flooded(redis_server, tmp_path, sync="stream", steps=60_000)
+    flooded = Flooded(redis_server, tmp_path, steps=60_000)
     before = stands_still(flooded)
     assert before < JOURNAL_MB * 10**6 + PIPE_BYTES
     assert not flooded.told.exists()
@@ -144,24 +141,6 @@ def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_o
     assert flooded.ended() == (TrialStatus.COMPLETED, 60_000)
 
 
-@pytest.mark.parametrize(("how", "sync"), [("the trial", "lockstep"), ("the experiment", "stream")])
-def test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there(
-    redis_server: RestartableRedis, tmp_path: Path, how: str, sync: str
-) -> None:
-    flooded = Flooded(redis_server, tmp_path, sync=sync, steps=0)
-    stands_still(flooded)
-
-    if how == "the trial":
-        flooded.says("stop", flooded.name, "0001")
-    else:
-        flooded.says("stop", flooded.name, "--experiment", "--now")
-
-    status, reports = flooded.ended()
-    assert status is TrialStatus.EARLY_STOPPED
-    # Of the one that it was stopped in only the trial could say whether it was sent.
-    assert int(flooded.told.read_text()) - reports in (0, 1)
-
-
 def test_a_journal_is_no_larger_than_an_operators_cap_lets_it_be_and_why_says_who_has_set_that(
     redis_server: RestartableRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +148,7 @@ def test_a_journal_is_no_larger_than_an_operators_cap_lets_it_be_and_why_says_wh
     cap = "quota", "flood-*", "--broker", redis_server.url
     assert CliRunner().invoke(group, [*cap, "--journal-mb", str(JOURNAL_MB)]).exit_code == 0
     try:
-        flooded = Flooded(redis_server, tmp_path, sync="stream", steps=60_000, journal_mb=1000.0)
+        flooded = Flooded(redis_server, tmp_path, steps=60_000, journal_mb=1000.0)
         assert stands_still(flooded) < JOURNAL_MB * 10**6 + PIPE_BYTES
         assert (
             f"a journal of 0.1 MB is the most for experiments whose names fit flood-*, as set by {this_owner()}"

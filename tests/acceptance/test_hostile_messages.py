@@ -310,24 +310,6 @@ def test_hints_and_workers_that_are_none_disturb_nobody(worker: tuple[str, Any, 
         client.delete(*(worker_key(f"noise-{number}") for number in range(5)))
 
 
-def test_a_trial_whose_key_is_deleted_runs_again_with_the_reason(
-    worker: tuple[str, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("mqtune.driver.timers.LOOK_AT_ATTEMPTS_S", 0.3)
-    url, _, _ = worker
-    with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
-        tuner = tune(saving.Counts, counting(), name="robbed")
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports > 1)
-        (trial,) = tuner.get_trials()
-
-        client.delete(ExperimentKeys("robbed").trial(trial.id))
-
-        drive(tuner, lambda: len(trial.attempts) > 1 and trial.attempt.reports > 1)
-        assert "deleted, or evicted" in trial.attempts[0].error
-        tuner.trial(trial).stop()
-        drive(tuner, lambda: trial.status.is_terminal)
-
-
 def hint(experiment: str, trial: str, word: object) -> bytes:
     return encode_value([[experiment, trial, 1, word]])
 

@@ -16,7 +16,7 @@ from waiting import DEADLINE_S, eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import AttemptEnd, TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
 
@@ -74,18 +74,6 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
         assert read(tuner.name, "1", "--stderr", broker=fleet, home=tmp_path) == b"on stderr\n"
         assert read(tuner.name, "1", "--offset", "-8", broker=fleet, home=tmp_path) == b"the end\n"
         assert read(tuner.name, "best", "--offset", "-8", broker=fleet, home=tmp_path) == b"the end\n"
-
-
-def test_without_a_worker_the_end_of_the_output_is_what_the_driver_knows(far: None, tune: Callable[..., mqtune.Tuner]):
-    tuner = tune("raises", max_trials=1)
-    results = tuner.run()
-    (trial,) = results.trials
-    trial.attempts[0].worker = "gone@nowhere"
-
-    lines = tuner.trial("0001").stderr()
-
-    assert trial.attempts[0].end is AttemptEnd.FAILED
-    assert lines[-2:] == ["ValueError: the learning rate exploded", ""]
 
 
 def test_what_is_not_there_is_said_by_name(fleet: str, tmp_path: Path):

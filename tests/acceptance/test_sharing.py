@@ -11,7 +11,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.core.trial import Trial, TrialStatus
+from mqtune.core.trial import TrialStatus
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=8)
@@ -54,33 +54,3 @@ def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(
         assert statuses(tuner)[0] is TrialStatus.RUNNING
         tuner.stop_all("the test is over")
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
-
-
-def test_two_experiments_share_a_fleet_and_both_come_forward(tune: Callable[..., mqtune.Tuner]):
-    with (
-        # Some seconds of work: drivers look once a second at what others want.
-        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=24)) as first,
-        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=24)) as second,
-    ):
-
-        def both_done() -> bool:
-            return all([done(first), done(second)])
-
-        eventually(both_done, 60)
-
-    ran = [[times(trial) for trial in tuner.get_trials()] for tuner in (first, second)]
-    assert min(ran[1])[0] < max(ran[0])[1], "the second did not wait for the end of the first"
-    assert {trial.status for tuner in (first, second) for trial in tuner.get_trials()} == {TrialStatus.COMPLETED}
-
-
-def done(tuner: mqtune.Tuner) -> bool:
-    if not tuner.is_finished:
-        tuner.step(0.05)
-    return tuner.is_finished
-
-
-def times(trial: Trial) -> tuple[float, float]:
-    """When a trial started and ended."""
-    assert trial.attempt.started_at is not None
-    assert trial.attempt.ended_at is not None
-    return trial.attempt.started_at, trial.attempt.ended_at

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialStatus
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.connection import connect
-from mqtune.testing.backends.world import Nothing, drive
+from mqtune.testing.backends.world import drive
 
 Tune = Callable[..., mqtune.Tuner]
 
@@ -85,41 +83,3 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
 
     assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 2
     assert [len(trial.attempts) for trial in results.trials] == [1, 1]
-
-
-def all_completed(trials: list[mqtune.TrialHandle]) -> bool:
-    return all(trial.status is TrialStatus.COMPLETED for trial in trials)
-
-
-def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
-    tune: Tune, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "imports_by_turns.py").write_text(
-        "import sys, mqtune\n"
-        "if 'mqtune.trainable.process.importer' in str(sys.orig_argv):\n"
-        "    print('imported', flush=True)\n"
-        "def first(config):\n"
-        "    mqtune.report({'loss': config['x']})\n"
-        "def second(config):\n"
-        "    mqtune.report({'loss': config['x']})\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    code = importlib.import_module("imports_by_turns")
-    options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
-    with (
-        running_worker(broker, tmp_path / "worker.log", *options, name="turns", code_root=tmp_path),
-        contextlib.ExitStack() as stack,
-    ):
-        tuners = [
-            tune(trainable, searcher=Nothing(), resources=Resources(tags=[TAG]))
-            for trainable in (code.first, code.second)
-        ]
-        for tuner in tuners:
-            stack.callback(tuner.close)
-        for turn in range(TURNS):
-            tuner = tuners[turn % 2]
-            trials = [tuner.add({"x": 0.1 * turn}), tuner.add({"x": 0.1 * turn + 0.05})]
-            drive(tuner, partial(all_completed, trials))
-
-    # A worker that has both experiments' code keeps it, and its slots share it.
-    assert (tmp_path / ".zygotes" / "imports.log").read_text().count("imported") == 2

@@ -10,7 +10,6 @@ import pytest
 from waiting import eventually
 
 import mqtune
-from mqtune.core.errors import ConfigurationError
 
 Tune = Callable[..., mqtune.Tuner]
 
@@ -33,8 +32,3 @@ def test_an_experiment_is_learnt_from_on_a_machine_that_has_no_folder_of_it(
         configs = [trial.config for trial in tuner.get_trials()]
 
     assert all(config["x"] < 0.5 for config in configs), "the least loss is at 0"
-
-
-def test_a_name_that_nobody_knows_is_an_error_with_those_that_there_are(tune: Tune) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no experiment 'elder' in .*; nor is there one on unix://"):
-        taught(tune, "elder").run()

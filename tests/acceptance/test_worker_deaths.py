@@ -217,26 +217,6 @@ def test_a_worker_ends_what_one_before_it_left_that_was_killed_with_its_zygotes(
         assert trial.attempts[0].end is AttemptEnd.LOST
 
 
-def test_a_trial_whose_zygote_is_frozen_outlives_its_time_no_longer_than_any_other(start: Start, tune: Tune):
-    start("frozen")
-    tuner = tune(
-        saving.in_dicts, counting(), process=mqtune.Process(ttl_s=2.0), failures=mqtune.Failures(max_failures=0)
-    )
-    trial = running(tuner)
-    process = psutil.Process(trial.last_metrics["pid"])
-    zygote = process.parent()
-    assert zygote is not None
-
-    zygote.suspend()
-    drive(tuner, lambda: trial.status.is_terminal)
-
-    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "TimeToLive")
-    assert not any(map(lives, (process, zygote)))
-    other = tuner.add(counting(1))
-    drive(tuner, lambda: other.status.is_terminal)
-    assert other.status is TrialStatus.COMPLETED
-
-
 def test_a_worker_on_which_nothing_can_be_imported_costs_no_trial_and_leaves_the_queue(
     start: Start, tune: Tune, broker: str, tmp_path: Path
 ):

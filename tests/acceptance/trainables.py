@@ -30,10 +30,6 @@ def saves_folder(config):
         mqtune.report({"loss": config["x"]}, checkpoint=folder)
 
 
-def takes_two(config, extra):
-    pass
-
-
 def slow(config):
     """Report every 20 ms for five minutes, unless told to stop."""
     for epoch in range(15_000):
@@ -117,10 +113,6 @@ def stubborn(config):
             continue
 
 
-def never_reports(config):
-    pass
-
-
 def reports_something_else(config):
     for epoch in range(3):
         mqtune.report({"accuracy": 0.5, "epoch": epoch})
@@ -143,14 +135,6 @@ def fails_above_a_half(config):
         raise ValueError(f"{config['x']} is too much")
 
 
-def fails_once(config):
-    marker = os.path.join(config["folder"], "was-here")
-    if not os.path.exists(marker):
-        open(marker, "w").close()
-        raise RuntimeError("the first time")
-    mqtune.report({"loss": 1.0})
-
-
 def leaves_children(config):
     """Start a grandchild in a session of its own, and one in the trial's group; both would run for a minute."""
     for new_session in (False, True):
@@ -159,16 +143,6 @@ def leaves_children(config):
     while config.get("stay"):
         time.sleep(0.05)
         mqtune.report({"loss": 1.0, "pid": os.getpid()})
-
-
-def cleans_up(config):
-    try:
-        while True:
-            time.sleep(0.01)
-            mqtune.report({"loss": 1.0})
-    finally:
-        with open(os.path.join(config["folder"], "cleaned"), "w") as file:
-            file.write("yes")
 
 
 def reports_its_own(config):
@@ -232,12 +206,6 @@ def tells_all(config):
 def tells_time(config):
     for epoch in range(9):
         mqtune.report({"loss": config["lr"] / (epoch + 1), "clock": time.time()})
-
-
-def tells_time_on_and_on(config):
-    while True:
-        time.sleep(0.05)
-        mqtune.report({"loss": 1.0, "clock": time.time()})
 
 
 def fails_where_it_is_broken(config):

@@ -10,7 +10,7 @@ import mqtune
 
 
 class Reuses(mqtune.Trainable):
-    """Counts up by lr; fails, hangs or refuses to be reset as its config says."""
+    """Counts up by lr; as slowly as its config says."""
 
     def setup(self, config):
         self._note("setup", config)
@@ -18,8 +18,6 @@ class Reuses(mqtune.Trainable):
 
     def step(self):
         time.sleep(self.config["step_s"])
-        if self.config["do"] == "fail" and self.training_iteration:
-            raise ValueError("no luck")
         self.total += self.config["lr"]
         done = self.training_iteration + 1 >= self.config["steps"]
         return {"loss": -self.total, "step": self.training_iteration + 1, "pid": os.getpid(), "done": done}
@@ -31,8 +29,6 @@ class Reuses(mqtune.Trainable):
         self.total = float((checkpoint.path / "total").read_text())
 
     def reset_config(self, config):
-        if config["do"] == "refuse":
-            return False
         self._note("reset", config)
         self.total = 0.0
         return True

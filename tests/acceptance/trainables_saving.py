@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -13,8 +12,6 @@ import mqtune
 
 class Counts(mqtune.Trainable):
     """Counts up by lr; saves a file when it is told to pause, and with every so many steps if its config says so."""
-
-    export_formats = ("text",)
 
     def setup(self, config):
         self.total = 0.0
@@ -31,9 +28,6 @@ class Counts(mqtune.Trainable):
 
     def load_checkpoint(self, checkpoint):
         self.total = json.loads((checkpoint.path / "total.json").read_text())
-
-    def export_model(self, format, folder):
-        (folder / "total.txt").write_text(str(self.total))
 
 
 class CountsInDict(Counts):
@@ -104,35 +98,16 @@ def in_folders(config, checkpoint_dir=None):
         mqtune.report(_row(state))
 
 
-def on_demand(config):
-    """Saves only when it is asked to, and says in the next report that it did."""
-    saved = 0
-    for state in _counted(config, START):
-        if mqtune.should_checkpoint():
-            mqtune.save_checkpoint(state)
-            saved += 1
-        mqtune.report(_row(state, saved=saved))
-
-
 def without(config):
     for state in _counted(config, START):
         mqtune.report(_row(state))
 
 
-def too_large(config):
-    mqtune.report({"loss": 1.0}, checkpoint={"weights": b"0" * 2_000_000})
-
-
 def writes_on(config):
-    """Reports with the state, and then writes down that it has gone on; it may hear nothing for so many steps."""
+    """Reports with the state, and then writes down that it has gone on."""
     checkpoint = mqtune.get_checkpoint()
     path = Path(config["written"])
-    deaf = config.get("deaf", 0)
-    if deaf:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     for step in range(1 if checkpoint is None else checkpoint.data["step"] + 1, 5001):
         mqtune.report({"loss": float(-step), "step": step}, checkpoint={"step": step} if config["saves"] else None)
         with path.open("a") as file:
             file.write(f"{step}\n")
-        if step == deaf:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})

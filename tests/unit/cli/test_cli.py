@@ -150,17 +150,6 @@ def test_experiments_that_are_named_are_listed_alone_or_compared(mqtune_home: Pa
 
 
 @pytest.mark.usefixtures("_mine")
-@pytest.mark.parametrize(
-    "arguments", [["show", "mine"], ["list", "mine", "--compare"], ["show", "mine", "2"], ["list"]]
-)
-def test_what_a_trial_chose_does_not_steer_a_terminal(arguments: list[str]) -> None:
-    shown = said(*arguments)
-
-    assert "\x1b" not in shown
-    assert "\x9b" not in shown
-
-
-@pytest.mark.usefixtures("_mine")
 def test_an_export_has_a_row_for_each_trial_attempt_or_report(tmp_path: Path) -> None:
     assert said("export", "mine").count("\n") == 3
     reports = [

@@ -431,26 +431,6 @@ def test_a_trial_that_was_to_give_way_waits_for_no_pause(tmp_path: Path) -> None
 # Pausing and going on.
 
 
-def test_a_paused_trial_frees_its_slot_and_goes_on_from_its_newest_checkpoint(bench: Bench) -> None:
-    first = bench.save(ONE)
-    bench.hand.trial(ONE).pause()
-    second = bench.save(ONE)
-    bench.end(ONE)
-    assert (bench.trial().status, bench.trial().is_busy) == (TrialStatus.PAUSED, False)
-
-    bench.hand.trial(ONE).resume()
-
-    resumed = bench.trial()
-    assert (first != second, resumed.attempt.number, resumed.attempt.checkpoint) == (True, 2, second)
-    assert (resumed.status, resumed.reason, resumed.history[-1].by) == (
-        TrialStatus.STAGED,
-        "requested by a user",
-        "user",
-    )
-    assert bench.start(ONE).grant.assignment.checkpoint == second
-    assert_comes_back(bench)
-
-
 NESTED = Space({"model": {"width": randint(1, 1000), "body": {"depth": randint(1, 1000)}}, "lr": uniform(0, 1)})
 
 
