@@ -264,8 +264,7 @@ class Sharing:
     def _look(self, keeper: ShareKeeper, most: int | None) -> None:
         self._is_new = False
         experiment = self._experiment
-        running = experiment.counts[TrialStatus.RUNNING]
-        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most, self._journal_mb)
+        keeper.look(Held(experiment.running, experiment.live, not self.is_sated), self.standing, most, self._journal_mb)
         self.limit_journal(self._journal_mb)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
@@ -280,7 +279,11 @@ class Sharing:
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
         trials = self._experiment.trials.values()
-        running = [trial for trial in trials if trial.status is TrialStatus.RUNNING and trial.attempt.end is None]
+        running = [
+            trial
+            for trial in trials
+            if trial.status is not TrialStatus.STAGED and trial.is_busy and trial.attempt.end is None
+        ]
         leaving = sum(not trial.attempt.is_open for trial in running)
         where = keeper.wanted_by_others
         could = [
