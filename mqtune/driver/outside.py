@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
-from mqtune.core.codec import pack_metrics
+from mqtune.core.codec import decode_value, pack_metrics
 from mqtune.core.errors import ConfigurationError, ReportTooLarge
 from mqtune.core.events import AttemptEnded, Told
 from mqtune.core.experiment import Experiment
@@ -115,7 +115,7 @@ def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
 
 
 def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metrics:
-    """Return metrics that may be told.
+    """Return metrics that may be told, as plain values.
 
     Args:
         metrics: what was told.
@@ -129,9 +129,10 @@ def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metri
     if not isinstance(metrics, dict):
         raise ConfigurationError(f"metrics={metrics!r:.80} is not a dict of metrics, such as {{'loss': 0.1}}")
     try:
-        pack_metrics(0.0, metrics)
+        _, plain = decode_value(pack_metrics(0.0, metrics))
     except (TypeError, ReportTooLarge) as error:
         raise ConfigurationError(str(error).replace("report:", "tell:", 1)) from None
+    metrics = cast("Metrics", plain)
     for name in experiment.objective.metrics if experiment.objective.metrics != ("",) else ():
         if not is_number(metrics.get(name)):
             what = (

@@ -208,6 +208,14 @@ class SlotFiller:
         match choice:
             case Start():
                 return self.staging(self._added.popleft()) if self._added else self.suggestion()
+            case Resume(trial_id, reason, config, source, _) if experiment.trials[trial_id].outside and (
+                config is not None or source is not None
+            ):
+                # Who evaluates it has the config that was asked for.
+                why = f"{reason}; nobody outside evaluates another config, or from another trial's checkpoint"
+                return Close(
+                    trial=experiment.trials[trial_id], status=TrialStatus.EARLY_STOPPED, by="scheduler", reason=why
+                )
             case Resume(trial_id, reason, config, source, named):
                 # A scheduler may have named it a while ago.
                 is_there = bool(named) and named in experiment.trials[trial_of(named)].checkpoints

@@ -11,10 +11,11 @@ import pytest
 from bench import NAME, SPACE, Bench
 
 from mqtune.core.events import AttemptEnded, DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
-from mqtune.core.trial import ITERATION, TIME_TOTAL, Report, TrialStatus
+from mqtune.core.objective import Objective
+from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import FIFO
+from mqtune.schedulers.base import FIFO, Resume, Wait
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.search.random import RandomSearcher
 
@@ -341,6 +342,35 @@ def test_a_trial_that_is_paused_and_promoted_runs_outside_again(tmp_path: Path) 
     assert told.reason.startswith("trial 0001 is PAUSED")
 
 
+def test_a_trial_that_is_to_go_on_with_another_config_is_stopped_as_nobody_outside_would_know(tmp_path: Path) -> None:
+    class Exploits(FIFO):
+        def on_report(self, trial: Any, report: Report) -> Decision:
+            return Decision(Action.PAUSE, "one of the worst")
+
+        paused: Trial | None = None
+
+        def on_trial_pause(self, trial: Trial) -> None:
+            self.paused = trial
+
+        def on_trial_end(self, trial: Trial) -> None:
+            self.paused = None
+
+        def choose(self, *, can_start: bool) -> Any:
+            if self.paused is None:
+                return Wait("nothing is paused")
+            return Resume(self.paused.id, "copies the best", {"lr": 0.5, "depth": 3})
+
+    bench = bench_of(tmp_path, slots=1, scheduler=Exploits)
+    bench.backend.slots = 0
+    request(bench, "ask")
+    tell(bench, ONE, 0.5, 1, ends=False)
+    bench.backend.slots = 1
+    request(bench, "ask")
+
+    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
+    assert bench.trial(ONE).reason.startswith("copies the best; nobody outside evaluates another config")
+
+
 def test_the_time_that_a_scheduler_goes_by_must_be_told(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, scheduler=lambda: ASHA(max_t=9, time_attr="epoch"))
     asked = request(bench, "ask")
@@ -497,3 +527,30 @@ def test_what_an_earlier_driver_took_in_and_did_not_answer_is_answered_by_the_ne
     bench.step()
 
     assert (answer(bench, name).done, bench.trial(ONE).reports, len(bench.of(Told))) == (True, 1, 1)
+
+
+def test_a_model_that_learns_from_what_is_told_suggests_the_same_after_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    from mqtune.integrations.optuna import OptunaSearcher
+
+    def model() -> OptunaSearcher:
+        searcher = OptunaSearcher(seed=7)
+        searcher.check_objective(Objective.of("loss", "min"))
+        searcher.bind(SPACE, 7, metric="loss", mode="min")
+        return searcher
+
+    def configs(folder: Path, *, resumes: bool) -> list[float]:
+        folder.mkdir()
+        bench = bench_of(folder, searcher=model, max_trials=30)
+        for number in range(5):
+            request(bench, "tell", config={"lr": number / 5}, metrics={"loss": (number / 5 - 0.3) ** 2})
+        for _ in range(12):
+            asked = request(bench, "ask")
+            lr = bench.trial(asked.trial).config["lr"]
+            tell(bench, asked.trial, (lr - 0.3) ** 2 + 1, 1, ends=False)
+            if resumes:
+                bench.begin()
+            tell(bench, asked.trial, (lr - 0.3) ** 2, 2)
+        return [trial.config["lr"] for trial in bench.experiment.trials.values()]
+
+    assert configs(tmp_path / "resumed", resumes=True) == configs(tmp_path / "whole", resumes=False)
