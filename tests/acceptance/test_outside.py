@@ -6,10 +6,14 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pages import ROOT
 from waiting import eventually
+from walkthrough import blocks_of
 
 import mqtune
 from mqtune.cli import group
@@ -88,3 +92,34 @@ def test_a_lab_asks_and_tells_beside_the_workers_and_a_later_driver_knows_it_all
     assert results.experiment.trials[by_hand["trial"]].last_metrics[ITERATION] == 1
     told = [report.metrics["epoch"] for report in results.reports(asked.trial)]
     assert told == [1, 9]
+
+
+def test_the_examples_of_the_page_run(tune: Tune, fleet: str, tmp_path: Path):
+    space = {"lr": mqtune.uniform(0, 1), "width": 64}
+    asked_and_told = [block.text for block in blocks_of(ROOT / "docs" / "outside.md") if block.language == "python"]
+    first, on_the_way, table, in_process = asked_and_told
+    names: dict[str, Any] = {
+        "my_laboratory": lambda config: config["lr"],
+        "train_one_epoch": lambda model: 0.5,
+        "model": None,
+        "table": [{"config": {"lr": 0.25}, "loss": 0.25}],
+    }
+    with mqtune.Client(fleet) as client:
+        with driven(tune("silent", space, name="digits", max_trials=8)):
+            exec(first.replace("redis://broker:6379/0", fleet), names)
+            names["experiment"] = client.experiment("digits")
+            names["asked"] = names["experiment"].ask({"lr": 0.5})
+            exec(on_the_way, names)
+            for _ in range(2):
+                exec(table, names)
+            client.experiment("digits").end(now=True)
+        results = client.experiment("digits").results(tmp_path)
+    names["tuner"] = tune("silent", space, name="digits-here", max_trials=8)
+    with contextlib.closing(names["tuner"]):
+        exec(in_process, names)
+        here = [trial for trial in names["tuner"].get_trials() if trial.outside]
+
+    outside = [each.trial for each in results if each.trial.outside]
+    assert [trial.reports for trial in outside] == [1, 27, 1]
+    assert {trial.status for trial in [*outside, *here]} == {TrialStatus.COMPLETED}
+    assert len(here) == 1

@@ -15,7 +15,7 @@ from mqtune.core.objective import Objective
 from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import FIFO, Resume, Wait
+from mqtune.schedulers.base import FIFO, START, Resume
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.search.random import RandomSearcher
 
@@ -357,7 +357,7 @@ def test_a_trial_that_is_to_go_on_with_another_config_is_stopped_as_nobody_outsi
 
         def choose(self, *, can_start: bool) -> Any:
             if self.paused is None:
-                return Wait("nothing is paused")
+                return START
             return Resume(self.paused.id, "copies the best", {"lr": 0.5, "depth": 3})
 
     bench = bench_of(tmp_path, slots=1, scheduler=Exploits)
