@@ -32,6 +32,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.core.owner import NOBODY, Owner, this_owner
+from mqtune.core.rates import TOO_FAST_S
 from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
@@ -41,7 +42,8 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, re
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import RedisJournal, experiments_on, number, retrying
+from mqtune.journal.redis import RedisJournal, number, retrying
+from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
 from mqtune.journal.submissions import Submissions
 from mqtune.results.checkpoints import Origin
@@ -238,6 +240,8 @@ class ExperimentState:
     entries: int = 0
     #: Why its driver starts nothing, in its own words of some seconds ago; empty without a driver.
     waits: str = ""
+    #: The cap that has its trials wait with their reports, in words; empty while they come no faster than it allows.
+    too_fast: str = ""
     #: Its creator.
     owner: Owner = NOBODY
 
@@ -253,8 +257,8 @@ class _Broker:
         self.clock = ServerClock(self.redis)
 
     def names(self) -> list[str]:
-        """Return the names of all experiments, newest first."""
-        return experiments_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
+        """Return the names of all experiments that the account may read, newest first."""
+        return readable_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
 
     def unknown(self, name: str) -> str:
         """Say that there is no experiment of this name, or that it has not begun, and which there are."""
@@ -316,6 +320,7 @@ class ExperimentHandle:
             age_s=self._age_s(last[0].id),
             entries=self._journal.count(),
             waits=(waits or b"").decode(errors="replace"),
+            too_fast=self._too_fast(),
             owner=created.owner,
         )
 
@@ -522,7 +527,7 @@ class ExperimentHandle:
         """Request an action of the driver and return its answer; without a driver, or after *timeout_s*, that there is none yet.
 
         Raises:
-            RequestRefused: the driver refuses it; the message says why.
+            RequestRefused: the driver refuses it, or a cap lets no more come for now; the message says why.
             ConfigurationError: there is no such experiment, or an argument can't be sent.
             AccessDenied: the account may not make requests.
             BrokerUnavailable: Redis is away. The message carries the request's id, with which it may be made again.
@@ -552,7 +557,7 @@ class ExperimentHandle:
 
     def _make(self, request: Requested) -> None:
         try:
-            self._journal.request(request)
+            self._journal.request(request, is_capped=True)
         except JournalGone:
             raise ConfigurationError(self._broker.unknown(self.name)) from None
 
@@ -594,7 +599,7 @@ class ExperimentHandle:
         give_up_at = time.monotonic() + _PUT_BACK_S
         while True:
             try:
-                return self._journal.request(request)
+                return self._journal.request(request, is_capped=True)
             except JournalGone:
                 if time.monotonic() >= give_up_at:
                     raise
@@ -610,6 +615,10 @@ class ExperimentHandle:
         """Return the server's time at which the driver's lock expires, or expired; None when there was no driver."""
         until_ms = self._meta("driver_until")
         return None if until_ms is None else number(until_ms) / 1000
+
+    def _too_fast(self) -> str:
+        is_recent = number(self._meta("reports_waited")) / 1000 > self._broker.clock.time() - TOO_FAST_S
+        return (self._meta("reports_cap") or b"").decode(errors="replace") if is_recent else ""
 
     def _meta(self, field: str) -> bytes | None:
         with naming(self._keys.meta):
@@ -651,7 +660,7 @@ class Client:
         self.close()
 
     def experiments(self) -> list[ExperimentHandle]:
-        """Return all experiments, newest first."""
+        """Return all experiments that the account may read, newest first."""
         return [ExperimentHandle(self._broker, name) for name in self._broker.names()]
 
     def has_begun(self, name: str) -> bool:

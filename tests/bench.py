@@ -17,7 +17,6 @@ from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
 from mqtune.core.experiment import Experiment
-from mqtune.core.machine import DICTS
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     CONTINUE,
@@ -314,11 +313,10 @@ class Bench:
             self.store,
             delete_checkpoints=self.delete_checkpoints,
             keeps_dicts=plan.limits.is_open,
-            dicts=folder / DICTS,
         )
         if server is not self.server:
             # It only looks, and gives nothing up.
-            checkpoints.look_through = lambda journal: iter(())  # type: ignore[method-assign]
+            checkpoints.look_through = lambda restorer: iter(())  # type: ignore[method-assign]
         journal = MemoryJournal(server, NAME)
         journal.chapter_store = self.store if self.trims else None
         journal.lock("driver", "", LEASE_S)

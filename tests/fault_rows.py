@@ -20,6 +20,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_submit.py::test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever",
             "tests/integration/test_submissions.py::test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do",
         ],
+        "A submitted script is signed with another key than its workers have": [
+            "tests/acceptance/test_submit.py::test_a_script_that_is_not_signed_for_a_worker_waits_unread_for_one_that_it_is_signed_for",
+            "tests/unit/worker/test_driver_slots.py::test_it_is_refused_with_the_reason_and_then_passed_over",
+        ],
         "The driver of a run on one machine is killed": [
             "tests/acceptance/test_driver_loss.py::test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder"
         ],
@@ -165,6 +169,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/acceptance/test_full_journal.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
             "tests/acceptance/test_full_journal.py::test_a_trial_that_waits_for_room_in_its_journal_is_stopped_and_what_it_has_sent_is_there",
         ],
+        "An experiment's trials report faster than an operator's cap allows (`mqtune quota --reports-per-s`)": [
+            "tests/acceptance/test_rate_caps.py::test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slows_no_other_experiment_of_its_worker",
+            "tests/acceptance/test_rate_caps.py::test_a_trial_that_is_stopped_does_not_wait_for_its_cap_and_what_it_has_sent_is_there",
+        ],
         "The checkpoint store is away, or full, while the oldest entries of a journal are to move there": [
             "tests/unit/driver/test_trimming.py::test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again"
         ],
@@ -226,6 +234,7 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
         "A worker's disk is full, or its log folder can't be written": [
             "tests/unit/trainable/test_trainable_runner.py::test_output_goes_on_where_there_is_room_again_and_says_what_was_lost",
             "tests/acceptance/test_bounds.py::test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same",
+            "tests/unit/worker/test_worker_logs.py::test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said",
         ],
         "A worker's disk is full while code that a driver brings is unpacked, or the worker is killed meanwhile": [
             "tests/unit/worker/test_bundles.py::test_a_full_disk_leaves_nothing_half_there"
@@ -296,6 +305,10 @@ TESTS: Final[dict[str, dict[str, list[str]]]] = {
             "tests/property/test_decoders.py::test_a_trial_that_sends_noise_ends_and_the_others_of_its_worker_go_on",
         ],
         "A trainable outside the code root": ["tests/unit/trainable/test_trainable_spec.py::test_no_link_leads_out"],
+        "Somebody makes requests without end": [
+            "tests/unit/driver/test_requests.py::test_a_flood_of_requests_is_carried_out_over_several_rounds_and_each_leaves_reports_their_turn",
+            "tests/acceptance/test_rate_caps.py::test_requests_over_a_cap_are_refused_with_its_name_and_neither_stall_the_driver_nor_keep_others_from_theirs",
+        ],
         "A driver wants more than a quota allows": [
             "tests/integration/test_quotas.py::test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it"
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqtune.core.events import WorkerInfo
+from mqtune.core.impairment import Impairment
 from mqtune.core.version import __version__
 
 
@@ -21,3 +22,8 @@ def worker(name: str = "w@h", **details: Any) -> WorkerInfo:
         "slots": 1,
     }
     return WorkerInfo(**{**plain, "devices": ["0"], "code_root": "/", "joined_at": 1.0, **details})
+
+
+def impairment(text: str = "it is full", device: str = "0", **details: Any) -> Impairment:
+    """What keeps a device from its work, but for these details."""
+    return Impairment(**{"kind": "memory", "ends": "it is free", "since": 1.0, **details}, device=device, text=text)

@@ -88,7 +88,7 @@ class _Driven:
         home = folder / "home" / name
         home.mkdir(parents=True)
         copy = JournalFile(home / JOURNAL_FILE)
-        self._reader: JournalReader = JournalReader(self.journal, copy, time)
+        self._reader: JournalReader = JournalReader(self.journal, copy)
         self._trimmer: Trimmer = Trimmer(Restorer(self.journal, self._reader, copy, time), copy.path, time)
         self._reader.catch_up()
         self._written = 1

@@ -30,6 +30,7 @@ from mqtune.results.experiments import duration
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
     from mqtune.core.events import WorkerInfo
+    from mqtune.core.impairment import Impairment
     from mqtune.journal.fleet import Fleet
     from mqtune.journal.quotas import Quota
 
@@ -50,6 +51,19 @@ def open_fleet(broker: str) -> Iterator[Fleet]:
 def busy_slots(info: WorkerInfo) -> int:
     """Return how many slots of a worker have an attempt."""
     return sum(count for count in info.busy.values() if type(count) is int)
+
+
+def described_worker(info: WorkerInfo) -> dict[str, object]:
+    """Return a worker as plain values."""
+    impairments = [each._asdict() for each in info.impairments]
+    return {**dataclasses.asdict(info), "busy": busy_slots(info), "impairments": impairments}
+
+
+def impairment_text(each: Impairment) -> str:
+    """Return in words what keeps a worker from its work, for how long it has, and who or what ends it."""
+    now = time.time()
+    retry = f"; an attempt is tried in {duration(each.retry_at - now)}" if each.retry_at > now else ""
+    return f"{each.reason}; for {duration(max(0.0, now - each.since))}, until {each.ends}{retry}"
 
 
 _WORKER_HEADS: Final = ("name", "busy", "slots", "gpus", "up", "queue", "drivers")
@@ -80,7 +94,7 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
         runs = [run for run in runs if is_of(run.owner, owner)]
     if as_json:
         found = {
-            "workers": [{**dataclasses.asdict(info), "busy": busy_slots(info)} for info in workers],
+            "workers": [described_worker(info) for info in workers],
             "queues": [queue._asdict() for queue in queues],
             "runs": None if runs is None else [run.described() for run in runs],
         }
@@ -93,8 +107,8 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
         heads = _WORKER_HEADS if any(info.drivers for info in workers) else _WORKER_HEADS[:-1]
         _print_section(heads, (_worker_row(info)[: len(heads)] for info in workers))
         for info in workers:
-            if info.note:
-                click.echo(printable(f"{info.name}: {info.note}"))
+            for each in info.impairments:
+                click.echo(printable(f"{info.name}: {impairment_text(each)}"))
     _print_section(Queue._fields, map(_queue_row, queues))
     shown = _RUN_HEADS if has_others(run.owner for run in runs or ()) else _RUN_HEADS[:-1]
     _print_section(shown, (_run_row(run)[: len(shown)] for run in runs or ()))

@@ -51,7 +51,10 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mqtune_queue_slots": ("Their slots.", ("queue",)),
     "mqtune_queue_slots_busy": ("Those that have an attempt.", ("queue",)),
     "mqtune_queue_waiting": ("Attempts that wait in a queue.", ("queue", "priority")),
-    "mqtune_fleet_worker_impaired": ("Whether a worker says that some of its slots take no trials.", ("worker",)),
+    "mqtune_fleet_impaired_seconds": (
+        "For how long something has kept a worker, or a device of it, from its work.",
+        ("worker", "device", "kind"),
+    ),
     "mqtune_fleet_attempts_ended_total": (
         "Attempts that have ended while this looked, by the devices of their slot and how.",
         ("worker", "device", "end"),
@@ -140,9 +143,12 @@ class FleetReader:
         names = self._known(lambda: experiments_on(self._client, patience_s=0)) or []
         states = self._states.read(filter(is_name, names))
         owned = self._look(states)
-        yield from self._of_experiments({name: states[name] for name in owned}, owned)
+        # By the server's clock, as all times here.
+        ((seconds, microseconds),) = ask_each(self._client, [("TIME",)], patience_s=0)
+        now = seconds + microseconds / 1e6
+        yield from self._of_experiments({name: states[name] for name in owned}, owned, now)
         yield from _of_shares(owned, workers, table)
-        yield from self._of_workers(workers)
+        yield from self._of_workers(workers, now)
 
     def _known(self, ask: Callable[[], T]) -> T | None:
         """Return an answer; None, and say so once, where this account may not know it, or it can't be read."""
@@ -178,12 +184,13 @@ class FleetReader:
         for labels, count in waiting.items():
             yield "mqtune_queue_waiting", count, labels
 
-    def _of_workers(self, workers: Iterable[WorkerInfo]) -> Iterator[_Value]:
-        now = time.monotonic()
+    def _of_workers(self, workers: Iterable[WorkerInfo], now: float) -> Iterator[_Value]:
+        seen_at = time.monotonic()
         for info in workers:
-            self._seen[info.name] = now
-            yield "mqtune_fleet_worker_impaired", float(bool(info.note)), (info.name,)
-        self._seen = {name: at for name, at in self._seen.items() if now - at < _KEPT_S}
+            self._seen[info.name] = seen_at
+            for each in info.impairments:
+                yield "mqtune_fleet_impaired_seconds", max(0.0, now - each.since), (info.name, each.device, each.kind)
+        self._seen = {name: at for name, at in self._seen.items() if seen_at - at < _KEPT_S}
         self._ended = Counter({each: count for each, count in self._ended.items() if each[0] in self._seen})
         for labels, count in self._ended.items():
             yield "mqtune_fleet_attempts_ended_total", count, labels
@@ -216,10 +223,9 @@ class FleetReader:
             self._ended[ended] += 1
             self._seen[ended.worker] = time.monotonic()
 
-    def _of_experiments(self, states: dict[str, State], owned: dict[str, tuple[str, ...]]) -> Iterator[_Value]:
-        # By the server's clock, as all times here.
-        ((seconds, microseconds),) = ask_each(self._client, [("TIME",)], patience_s=0)
-        now = seconds + microseconds / 1e6
+    def _of_experiments(
+        self, states: dict[str, State], owned: dict[str, tuple[str, ...]], now: float
+    ) -> Iterator[_Value]:
         driven = {name: state for name, state in states.items() if state.driver_until > now}
         lagging = {name: state.read for name, state in driven.items() if state.read and state.read != state.last}
         unread = self._states.next_times(lagging)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.owner import this_owner
-from mqtune.core.shares import PRIORITIES, Priority
+from mqtune.core.rates import LEAST_REPORTS_PER_S, LEAST_REQUESTS_PER_MIN
+from mqtune.core.shares import PRIORITIES
 from mqtune.results.experiments import duration
+
+if TYPE_CHECKING:
+    from mqtune.journal.quotas import CapParts
 
 _HOUR_S: Final = 3_600.0
 
@@ -30,6 +34,16 @@ _HOUR_S: Final = 3_600.0
     help="Set the largest journal_mb that they may ask for, in millions of bytes of entries.",
 )
 @click.option(
+    "--reports-per-s",
+    type=click.FloatRange(min=LEAST_REPORTS_PER_S),
+    help="Set how many reports a second each of them may have; report() waits with more.",
+)
+@click.option(
+    "--requests-per-min",
+    type=click.IntRange(min=LEAST_REQUESTS_PER_MIN),
+    help="Set how many requests a minute people may make of each of them; more are refused.",
+)
+@click.option(
     "--aging",
     "aging_h",
     type=click.FloatRange(min=0),
@@ -41,24 +55,22 @@ def command(
     pattern: str | None,
     slots: int | None,
     broker: str,
-    priority: Priority | None,
-    share: float | None,
-    journal_mb: float | None,
     aging_h: float | None,
     *,
     drop: bool,
     as_json: bool,
+    **parts: Unpack[CapParts],
 ) -> None:
     """List quotas, or set how many trials may run at once of all experiments whose names fit a pattern: 'team-a-*' 16.
 
-    No further trial of theirs starts while so many run; those that run go on. --priority, --share and --journal-mb cap what they may ask
-    for: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
+    No further trial of theirs starts while so many run; those that run go on. The options from --priority to --requests-per-min cap what
+    each of them may have: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
-    caps = (priority, share, journal_mb) != (None, None, None)
-    sets = caps or slots is not None
+    sets_cap = any(value is not None for value in parts.values())
+    sets = sets_cap or slots is not None
     if (pattern is not None) != (sets or drop) or (sets and drop):
         raise click.UsageError(
             "give a pattern and a number or a cap, a pattern and --drop, or nothing to list all quotas"
@@ -69,9 +81,8 @@ def command(
         quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
         if pattern is not None and slots is not None:
             quotas.set(pattern, slots)
-        if pattern is not None and caps:
-            who = str(this_owner(account_of(client)))
-            quotas.set_cap(pattern, who, priority=priority, share=share, journal_mb=journal_mb)
+        if pattern is not None and sets_cap:
+            quotas.set_cap(pattern, str(this_owner(account_of(client))), **parts)
         if pattern is not None and drop and not quotas.drop(pattern):
             raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
         if aging_h is not None:
@@ -88,15 +99,11 @@ def command(
         print_table(["experiments", "slots", "running"], [[name, str(most), str(now)] for name, most, now in found])
     if capped:
         rows = (
-            [
-                name,
-                cap.priority,
-                *("any" if most == math.inf else f"{most:g}" for most in (cap.share, cap.journal_mb)),
-                cap.by,
-            ]
+            [name, cap.priority, *("any" if most == math.inf else f"{most:g}" for most in cap[1:-1]), cap.by]
             for name, cap in capped.items()
         )
-        print_table(["experiments", "highest priority", "largest share", "largest journal_mb", "set by"], rows)
+        heads = ["highest priority", "largest share", "largest journal_mb", "reports a second", "requests a minute"]
+        print_table(["experiments", *heads, "set by"], rows)
     if aging_s < math.inf:
         say(f"an experiment without a slot gets one after {duration(aging_s)}, whatever its priority")
     else:

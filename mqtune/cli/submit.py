@@ -1,4 +1,4 @@
-"""``mqtune submit``: has a worker run a script, which drives its experiments while its user is away; and what commands say of that."""
+"""``mqtune submit``: has a worker run a script, which drives its experiments while its user is away. Other commands word its state by this."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mqtune.core.machine import mqtune_home
 from mqtune.core.owner import NOBODY, this_owner
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, Submission, SubmittedRun
-from mqtune.core.text import printable
+from mqtune.core.text import names_in_words, printable
 from mqtune.core.version import meets
 from mqtune.results.experiments import duration
 
@@ -168,7 +168,7 @@ def _follow(name: str, broker: str) -> None:
         sys.exit(state.code if state.code and state.code > 0 else 1)
 
 
-# What other commands say of submissions.
+# For other commands.
 
 
 def way_to_end(name: str) -> str:
@@ -177,12 +177,12 @@ def way_to_end(name: str) -> str:
 
 
 def submission_of(place: Place) -> SubmissionState | None:
-    """Return how what was submitted under an experiment's name stands; None where nothing was, or that can't be known."""
+    """Return the state of the submission of an experiment's name; None where there is none, or this account may not know it."""
     return None if place.own_folder is not None or not place.broker else state_on(place.name, place.broker)
 
 
 def state_on(name: str, url: str) -> SubmissionState | None:
-    """Return how the submission of this name on a server stands; None where there is none, or this account may not know it."""
+    """Return the state of the submission of this name on a server; None where there is none, or this account may not know it."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.journal.submissions import Submissions  # noqa: PLC0415
 
@@ -192,12 +192,13 @@ def state_on(name: str, url: str) -> SubmissionState | None:
 
 
 def in_words(state: SubmissionState) -> str:
-    """Return how a submission stands."""
+    """Return the state of a submission in words."""
+    refused = f"; {names_in_words(state.refused_by)} may not run it: {state.refusal}" if state.refused_by else ""
     if state.state == "waiting":
-        return "its script waits for a driver slot"
+        return f"its script waits for a driver slot{refused}"
     if not state.has_ended:
         if not state.is_kept:
-            return f"its script ran on {state.worker}, which is gone, and waits for a driver slot"
+            return f"its script ran on {state.worker}, which is gone, and waits for a driver slot{refused}"
         again = f", its run {state.run}" if state.run > 1 else ""
         return f"its script has run on {state.worker} for {duration(max(0.0, time.time() - state.began))}{again}"
     if state.how == "done":

@@ -17,6 +17,7 @@ from mqtune.cli.fleet import (
     busy_slots,
     demands_on,
     experiments_of,
+    impairment_text,
     open_fleet,
     runs_on,
     users_of_quota,
@@ -24,9 +25,10 @@ from mqtune.cli.fleet import (
 )
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
-from mqtune.cli.submit import in_words, submission_of, why_no_driver_slot
+from mqtune.cli.submit import in_words, submission_of, way_to_end, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
+from mqtune.core.rates import too_fast
 from mqtune.core.resources import Resources, serves
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.submission import DRIVER
@@ -35,6 +37,7 @@ from mqtune.core.version import meets
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration
+from mqtune.trainable.bundle import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from mqtune.cli.place import Place
@@ -115,10 +118,17 @@ def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
     if problem := why_no_driver_slot(place.name, workers):
         return Reason("no worker", f"{text}, and {problem}", since, "start one: mqtune worker --drivers 4")
     offering = [info for info in workers if info.drivers and serves(info.experiments, place.name)]
-    if all(info.driving >= info.drivers for info in offering):
-        slots = sum(info.drivers for info in offering)
+    able = [info for info in offering if info.name not in state.refused_by]
+    if not able:
+        way_out = (
+            f"end it: {way_to_end(place.name)}; then submit it with the {KEY_VARIABLE} of a worker with driver slots"
+        )
+        return Reason("refused", f"{text}; no other worker offers driver slots to it", since, way_out)
+    if all(info.driving >= info.drivers for info in able):
+        slots = sum(info.drivers for info in able)
         return Reason("busy", f"{text}; all {slots} for it are busy", since, "see them all: mqtune fleet")
-    return Reason("starting", f"{text}; one is free, and takes it within {LOCK_S:.0f} s", since)
+    if_it_may = " if it may run it" if state.refused_by else ""
+    return Reason("starting", f"{text}; one is free, and takes it within {LOCK_S:.0f} s{if_it_may}", since)
 
 
 def _way_to_output(name: str) -> str:
@@ -253,7 +263,14 @@ class Inquiry:
             return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
         if staged and (reason := self._no_slot()) is not None:
             return reason._replace(text=f"{_runs(running)}; {reason.text}")
-        return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
+        return self._running_on(f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
+
+    def _running_on(self, text: str, since: float | None = None) -> Reason:
+        """Return the reason for what runs, perhaps slower than it could."""
+        if self._state is None or not self._state.too_fast:
+            return Reason("running", text, since)
+        way_out = "report less often, or have an operator raise the cap; see all caps: mqtune quota"
+        return Reason("too fast", f"{text}; {too_fast(self._state.too_fast)}", since, way_out)
 
     @property
     def _waits(self) -> str:
@@ -333,13 +350,15 @@ class Inquiry:
             return Reason(
                 "ending", f"{text}; it is told to {trial.decision.action.value}{_because(trial.reason)}", since
             )
-        if attempt.worker not in [info.name for info in self._workers]:
+        worker = next((info for info in self._workers if info.name == attempt.worker), None)
+        if worker is None:
             return self._without_worker(text, since)
         if trial.reports:
             text += f"; its last report came {_ago(trial.last_timestamp)} ago"
+        text += "".join(f"; {impairment_text(each)}" for each in worker.impairments if not each.stops_trials)
         if self._waits.startswith(JOURNAL_FULL) and self._no_driver() is None:
             return self._journal_full(text, since)
-        return Reason("running", text, since)
+        return self._running_on(text, since)
 
     def _without_worker(self, text: str, since: float) -> Reason:
         if self._url is None:
@@ -393,8 +412,10 @@ class Inquiry:
             return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
         workers = self._workers
         asked = Resources.decode(self._definition.get("resources", {}))
-        fitting = [info for info in workers if self._fits(asked, info) and info.slots > 0]
-        notes = "".join(f"; {info.name}: {info.note}" for info in workers[:_SHOWN] if info.note)
+        able = [info for info in workers if self._fits(asked, info)]
+        fitting = [info for info in able if info.slots > 0]
+        stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
+        notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
         if not fitting:
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"

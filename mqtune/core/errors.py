@@ -82,7 +82,7 @@ class StoreMissing(ConfigurationError):
 
 
 class LogUnavailable(MqtuneError):
-    """What a trial printed can't be read from here: its worker is not there, or doesn't have it any more."""
+    """The output of an attempt can't be read from here: its worker is not there, or doesn't have it any more."""
 
 
 class NoServer(MqtuneError):
@@ -134,7 +134,7 @@ class NothingResumes(MqtuneError):
 
 
 class RequestRefused(MqtuneError):
-    """The driver refuses what a client has requested."""
+    """The driver refuses what a client has requested, or a cap lets no more requests come for now."""
 
 
 class InvalidTransition(MqtuneError):

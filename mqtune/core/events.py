@@ -40,6 +40,7 @@ from mqtune.core.fields import (
     plain_fields,
     unusual_fields,
 )
+from mqtune.core.impairment import Impairment
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
@@ -251,12 +252,15 @@ class CheckpointSaved(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsDropped(_Body):
-    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them."""
+    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them.
+
+    Without a cursor the server has lost them, and this came with the journal that was put back.
+    """
 
     KIND: ClassVar[str] = "dropped"
     checkpoints: list[str]
     at: float
-    cursor: Cursor
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,8 +545,8 @@ class WorkerInfo:
     #: Of each GPU that a slot has, or of the share of one; 0 when it is not known.
     gpu_memory_gb: float = 0
     tags: list[str] = field(default_factory=list)
-    #: Why not all of its slots take trials now, for people; empty while they do. ``slots`` counts those that have or take one.
-    note: str = ""
+    #: What keeps it, or devices of it, from their work now. ``slots`` counts those slots that have a trial or take one.
+    impairments: list[Impairment] = field(default_factory=list)
     #: How long it takes to be gone once it is told to, at most, in seconds.
     leaves_within_s: float = 60.0
     #: The names of the experiments that it takes trials of, with * for any letters.
@@ -555,6 +559,11 @@ class WorkerInfo:
     #: How many submitted scripts it may run at once, and how many it runs.
     drivers: int = 0
     driving: int = 0
+
+    @property
+    def note(self) -> str:
+        """What keeps it from its work, for people; empty while nothing does, and the same text as long as nothing changes."""
+        return "; ".join(each.reason for each in self.impairments)
 
     @property
     def owner(self) -> Owner:
@@ -581,8 +590,8 @@ class WorkerInfo:
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
             )
         try:
-            return cls(**known_fields(cls, body))
-        except (TypeError, LookupError) as error:
+            return cls(**made_fields(cls, body))
+        except (TypeError, ValueError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None
 
 

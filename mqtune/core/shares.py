@@ -19,6 +19,8 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
+from mqtune.core.rates import ANY_RATES, Rate, Rates
+
 Priority = Literal["high", "normal", "low"]
 #: From the first to be served to the last.
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
@@ -45,6 +47,7 @@ class Demand:
         waiting_s: for how many seconds it has wanted slots that others have, and had none.
         journal_mb: how large its journal may be, in millions of bytes; infinite where it does not say.
         capped: which caps let it have less than it asks for, in words; empty for none.
+        rates: how many reports and requests caps let it have.
     """
 
     experiment: str
@@ -58,6 +61,7 @@ class Demand:
     waiting_s: float = 0.0
     journal_mb: float = math.inf
     capped: str = ""
+    rates: Rates = ANY_RATES
 
 
 #: What begins the sentence that says why an experiment starts nothing more, where that is because of others.
@@ -89,11 +93,13 @@ AGING_S: Final = 86_400.0
 
 
 class Cap(NamedTuple):
-    """The highest priority, the largest share and the largest journal of the experiments whose names fit a pattern, and who has set that."""
+    """What the operator of a fleet lets the experiments have whose names fit a pattern, each for itself, and who has set that."""
 
     priority: Priority = PRIORITIES[0]
     share: float = math.inf
     journal_mb: float = math.inf
+    reports_per_s: float = math.inf
+    requests_per_min: float = math.inf
     by: str = ""
 
 
@@ -131,6 +137,7 @@ class Share:
         full: the quota that leaves it no more, in words; empty for none.
         journal_mb: see ``Demand``, as far as caps let it.
         capped: see ``Demand``.
+        rates: see ``Demand``.
         aging_s: after how many seconds without a slot it gets one; infinite for never.
     """
 
@@ -143,6 +150,7 @@ class Share:
     full: str = ""
     journal_mb: float = math.inf
     capped: str = ""
+    rates: Rates = ANY_RATES
     aging_s: float = AGING_S
 
 
@@ -156,9 +164,13 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
     """
     under = tuple(sorted(patterns))
     priority, weight, journal_mb, said = demand.priority, demand.weight, demand.journal_mb, ""
+    rates = ANY_RATES
     for pattern in under:
         cap = caps.get(pattern, Cap())
-        least = []
+        least, whose = [], f"the most for experiments whose names fit {pattern}, as set by {cap.by}"
+        reports = Rate.of(cap.reports_per_s, 1.0, f"{cap.reports_per_s:g} reports a second are {whose}")
+        requests = Rate.of(cap.requests_per_min, 60.0, f"{cap.requests_per_min:g} requests a minute are {whose}")
+        rates = rates.slower(Rates(reports, requests))
         capped = max(priority, cap.priority, key=PRIORITIES.index), min(weight, cap.share)
         if capped != (priority, weight):
             priority, weight = capped
@@ -168,10 +180,10 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
             least.append(f"a journal of {journal_mb:,g} MB")
         if least:
             are = "are" if least[1:] else "is"
-            said += (
-                f"; {' and '.join(least)} {are} the most for experiments whose names fit {pattern}, as set by {cap.by}"
-            )
-    return replace(demand, priority=priority, weight=weight, journal_mb=journal_mb, quotas=under, capped=said)
+            said += f"; {' and '.join(least)} {are} {whose}"
+    return replace(
+        demand, priority=priority, weight=weight, journal_mb=journal_mb, quotas=under, capped=said, rates=rates
+    )
 
 
 def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]]) -> dict[str, Share]:
@@ -202,24 +214,21 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
         limit, wants = limits[each.experiment], each.wanted > 0
         # One that is larger than the fleet only counts what runs, for whoever wants to know.
         is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in each.quotas)
+        alone = found[each.experiment] = Share(
+            priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, rates=each.rates, aging_s=aging_s
+        )
         if not is_held and all(wanting[queue] <= wants for queue in each.queues):
-            found[each.experiment] = Share(
-                priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, aging_s=aging_s
-            )
             continue
         full = [pattern for pattern in each.quotas if under[pattern] >= quotas.get(pattern, math.inf)]
         waits = each.running < limit
-        found[each.experiment] = Share(
+        found[each.experiment] = replace(
+            alone,
             limit=limit,
             at_most=highest[each.experiment],
-            priority=each.priority,
             rivals=ranks.total() - wants,
             higher=sum(ranks[priority] for priority in PRIORITIES[: PRIORITIES.index(each.priority)]),
             wanted=[queue for queue in dict.fromkeys(each.queues) if waiting[queue] > waits],
             full=quota_used(full[0], quotas[full[0]]) if full else "",
-            journal_mb=each.journal_mb,
-            capped=each.capped,
-            aging_s=aging_s,
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -68,6 +68,12 @@ class Writing:
     #: The time of the events, and how far the driver has come.
     at: float
     cursor: Cursor
+    #: Dicts that are lost, and that the fold may still have.
+    lost: Collection[CheckpointId]
+
+    def has(self, checkpoint: CheckpointId) -> bool:
+        """Whether a dict is there, as far as the driver knows."""
+        return checkpoint not in self.lost and checkpoint in self.experiment.trials[trial_of(checkpoint)].checkpoints
 
 
 class Written(NamedTuple):
@@ -131,9 +137,9 @@ class Stage:
         if known is not None:
             known.check(TrialStatus.STAGED)
         checkpoint, source = self.checkpoint, self.source
-        if is_in_memory(checkpoint) and checkpoint not in to.experiment.trials[trial_of(checkpoint)].checkpoints:
+        if is_in_memory(checkpoint) and not to.has(checkpoint):
             # Redis has lost it since it was named.
-            checkpoint, source = _newest(known), None
+            checkpoint, source = _newest(known, to.lost), None
         event = TrialStaged(
             trial=self.trial,
             attempt=1 if known is None else len(known.attempts) + 1,
@@ -643,9 +649,10 @@ def next_trial_id(experiment: Experiment) -> TrialId:
     return TrialId(f"{len(experiment.trials) + 1:04d}")
 
 
-def _newest(trial: Trial | None) -> CheckpointId:
-    """Return the newest of a trial's own checkpoints."""
-    return _NO_CHECKPOINT if trial is None else next(reversed(trial.checkpoints), _NO_CHECKPOINT)
+def _newest(trial: Trial | None, lost: Collection[CheckpointId] = ()) -> CheckpointId:
+    """Return the newest of a trial's own checkpoints that is not lost."""
+    own = () if trial is None else reversed(trial.checkpoints)
+    return next((one for one in own if one not in lost), _NO_CHECKPOINT)
 
 
 def _too_large(trial: TrialId, config: Config, size: int) -> str:

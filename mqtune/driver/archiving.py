@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 
 from mqtune.checkpoints import open_store
@@ -28,7 +27,7 @@ def complete_copy(journal: RedisJournal, folder: Path) -> Results:
         MqtuneError: it can't be written.
     """
     with contextlib.closing(JournalFile(folder / JOURNAL_FILE)) as copy:
-        reader = JournalReader(journal, copy, time)
+        reader = JournalReader(journal, copy)
         reader.catch_up()
         if not reader.complete():
             raise MqtuneError(f"{folder} can't be written: make room, and try again")

@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Literal
 
@@ -26,6 +25,7 @@ from mqtune.core.trial import CheckpointId, Trial, TrialId, TrialStatus, attempt
 from mqtune.driver.actions import Drop
 from mqtune.driver.retention import References, Retention
 from mqtune.journal.base import Journal
+from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,6 @@ class CheckpointGC:
         *,
         delete_checkpoints: Deletes,
         keeps_dicts: bool = False,
-        dicts: Path | None = None,
     ) -> None:
         self._experiment = experiment
         self._retention = retention.of(experiment.metric, experiment.mode)
@@ -78,10 +77,7 @@ class CheckpointGC:
         self._lose_all = _LOSE_ALL[delete_checkpoints]
         #: Whether somebody may go on from a trial that has completed, or was stopped.
         self._keeps_dicts = keeps_dicts
-        #: Where an earlier driver has kept dicts, each in a file of its name.
-        self._dicts = dicts
         self._spares_best = delete_checkpoints != "all"
-        self._may_be_lost = False
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
@@ -140,21 +136,15 @@ class CheckpointGC:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether there may be trials that are the best no more, or checkpoints that are lost."""
-        return bool(self._may_be_lost or self._spared)
+        """Whether there may be trials that are the best no more."""
+        return bool(self._spared)
 
-    def settled(self, journal: Journal, now_s: float, *, is_at_end: bool) -> Iterable[Drop]:
-        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``.
-
-        Checkpoints that are lost are looked for once the driver *is at the end* of the journal: until then it may come to others.
-        """
+    def settled(self, now_s: float) -> Iterable[Drop]:
+        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``."""
         is_due = self._gathered and now_s >= self._next_look_s
-        return self._settle(journal, now_s, is_at_end=is_at_end) if is_due or self.is_unsettled else ()
+        return self._settle(now_s) if is_due or self.is_unsettled else ()
 
-    def _settle(self, journal: Journal, now_s: float, *, is_at_end: bool) -> Iterator[Drop]:
-        if self._may_be_lost and is_at_end:
-            yield from self.lost(journal)
-            self._may_be_lost = False
+    def _settle(self, now_s: float) -> Iterator[Drop]:
         over = [id_ for id_ in self._spared if id_ not in self._experiment.ahead]
         for id_ in over:
             del self._spared[id_]
@@ -163,40 +153,16 @@ class CheckpointGC:
             self._next_look_s = now_s + LOOK_APART_S
             yield from self.gathered()
 
-    def lost(self, journal: Journal) -> list[Drop]:
-        """Return the checkpoints in memory that Redis has lost: now, and again once all that is in the journal is taken in.
-
-        Those that an earlier driver has kept are put back.
-        """
-        self._may_be_lost = True
-        known = [one for trial in self._experiment.trials.values() for one in trial.checkpoints if is_in_memory(one)]
-        held = journal.checkpoints() if known else set()
-        lost = [one for one in known if one not in held and not self._put_back(journal, one)]
-        if lost:
-            logger.warning(
-                "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
-            )
-        return _drops(lost)
-
-    def _put_back(self, journal: Journal, checkpoint: CheckpointId) -> bool:
-        """Have the server hold a dict that it has lost, and return whether there is a file that has it."""
-        if self._dicts is None:
-            return False
-        try:
-            data = (self._dicts / checkpoint).read_bytes()
-        except OSError:
-            return False
-        journal.bring_checkpoint(checkpoint, data)
-        return True
-
-    def look_through(self, journal: Journal) -> Iterator[Drop]:
+    def look_through(self, restorer: Restorer) -> Iterator[Drop]:
         """Look at every trial, after a replay; each drop is to be carried out before the next is asked for."""
-        # Redis may have been set back while nobody drove, or the driver that saw it may have died before it dropped them.
-        yield from self.lost(journal)
+        trials = self._experiment.trials.values()
+        yield from _drops(
+            restorer.bring_dicts(one for trial in trials for one in trial.checkpoints if is_in_memory(one))
+        )
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
         yield from self._unneeded(list(self._experiment.trials))
-        yield from self._unreported(journal)
+        yield from self._unreported(restorer.journal)
         if self._store is not None:
             self._start()
 

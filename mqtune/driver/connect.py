@@ -26,11 +26,10 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.core.events import TrialStaged, decode_definition, driver_events
-from mqtune.core.machine import ARCHIVED, CHECKPOINTS, DICTS, SERVER_FOLDER, SIMULATION, make_folder
+from mqtune.core.machine import ARCHIVED, CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.resources import Resources
 from mqtune.core.submission import DRIVER, this_submission
-from mqtune.core.trial import CheckpointId
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
@@ -199,7 +198,7 @@ class BrokerDeployment:
             journal.chapter_store = None if is_local else store
         if not begins(journal):
             bring_back(journal, JournalFile(folder / JOURNAL_FILE), at=clock.time(), accept=writer.definition)
-            _bring_dicts(journal, folder)
+            (folder / ARCHIVED).unlink(missing_ok=True)
         kept = journal.definition()
         if kept is None and is_local:
             # Nothing is begun that could never run here.
@@ -416,13 +415,6 @@ def _store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = 
     store.create()
     writer.store = store.url
     return store
-
-
-def _bring_dicts(journal: RedisJournal, folder: Path) -> None:
-    """Have the server hold the checkpoints that its experiment's folder has for it, as that of an archived one."""
-    for file in (folder / DICTS).glob("*"):
-        journal.bring_checkpoint(CheckpointId(file.name), file.read_bytes())
-    (folder / ARCHIVED).unlink(missing_ok=True)
 
 
 def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:

@@ -11,7 +11,7 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
-from mqtune.core.events import Cursor, ExperimentCreated
+from mqtune.core.events import CheckpointsDropped, Cursor, ExperimentCreated
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
@@ -44,6 +44,7 @@ from mqtune.driver.timers import DriverTimers
 from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalFile, JournalReader
+from mqtune.journal.lock import LOCK_S
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
@@ -93,12 +94,10 @@ class Driver:
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         #: The part of the journal that was read, to be read again.
-        self.reader = JournalReader(journal, copy, clock)
+        self.reader = JournalReader(journal, copy)
         self._draining = False
         #: Whether it leaves what there is to another driver.
         self._hands_over = False
-        #: Whether the last read has come to the journal's end.
-        self._is_at_end = True
         #: To be journaled before this driver does anything else.
         self._beginning: Begin | None = None
         #: The report that was handed out, at which the driver stands, and the verdict on it.
@@ -223,7 +222,7 @@ class Driver:
         if not self.is_finished or self.requests.open():
             self._say_begun()
         self._orders.take_over()
-        self._path.carry_out_all(self._checkpoints.look_through(self._journal))
+        self._path.carry_out_all(self._checkpoints.look_through(self._restorer))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
         self._timers.publish_lost(older_than_s=0)
@@ -245,7 +244,6 @@ class Driver:
         self._path.listeners = (backend, deciders, requests, *new)
         if self._callbacks.hears("on_report"):
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
-        self._path.repair()
 
     def _say_begun(self) -> None:
         """Journal, once, that this driver drives, and does not only look at what has ended."""
@@ -311,8 +309,10 @@ class Driver:
         self._fill_slots()
         self._check_that_something_happens()
         if self._intake.is_done:
-            block_s = 0.0 if self.is_finished else block_s
-            if entries := self._news(self._pace.begin(block_s, is_stirred=hands_out or self._draining)):
+            has_requests = bool(self.requests.open())
+            block_s = 0.0 if self.is_finished or has_requests else block_s
+            is_stirred = hands_out or self._draining or has_requests
+            if entries := self._news(self._pace.begin(block_s, is_stirred=is_stirred)):
                 self._intake.put(chain(entries, self._more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
@@ -355,14 +355,13 @@ class Driver:
             # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
             self.requests.carry_out()
             self._path.carry_out_all(self._deciders.late())
-            settled = self._checkpoints.settled(self._journal, self._clock.monotonic(), is_at_end=self._is_at_end)
-            self._path.carry_out_all(settled)
+            self._path.carry_out_all(self._checkpoints.settled(self._clock.monotonic()))
             self._orders.give()
-            self._timers.look_at_fleet_if_changed()
             self._path.carry_out_all(self._timers.run_due())
-            self._path.repair()
+            self._timers.look_at_fleet_if_changed()
             self._end_if_over()
             self._fill_slots()
+        self._path.tell_restored()
         if self._callbacks.hears("on_step"):
             self._callbacks.tell("on_step", self.waiting_for)
 
@@ -376,7 +375,7 @@ class Driver:
                 self.experiment.apply_report(found)
             else:
                 self._path.apply(found)
-        self._path.repair()
+        self._path.tell_restored()
 
     # Reading.
 
@@ -389,16 +388,12 @@ class Driver:
         entries: list[Entry] = self._interrupts.wait(
             lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
         )
-        self._is_at_end = len(entries) < reader.count
         if self._restorer.was_away:
             is_put_back = self._restorer.look()
-            if is_put_back:
-                self._path.repair()
             self._orders.give_again()
             self._timers.look_anew()
             if is_put_back:
                 # The entries that were read are no longer those that follow.
-                self._is_at_end = False
                 return []
         if entries:
             reader.keep(entries)
@@ -467,8 +462,14 @@ class Driver:
             # Else the next driver does, once it has come past what they failed at.
             self._path.carry_out_all(self._checkpoints.gathered())
         self.carry_out(Finish(outcome, reason))
+        # A server that was emptied by hand has not been away.
+        self._restorer.lock(self._holder, LOCK_S)
         self._restorer.look()
         self._restorer.finish()
+        if lost := self._restorer.lost_dicts:
+            # The journal says so, where it was put back in the end, and that is not taken in any more.
+            self.experiment.apply(CheckpointsDropped(checkpoints=[*lost], at=self._clock.time()))
+        self._path.tell_restored()
 
     def label(self, trial: Trial | None, labels: Labels) -> None:
         """Give a trial, or without one the experiment, these labels; the copy has that at once if nothing else can come."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
-from mqtune.core.errors import JournalGone
 from mqtune.core.events import Event, Told
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Report
@@ -98,7 +97,6 @@ class EventPath:
             ConfigurationError: a config is too large, or can't be sent; nothing was done.
         """
         self._perform(action)
-        self.repair()
 
     def carry_out_all(self, actions: Iterable[DriverAction]) -> None:
         """Carry out each action before the next one is asked for."""
@@ -117,13 +115,10 @@ class EventPath:
         for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
             self._perform(drop)
 
-    def repair(self) -> None:
-        """After lost entries of the journal were put back, drop the checkpoints that Redis has lost with them."""
-        while restored := self._restorer.take_restored():
-            for drop in self._checkpoints.lost(self._restorer.journal):
-                self._perform(drop)
-            for each in restored:
-                self._callbacks.tell("on_restore", *each)
+    def tell_restored(self) -> None:
+        """Tell callbacks that lost entries of the journal were put back, if some were."""
+        for restored in self._restorer.take_restored():
+            self._callbacks.tell("on_restore", restored.entries, restored.missing)
 
     def _perform(self, action: DriverAction) -> None:
         events = self._write(action)
@@ -147,15 +142,8 @@ class EventPath:
 
     def _write(self, action: DriverAction) -> list[Event]:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
-        journal = self._restorer.journal
-        while True:
-            try:
-                written = action.write(Writing(journal, self._experiment, self._clock.time(), self._intake.cursor))
-            except JournalGone:
-                self._restorer.put_back()
-                if isinstance(action, Stage):
-                    # Once the fold knows which checkpoints are lost, the trial starts from an older one.
-                    self.repair()
-            else:
-                self._restorer.wrote(each.data for each in written)
-                return [each.event for each in written]
+        restorer = self._restorer
+        to = Writing(restorer.journal, self._experiment, self._clock.time(), self._intake.cursor, restorer.lost_dicts)
+        written = restorer.surely(lambda: action.write(to))
+        restorer.wrote(each.data for each in written)
+        return [each.event for each in written]

@@ -263,7 +263,6 @@ class Runner:
             place.store,
             delete_checkpoints=plan.settings.checkpoints.delete,
             keeps_dicts=plan.limits.is_open,
-            dicts=self.folder / DICTS,
         )
         driver = Driver(
             journal=place.journal,

@@ -11,6 +11,7 @@ from typing import Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
+from mqtune.core.rates import Rates, too_fast
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.outside import expired
@@ -36,10 +37,8 @@ LEASE_GRACE_S: Final = 8.0
 #: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
 #: shorter stall makes it expire.
 STALL_S: Final = 8.0
-#: How often the fleet is looked at without a message from it; there is one when a worker joins or leaves, not when one dies.
-REFRESH_S: Final = 5.0
-#: How often the lock is kept, and the fleet looked at, in virtual time, in which no lock expires and a fleet always says that it has
-#: changed: each time costs as much real time as a report.
+#: How often the lock is kept in virtual time, in which no lock expires and a fleet always says that it has changed: each time costs
+#: as much real time as a report.
 _VIRTUAL_S: Final = 3600.0
 #: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each look takes some
 #: 20 ms, and a driver has other work.
@@ -95,21 +94,17 @@ class DriverTimers:
         self._looked_at = now
         self._lose_from = now + LEASE_GRACE_S
         is_live = self._journal.is_live
-        keep_lock = _Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._keep_lock, now)
-        refresh = _Timer(REFRESH_S if is_live else _VIRTUAL_S, backend.refresh, now)
-        self._timers = [keep_lock, refresh]
+        self._timers = [_Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._stay, now)]
         if self._journal.loses_attempts:
-            self._timers = [
-                keep_lock,
-                _Timer(LOOK_AT_LEASES_S, self._look_at_attempts, now),
-                refresh,
-            ]
+            self._timers.append(_Timer(LOOK_AT_LEASES_S, self._look_at_attempts, now))
         self._room = RoomWatch()
         #: Whether the server has been full since attempts were looked for that nobody has.
         self._was_full = False
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
-        #: How many bytes the journal may have, as far as the server knows it from this driver.
-        self._most_bytes: int | None = None
+        #: What the journal may have, as far as the server knows it from this driver.
+        self._allowed: tuple[int | None, Rates | None] = None, None
+        #: The cap that a warning has told of.
+        self._told_cap = ""
         #: The error type with which all attempts that run are lost next.
         self._lost_as: str | None = None
         #: When the next timer is due, by the monotonic clock.
@@ -124,7 +119,7 @@ class DriverTimers:
 
     def run_due(self) -> Iterable[DriverAction]:
         """Run what is due, and return the actions that it wants; each is to be carried out before the next is asked for."""
-        if self._journal.most_bytes != self._most_bytes:
+        if (self._journal.most_bytes, self._journal.rates) != self._allowed:
             # Trials may wait for it.
             self._keep_lock()
         now = self._clock.monotonic()
@@ -159,14 +154,30 @@ class DriverTimers:
             return self.why_full
         return _in_words(self._journal.unclaimed(count=_HELD_COUNT))
 
+    def _stay(self) -> None:
+        """Keep the lock, complete the copy if that could not be written, and have the fleet looked at.
+
+        A worker that joins or leaves says so, and one that has died does not.
+        """
+        self._keep_lock()
+        self._reader.complete()
+        self._journal.fleet_changed = True
+
     def _keep_lock(self) -> None:
         # Before the lock, which tells others why nothing starts.
         self._room.look(self._journal.room())
         self._was_full |= bool(self._room.why)
         self._restorer.lock(self._holder, LOCK_S)
-        self._most_bytes = self._journal.most_bytes
+        self._allowed = self._journal.most_bytes, self._journal.rates
         self._trimmer.look()
         self._journal_room.look(self._journal.budget)
+        self._warn_if_too_fast()
+
+    def _warn_if_too_fast(self) -> None:
+        rates = self._journal.rates
+        if rates is not None and self._journal.is_too_fast and rates.reports.cap != self._told_cap:
+            self._told_cap = rates.reports.cap
+            logger.warning("experiment %s: %s", self._journal.experiment, too_fast(self._told_cap))
 
     def lose_all(self, error_type: str) -> None:
         """Have all attempts lost that run when this is run next: no worker can be left."""
@@ -241,7 +252,7 @@ class DriverTimers:
         return not entry or entry_order(self._reader.last) >= entry_order(entry)
 
     def look_at_fleet_if_changed(self) -> None:
-        """Look at the slots again if a worker has come or gone."""
+        """Look at the slots again if a worker has come or gone, or may have died."""
         begin = self._clock.monotonic()
         if not self._journal.fleet_changed or begin < self._fleet_from:
             return

@@ -13,7 +13,6 @@ from typing import BinaryIO, Final
 
 import msgpack
 
-from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
 from mqtune.core.events import START, Cursor, DriverStarted, Event, decode_event, driver_events
 from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
@@ -213,30 +212,26 @@ NEWS_COUNT: Final = 1_000
 MOST_COUNT: Final = 10_000
 #: By how much a read may ask for more entries than the one before it.
 _GROWTH: Final = 4
-#: How long to wait before writing the copy is retried: somebody has to make room.
-RETRY_S: Final = 30.0
 
 
 class JournalReader:
     """Reads a journal once and in order, and writes the local copy of it.
 
-    The journal is the truth and the copy a convenience: when the copy can't be written, reading goes on, and the copy is
-    completed when there is room; until then it has complete entries, without a gap.
+    The journal is the truth and the copy a convenience: when the copy can't be written, reading goes on; until ``complete``
+    it has complete entries, without a gap.
 
     Args:
         journal: the journal to read.
         copy: a file with the same entries, or the first of them.
-        clock: the clock by which writing is retried.
     """
 
-    def __init__(self, journal: Journal, copy: JournalFile, clock: Clock) -> None:
+    def __init__(self, journal: Journal, copy: JournalFile) -> None:
         #: The id of the last entry that was read.
         self.last = START.entry
         #: How many new entries to read at once: as many as fit into memory, and few enough for timers to be served in between.
         self.count = FIRST_COUNT
         self._journal = journal
         self._copy = copy
-        self._clock = clock
         #: Whether the copy has entries of others' that were read when the driver had come to its end.
         self._has_passed = False
         #: The id of the last entry in the copy.
@@ -246,7 +241,6 @@ class JournalReader:
         self.is_closed = False
         #: Whether the file is open, with what was read of this journal in it.
         self._has_begun = False
-        self._retry_at = 0.0
         #: What was read and is not in the copy yet; another thread may want to read it.
         self._gathered: list[Entry] = []
         self._gathering = threading.Lock()
@@ -337,8 +331,6 @@ class JournalReader:
 
     def _append(self, entries: Sequence[Entry]) -> None:
         if self._is_behind:
-            if self._clock.monotonic() >= self._retry_at:
-                self.complete()
             return
         try:
             self._copy.append(entries)
@@ -382,7 +374,6 @@ class JournalReader:
         except BrokerUnavailable:
             raise
         except OSError as error:
-            self._retry_at = self._clock.monotonic() + RETRY_S
             logger.debug("%s still can't be written: %s", self._copy.path, error)
             return False
         self._is_behind = False
@@ -397,7 +388,6 @@ class JournalReader:
         if not self._journal.keeps:
             raise error
         self._is_behind = True
-        self._retry_at = self._clock.monotonic() + RETRY_S
         logger.warning(
             "the local copy %s can't be written (%s): the experiment goes on, as its journal in Redis has everything; "
             "make room, and what is missing is filled in",

@@ -17,7 +17,7 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied
-from mqtune.core.fields import known_fields, unusual_fields
+from mqtune.core.fields import known_fields, made_fields, unusual_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
 from mqtune.core.shares import PRIORITIES, Demand, Share, Table, divide, held_to
 from mqtune.core.trial import is_number
@@ -43,7 +43,7 @@ _DIGITS: Final = 20
 #: Letters of a version of crews.
 _VERSION_CHARS: Final = 12
 #: What of a demand its driver says; the rest hangs on quotas and caps.
-_SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped"})
+_SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped", "rates"})
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -245,7 +245,7 @@ def _encode_share(share: Share) -> bytes:
 
 def _decode_share(data: bytes) -> Share | None:
     try:
-        share = Share(**known_fields(Share, decode_value(data)))
+        share = Share(**made_fields(Share, decode_value(data)))
     except (ValueError, TypeError):
         return None
     has_numbers = share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.journal_mb > 0

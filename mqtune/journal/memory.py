@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
+from mqtune.core.rates import ANY_RATES, TOO_FAST_S, Rates
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
+    AHEAD_S,
     BROKEN_S,
     FENCED,
     GAP,
+    MOST_AHEAD_S,
+    REQUESTS_AHEAD_S,
     WAIT,
     Answer,
     Assignment,
@@ -85,6 +89,10 @@ class ExperimentState:
     #: The bytes of all entries, and how many there may be before trials are told to wait; 0 for any number.
     size: int = 0
     most_bytes: int = 0
+    rates: Rates = ANY_RATES
+    #: Up to when reports, and requests, have used what their rates allow, and up to when trials have waited for that.
+    used_to: dict[str, float] = field(default_factory=dict)
+    waited_to: float = -math.inf
     trials: dict[TrialId, TrialState] = field(default_factory=dict)
     checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
     #: The ids of requests, each with that of its entry.
@@ -189,7 +197,8 @@ class MemoryJournal(Journal):
             state.driver_until, state.on_loss = now + hold_s, self.on_loss
             if self.most_bytes is not None:
                 state.most_bytes = self.most_bytes
-            self.size = state.size
+            state.rates = state.rates if self.rates is None else self.rates
+            self.size, self.is_too_fast = state.size, now - state.waited_to < TOO_FAST_S
 
     def unlock(self, holder: str) -> None:
         with self._lock:
@@ -346,6 +355,7 @@ class MemoryJournal(Journal):
             state.dropped, state.definition = (), None
             state.chapters, state.first = [], None
             state.size = state.most_bytes = 0
+            state.rates, state.used_to, state.waited_to = ANY_RATES, {}, -math.inf
             for trial in trials:
                 state.trials.pop(trial, None)
 
@@ -448,12 +458,19 @@ class MemoryJournal(Journal):
             for event in events:
                 self._append(event)
 
-    def request(self, event: Requested) -> str:
+    def request(self, event: Requested, *, is_capped: bool = False) -> str:
         with self._lock:
             requests = self._state.requests
             if event.id not in requests:
                 if self._state.definition is None:
                     raise JournalGone(f"there is no experiment {self.experiment!r}")
+                if is_capped:
+                    each_us, cap = self._state.rates.requests
+                    # Half of one, as what each takes was rounded.
+                    over_s = self._come("requests", each_us, 0) + each_us / 2e6 - REQUESTS_AHEAD_S
+                    if over_s > 0:
+                        raise self.too_many_requests(over_s, cap)
+                    self._come("requests", each_us, 1)
                 self._append(event.encode())
                 requests[event.id] = self._state.entries[-1].id
             return requests[event.id]
@@ -492,10 +509,30 @@ class MemoryJournal(Journal):
         is_held = state is not None and state.attempt == attempt and state.token == token and state.state == "running"
         return state if is_held else None
 
+    def _come(self, what: str, each_us: int, count: int) -> float:
+        """Count that so many more have come, and return by how many seconds all that have come are ahead of their rate."""
+        used_to, now = self._state.used_to, self._server.clock()
+        ahead_s = max(0.0, used_to.get(what, now) - now) + count * each_us / 10**6
+        used_to[what] = now + min(ahead_s, MOST_AHEAD_S)
+        return used_to[what] - now
+
+    def _wait_after(self, count: int) -> str:
+        """Count that so many more reports have come, and return what attempts that go on are told."""
+        state, each_us = self._state, self._state.rates.reports.each_us
+        ahead_s = self._come("reports", each_us, count)
+        if 0 < state.most_bytes <= state.size:
+            return WAIT
+        if not each_us or ahead_s < AHEAD_S:
+            return ""
+        if count:
+            state.waited_to = self._server.clock() + ahead_s
+        return f"{WAIT}:{math.ceil(ahead_s * 1000)}:{max(1, int(AHEAD_S * 10**6 / each_us))}"
+
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         with self._lock:
             answers: list[Answer] = []
             accepted: list[bytes] = []
+            reports = 0
             for claim, first, size, timestamp, data in segments:
                 state = self._held(claim)
                 if state is None:
@@ -503,19 +540,15 @@ class MemoryJournal(Journal):
                 elif first == state.sequence + 1:
                     state.sequence, state.timestamp = first + size - 1, timestamp
                     accepted.append(data)
+                    reports += size
                     answers.append(state.answer)
                 else:
                     answers.append(state.answer if first + size - 1 <= state.sequence else GAP)
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
                 self._append(REPORTS_PREFIX + length + b"".join(accepted))
-            return [self._or_wait(answer) for answer in answers]
-
-    def _or_wait(self, answer: Answer) -> Answer:
-        """Return the answer to an attempt that has sent something, with WAIT behind it if it goes on and the journal is full."""
-        state = self._state
-        waits = 0 < state.most_bytes <= state.size and (not answer or ":" in answer)
-        return f"{answer} {WAIT}".lstrip() if waits else answer
+            wait = self._wait_after(reports)
+            return [_or_wait(answer, wait) for answer in answers]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         with self._lock:
@@ -531,11 +564,12 @@ class MemoryJournal(Journal):
             if state is None:
                 return FENCED
             newest = list(events)[-1]
-            if state.saved != newest:
+            is_new = state.saved != newest
+            if is_new:
                 state.saved = newest
                 for event in events.values():
                     self._append(event)
-            return self._or_wait(state.answer)
+            return _or_wait(state.answer, self._wait_after(len(events) if is_new else 0))
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         with self._lock:
@@ -574,3 +608,8 @@ class MemoryJournal(Journal):
             state.state, state.intent, state.ended_by = "ended", "", claim.token
             self._append(event)
             return True
+
+
+def _or_wait(answer: Answer, wait: str) -> Answer:
+    """Return the answer to an attempt that has sent something, behind it that it is to wait if it goes on."""
+    return f"{answer} {wait}".strip() if not answer or ":" in answer else answer

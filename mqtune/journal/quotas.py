@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import redis
 
-from mqtune.core.checks import positive, whole_number
+from mqtune.core.checks import number, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
+from mqtune.core.rates import LEAST_REPORTS_PER_S, LEAST_REQUESTS_PER_MIN
 from mqtune.core.resources import check_experiments, is_pattern
 from mqtune.core.shares import AGING_S, PRIORITIES, Cap, Priority
 from mqtune.journal.connection import account_of
@@ -22,6 +24,13 @@ from mqtune.journal.redis import retrying
 _AGING: Final = b":aging_s"
 #: And before the pattern that a cap is for.
 _CAP: Final = b":cap "
+#: The lowest number of each part of a cap that has one.
+_LEAST: Final = {
+    "share": sys.float_info.min,
+    "journal_mb": sys.float_info.min,
+    "reports_per_s": LEAST_REPORTS_PER_S,
+    "requests_per_min": LEAST_REQUESTS_PER_MIN,
+}
 #: A number of slots has fewer digits.
 _DIGITS: Final = 20
 
@@ -43,6 +52,16 @@ class Quota(NamedTuple):
     pattern: str
     slots: int
     running: int
+
+
+class CapParts(TypedDict, total=False):
+    """The parts of a cap; those that are None, or not there, stay as they are."""
+
+    priority: Priority | None
+    share: float | None
+    journal_mb: float | None
+    reports_per_s: float | None
+    requests_per_min: int | None
 
 
 class Quotas:
@@ -89,30 +108,29 @@ class Quotas:
         """Return after how many seconds without a slot an experiment gets one; infinite for never."""
         return decoded_aging(self._kept())
 
-    def set_cap(
-        self,
-        pattern: str,
-        by: str,
-        *,
-        priority: Priority | None = None,
-        share: float | None = None,
-        journal_mb: float | None = None,
-    ) -> None:
-        """Have experiments whose names fit ask for no higher priority, share or ``journal_mb``; drivers heed it within seconds.
+    def set_cap(self, pattern: str, by: str, **parts: Unpack[CapParts]) -> None:
+        """Have each experiment whose name fits get no higher priority, share or ``journal_mb``, nor more reports or requests.
 
-        The part that is not given stays. Of two who set a cap of one pattern in the same moment the later one counts.
+        Drivers heed it within seconds. The part that is not given stays. Of two who set a cap of one pattern in the same moment the later
+        one counts.
 
         Raises:
-            ConfigurationError: the pattern is none of names of experiments, or a number is not above 0.
+            ConfigurationError: the pattern is none of names of experiments, or a number is too low.
         """
         check_experiments(pattern)
         cap = self.caps().get(pattern, Cap())._replace(by=by)
-        if priority is not None:
+        if (priority := parts.get("priority")) is not None:
             cap = cap._replace(priority=priority)
-        if share is not None:
+        if (share := parts.get("share")) is not None:
             cap = cap._replace(share=positive("quota", "share", share))
-        if journal_mb is not None:
+        if (journal_mb := parts.get("journal_mb")) is not None:
             cap = cap._replace(journal_mb=positive("quota", "journal_mb", journal_mb))
+        if (reports_per_s := parts.get("reports_per_s")) is not None:
+            least = LEAST_REPORTS_PER_S
+            cap = cap._replace(reports_per_s=number("quota", "reports_per_s", reports_per_s, least=least))
+        if (requests_per_min := parts.get("requests_per_min")) is not None:
+            least = LEAST_REQUESTS_PER_MIN
+            cap = cap._replace(requests_per_min=whole_number("quota", "requests_per_min", requests_per_min, least))
         packed = json.dumps({name: None if value == math.inf else value for name, value in cap._asdict().items()})
         retrying(lambda: self._client.hset(QUOTAS, _CAP + pattern.encode(), packed), patience_s=self._patience_s)
 
@@ -157,11 +175,10 @@ def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
             continue
         with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
             said = json.loads(value)
-            share, journal_mb = (
-                math.inf if said[name] is None else float(said[name]) for name in ("share", "journal_mb")
-            )
-            if said["priority"] in PRIORITIES and min(share, journal_mb) > 0 and type(said["by"]) is str:
-                found[pattern] = Cap(said["priority"], share, journal_mb, said["by"])
+            most = {name: math.inf if said[name] is None else float(said[name]) for name in _LEAST}
+            is_sound = all(most[name] >= least for name, least in _LEAST.items()) and type(said["by"]) is str
+            if is_sound and said["priority"] in PRIORITIES:
+                found[pattern] = Cap(said["priority"], **most, by=said["by"])
     return found
 
 

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mqtune.core.clock import Clock
@@ -15,6 +16,8 @@ from mqtune.core.errors import ChapterUnavailable, JournalGone, MessageVersionEr
 from mqtune.core.events import (
     START,
     AttemptEnded,
+    CheckpointSaved,
+    CheckpointsDropped,
     Cursor,
     DriverStarted,
     Event,
@@ -25,8 +28,8 @@ from mqtune.core.events import (
     decode_definition,
     decode_event,
 )
-from mqtune.core.machine import ARCHIVED
-from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
+from mqtune.core.machine import ARCHIVED, DICTS
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, CheckpointId, TrialId, is_in_memory
 from mqtune.journal.base import Chapter, Entry, Journal, LastAttempt, entry_order
 from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
 from mqtune.journal.copy import JournalFile, JournalReader
@@ -40,10 +43,11 @@ _ERROR: Final = "Redis lost what it had of this attempt, and refuses what its wo
 
 
 class PutBack(NamedTuple):
-    """How many entries an experiment's copy has, and how many of those Redis had lost."""
+    """How many entries an experiment's copy has, how many of those Redis had lost, and the dicts that are lost with them."""
 
     entries: int
     missing: int
+    dicts: list[CheckpointId]
 
 
 def bring_back(
@@ -127,7 +131,7 @@ def kept_definition(copy: JournalFile, experiment: str) -> bytes | None:
 def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float) -> PutBack:
     """Restore the journal from a copy up to the entry *last*, followed by the events *behind*, which nobody has read.
 
-    Attempts that were under way are journaled as lost.
+    Attempts that were under way are journaled as lost in the same step, and dicts that neither the server nor a file has as dropped.
 
     Raises:
         JournalGone: the copy is incomplete.
@@ -149,15 +153,22 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
     if found.experiment != journal.experiment:
         raise JournalGone(_cannot(journal, copy, "that is another experiment's"))
     chapters = _in_chapters(journal, copy, last)
-    journal.restore(
-        lambda: chain(_upto(copy, last, chapters), _numbered(behind, last)),
-        found.last(),
-        list(found.ends(at)),
-        requests=found.requests,
-        definition=encode_value(found.definition),
-        chapters=chapters,
-        first=next(copy.read()) if chapters else None,
-    )
+    while True:
+        lost = bring_dicts(journal, copy.path.parent, found.dicts)
+        # Before the attempts that would run again from them.
+        dropped = [CheckpointsDropped(checkpoints=[*lost], at=at).encode()] if lost else []
+        journal.restore(
+            lambda: chain(_upto(copy, last, chapters), _numbered(behind, last)),
+            found.last(),
+            [*dropped, *found.ends(at)],
+            requests=found.requests,
+            definition=encode_value(found.definition),
+            chapters=chapters,
+            first=next(copy.read()) if chapters else None,
+        )
+        if not found.dicts or found.dicts.keys() - lost <= journal.checkpoints():
+            break
+        # The server was emptied, or set back, once more in between.
     is_archived = copy.path.with_name(ARCHIVED).is_file()
     logger.warning(
         "%s %d of the %d entries of experiment %r; they were put back from %s. %d attempts that were "
@@ -170,7 +181,28 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
         len(found.live),
         extra={"action": "journal_restored", "experiment": journal.experiment, "missing": missing},
     )
-    return PutBack(total, missing)
+    return PutBack(total, missing, lost)
+
+
+def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -> list[CheckpointId]:
+    """Have the server hold again those of the named dicts that it has lost and the experiment's folder has; return the others it has lost."""
+    named = list(named)
+    held = journal.checkpoints() if named else set()
+    lost = []
+    for one in named:
+        if one in held:
+            continue
+        try:
+            data = (folder / DICTS / one).read_bytes()
+        except OSError:
+            lost.append(one)
+        else:
+            journal.bring_checkpoint(one, data)
+    if lost:
+        logger.warning(
+            "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
+        )
+    return lost
 
 
 def entries_behind(journal: Journal, last: str) -> Iterator[Entry]:
@@ -219,7 +251,7 @@ def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter
 
 
 class _Contents:
-    """What the entries of a journal say: the experiment, the last attempt of each trial, those under way, and the requests."""
+    """What entries say: the experiment, the last attempt of each trial, those under way, the requests, and the dicts that are kept."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.ids: list[str] = []
@@ -229,6 +261,7 @@ class _Contents:
         #: The id of each request, and that of its entry.
         self.requests: dict[str, str] = {}
         self.live: dict[tuple[TrialId, int], None] = {}
+        self.dicts: dict[CheckpointId, None] = {}
         self._numbers: dict[TrialId, int] = {}
         self._timestamps: dict[TrialId, float] = {}
         for entry in entries:
@@ -250,9 +283,16 @@ class _Contents:
                     self.live[event.trial, event.attempt] = None
             case AttemptEnded():
                 self.live.pop((event.trial, event.attempt), None)
+            case CheckpointSaved() if is_in_memory(CheckpointId(event.checkpoint)):
+                self.dicts[CheckpointId(event.checkpoint)] = None
+            case CheckpointsDropped():
+                for one in map(CheckpointId, event.checkpoints):
+                    self.dicts.pop(one, None)
             case Reports():
                 for trial, _, _, reports in event.segments:
                     self._timestamps[trial] = reports[-1][0]
+                named = (report.checkpoint for report in event)
+                self.dicts.update((one, None) for one in named if one and is_in_memory(one))
 
     def last(self) -> list[LastAttempt]:
         """Return the last attempt of each trial."""
@@ -293,8 +333,8 @@ class Restorer:
     """Restores a driver's journal on a server that may lose data: all of it, or the newest entries.
 
     The local copy has the entries that the driver has read, and this object remembers the events that it has written since. A
-    write that finds the journal gone restores it and is then repeated. The driver learns of the attempts that this has ended as of
-    any that are lost: by the entries that follow. Used by one thread.
+    write that finds the journal gone restores it and is then repeated. The driver learns of the attempts that this has ended, and of
+    the dicts that are lost, by the entries that follow. Used by one thread.
 
     Args:
         journal: the experiment's.
@@ -308,6 +348,8 @@ class Restorer:
         self._reader = reader
         self._copy = copy
         self._clock = clock
+        #: Dicts that a server has lost; the fold has them until the driver has read that.
+        self.lost_dicts: set[CheckpointId] = set()
         self._restored: list[PutBack] = []
         #: Events that the driver has written and not read since.
         self._unread: deque[bytes] = deque()
@@ -415,8 +457,16 @@ class Restorer:
         """
         behind = self._completed(self._behind() if self._has_last() else [])
         restored = put_back(self.journal, self._copy, self._reader.last, behind, at=self._clock.time())
+        self.lost_dicts.update(restored.dicts)
         if restored.entries:
             self._restored.append(restored)
+
+    def bring_dicts(self, named: Iterable[CheckpointId]) -> list[CheckpointId]:
+        """Have the server hold those of the named dicts that it has lost and the folder has; return the others that it has lost.
+
+        It has lost none without its journal, unless keys were deleted or evicted.
+        """
+        return bring_dicts(self.journal, self._copy.path.parent, named)
 
     def take_restored(self) -> list[PutBack]:
         """Return what was put back since the last call."""

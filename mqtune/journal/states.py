@@ -11,7 +11,7 @@ import redis
 from mqtune.core.keys import ExperimentKeys
 from mqtune.journal.base import entry_time
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import number, retrying
+from mqtune.journal.redis import experiments_on, number, retrying
 
 #: How many commands are sent before the first answer is read: some tens of milliseconds of a server's time.
 _COMMANDS: Final = 1_000
@@ -73,6 +73,20 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
         part = commands[begin : begin + _COMMANDS]
         found += retrying(partial(ask, part), patience_s=patience_s)
     return found
+
+
+def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
+    """Return the names of the experiments on a server that the account may read, newest first."""
+    names = experiments_on(client, patience_s=patience_s)
+
+    def look() -> list[object]:
+        with client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hget(ExperimentKeys(name).meta, "last")
+            return pipe.execute(raise_on_error=False)
+
+    answers = zip(names, retrying(look, patience_s=patience_s), strict=True)
+    return [name for name, answer in answers if not isinstance(answer, redis.exceptions.NoPermissionError)]
 
 
 class States:

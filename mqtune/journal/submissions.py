@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import redis
@@ -20,7 +21,7 @@ from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.redis import number, retrying
 from mqtune.journal.script import script
 from mqtune.journal.stream import naming
-from mqtune.trainable.bundle import Bundle, is_digest, is_path, is_signed, signature
+from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed, signature
 
 T = TypeVar("T")
 
@@ -32,12 +33,14 @@ KEEP_S: Final = KEEP_LOCK_S
 SHORT_S: Final = 600.0
 #: So many short runs in a row end a submission: it may be what ends its workers.
 MOST_SHORT: Final = 3
+#: How many workers are named that may not run a submission: as many as people read.
+MOST_REFUSED: Final = 20
 #: How much is kept of the output of a run that has ended.
 OUTPUT_BYTES: Final = 4096
 
 #: How a run has ended: well; by an error; as a person wanted; given back; or lost.
 RunEnd = Literal["done", "failed", "stopped", "again", "lost"]
-#: What came of the wish to end a submission; see the halt script.
+#: The outcome of a wish to end a submission; see the halt script.
 Halted = Literal["unknown", "ended", "stopped", "told"]
 #: The answer to a worker that keeps one; see the attend script.
 Kept = Literal["", "stop", "over", "unknown"]
@@ -47,7 +50,7 @@ class SubmissionState(NamedTuple):
     """How a submission stands; times are in seconds since the epoch, by the server's clock.
 
     Attributes:
-        submission: what was submitted; None where that can't be read.
+        submission: the script that was submitted; None where that can't be read.
         state: "waiting", "running" or "ended".
         run: the number of its newest run; 0 before the first.
         worker: who has taken it last.
@@ -56,7 +59,9 @@ class SubmissionState(NamedTuple):
         how: "done", "failed" or "stopped" once it has ended.
         code: the exit code of its last run that has ended; None where it has none.
         reason: why it has ended.
-        output: the end of what its last run has printed.
+        output: the end of the output of its last run.
+        refused_by: the workers that have found since its last run that they may not run it, the last ``MOST_REFUSED`` of them.
+        refusal: why the last of those may not.
     """
 
     submission: Submission | None
@@ -69,6 +74,8 @@ class SubmissionState(NamedTuple):
     code: int | None
     reason: str
     output: str
+    refused_by: tuple[str, ...] = ()
+    refusal: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -76,25 +83,22 @@ class SubmissionState(NamedTuple):
         return self.state == "ended"
 
 
-class Taken(NamedTuple):
-    """A submission that a worker has taken: the number of its run, whether that is the first, and what was submitted."""
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A submission as it is on the server, unchecked: whoever may write there may have changed it."""
 
     name: str
-    run: int
-    is_first: bool
     description: bytes
     signature: str
 
     def submission(self, key: str) -> Submission:
-        """Return what was submitted.
+        """Return the submission.
 
         Raises:
             CodeRefused: it is not signed with this key, or makes no sense.
         """
         if not is_signed(key, _digest(self.description), self.signature, "submission"):
-            raise CodeRefused(
-                "it is not signed with the MQTUNE_CODE_KEY of the worker that took it; submit it with that"
-            )
+            raise CodeRefused(f"it is not signed with the {KEY_VARIABLE} of the worker")
         try:
             found = Submission.decode(self.description)
         except MessageVersionError as error:
@@ -102,6 +106,14 @@ class Taken(NamedTuple):
         if found.name != self.name or not is_digest(found.bundle) or not is_path(found.script):
             raise CodeRefused(f"it is {found.name!r} in its description, or names no script")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Signed):
+    """A submission that a worker has taken: the number of its run, and whether that is the first."""
+
+    run: int
+    is_first: bool
 
 
 class Submissions:
@@ -165,7 +177,19 @@ class Submissions:
             BrokerUnavailable: no server answers.
         """
         key = ExperimentKeys(name).submission
-        fields = ("state", "description", "run", "worker", "began", "how", "code", "reason", "output")
+        fields = (
+            "state",
+            "description",
+            "run",
+            "worker",
+            "began",
+            "how",
+            "code",
+            "reason",
+            "output",
+            "refused",
+            "refusal",
+        )
 
         def look() -> list[Any]:
             with self._client.pipeline(transaction=False) as pipe:
@@ -179,7 +203,7 @@ class Submissions:
         state, description, *others = found
         if state is None:
             return None
-        run, worker, began, how, code, reason, output = others
+        run, worker, began, how, code, reason, output, refused, refusal = others
         try:
             submission = Submission.decode(description or b"")
         except MessageVersionError:
@@ -195,6 +219,8 @@ class Submissions:
             _code(code),
             _text(reason),
             _text(output),
+            tuple(_text(refused).splitlines()),
+            _text(refusal),
         )
 
     def halt(self, name: str, reason: str) -> Halted:
@@ -224,6 +250,23 @@ class Submissions:
         names = [_text(name) for name in self._retrying(look)]
         return [name for name in names if is_name(name)]
 
+    def signed(self, name: str) -> Signed | None:
+        """Return the submission of a name, unchecked; None if there is none.
+
+        Raises:
+            AccessDenied: the account is no driver's of this name.
+            BrokerUnavailable: no server answers.
+        """
+        key = ExperimentKeys(name).submission
+        with naming(key):
+            description, signed = self._retrying(lambda: self._client.hmget(key, "description", "signature"))
+        return None if description is None else Signed(name, description, _text(signed))
+
+    def refuse(self, signed: Signed, worker: str, reason: str) -> bool:
+        """Say that a worker may not run a submission, and leaves it to others; return whether that is new."""
+        args = [worker, signed.signature, reason, MOST_REFUSED]
+        return bool(self._run("refuse", [ExperimentKeys(signed.name).submission], args))
+
     def take(self, name: str, worker: str, token: str) -> Taken | None:
         """Take a submission that is due for ``HOLD_S`` seconds; None where somebody else has, it has ended, or its experiment is driven.
 
@@ -235,7 +278,7 @@ class Submissions:
         keys = ExperimentKeys(name)
         args = [name, worker, token, _ms(HOLD_S), _ms(SHORT_S), MOST_SHORT]
         run, before, description, signed = self._run("take", [keys.submission, SUBMISSIONS, keys.meta], args)
-        return Taken(name, run, run == before + 1, description, _text(signed)) if run else None
+        return Taken(name, description, _text(signed), run, run == before + 1) if run else None
 
     def bundle(self, name: str, digest: str) -> Bundle | None:
         """Return the bundle of a submission, unchecked; None if it is not there."""
@@ -243,7 +286,7 @@ class Submissions:
         return exchange.bundle(digest)
 
     def keep(self, name: str, token: str) -> Kept:
-        """Keep a submission for ``HOLD_S`` more seconds, and return what is to be known of it."""
+        """Keep a submission for ``HOLD_S`` more seconds, and return whether its run is to go on."""
         answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, _ms(HOLD_S)])
         return cast("Kept", answer.decode())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, LogUnavailable
 from mqtune.core.submission import DRIVER
+from mqtune.core.text import names_in_words
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
 from mqtune.results.results import Results
@@ -99,7 +100,7 @@ class AttemptOutput:
         return self._ask(attempt.worker, self._trial, attempt.number, self._stream, offset)
 
     def all(self, offset: int) -> bytes:
-        """Return everything from an offset on that has been printed so far, in chunks as ``chunk`` returns them."""
+        """Return the output from an offset on, as far as there is any yet, in chunks as ``chunk`` returns them."""
         chunk = self.chunk(offset)
         found, end = [chunk.data], chunk.size
         while chunk.data and chunk.offset + len(chunk.data) < min(end, chunk.size):
@@ -185,10 +186,11 @@ def follow_log(
 
 
 def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
-    """Yield what a submitted script prints, on both streams, from any process: what its newest run has, and then more until it has ended.
+    """Yield the output of a submitted script, on both streams, from any process: that of its newest run, and then more until it has ended.
 
     With *follow* the output of a run that begins on another worker, because that of the last one is gone, comes behind a line that says
-    so. Where a worker can't be asked any more, the end of the output is yielded as that worker has left it on the server.
+    so; another line says if a worker may not run the script. Where a worker can't be asked any more, the end of the output is yielded as
+    that worker has left it on the server.
 
     Args:
         name: the submission's name.
@@ -215,9 +217,13 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
                 )
             return found
 
-        run, at, has_any = 0, offset, False
+        run, at, has_any, refusal = 0, offset, False, ""
         while True:
             state = look()
+            if follow and state.refusal not in ("", refusal):
+                workers = names_in_words(state.refused_by)
+                yield f"\n… mqtune: {workers} may not run it: {state.refusal}; it waits for another worker …\n".encode()
+            refusal = state.refusal
             if state.run != run:
                 if run:
                     yield f"\n… mqtune: run {state.run} begins, on {state.worker} …\n".encode()

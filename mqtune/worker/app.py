@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
@@ -70,7 +70,7 @@ from mqtune.worker.settings import (
     take_name,
 )
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
-from mqtune.worker.threads import Step, guarded
+from mqtune.worker.threads import ROUND_S, Step
 from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
@@ -396,8 +396,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             health_check=settings.health_check,
             driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
         )
-        runtime.start()
-        ConsumerWatch(worker, runtime).start()
+        runtime.start(also=ConsumerWatch(worker, runtime).steps)
 
     def stop(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
@@ -579,20 +578,18 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
         raise Empty from None
 
 
-#: How often the queue is checked for waiting trials; one short command each time.
-LOOK_S: Final = 10.0
 #: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
 UNUSED_S: Final = 10.0
-#: So many checks in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker takes
-#: what waits within milliseconds, and after an outage of Redis within half a minute. Checks are counted, not seconds,
+#: So many rounds in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker takes
+#: what waits within milliseconds, and after an outage of Redis within half a minute. Rounds are counted, not seconds,
 #: because no time has passed for a worker that was frozen.
 LOOKS: Final = 6
 
 
 class ConsumerWatch:
-    """Checks regularly, in a thread of its own, whether a worker takes the trials that wait.
+    """Looks in each round of a worker whether it takes the trials that wait.
 
-    After ``LOOKS`` checks in a row at which it did not, the worker reconnects; after as many more its process restarts.
+    After ``LOOKS`` rounds in a row at which it did not, the worker reconnects; after as many more its process restarts.
 
     Args:
         worker: Celery's own, with mqtune's pool.
@@ -605,14 +602,9 @@ class ConsumerWatch:
         self._taken = worker.pool.taken
         self._in_a_row = 0
 
-    def start(self) -> None:
-        """Start checking; it ends when the worker shuts down."""
-        guarded("mqtune-consuming", self._steps).start()
-
-    def _steps(self) -> Iterator[Step]:
-        while not self._runtime.closing.wait(LOOK_S):
-            yield self.look
-            yield self._close_unused
+    def steps(self) -> Sequence[Step]:
+        """Return its steps in a round."""
+        return self.look, self._close_unused
 
     def _close_unused(self) -> None:
         """Close connections: a fleet of a thousand workers would otherwise meet Redis' limit of 10,000."""
@@ -621,21 +613,17 @@ class ConsumerWatch:
         self._worker.consumer.hub.call_soon(_close_unused, UNUSED_S)
 
     def look(self) -> None:
-        """Check once.
-
-        Raises:
-            BrokerUnavailable: the worker is shutting down.
-        """
+        """Look once."""
         pool = self._worker.pool
         is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
         self._taken = pool.taken
         self._in_a_row = self._in_a_row + 1 if is_stuck else 0
         if self._in_a_row == LOOKS:
-            logger.error("trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", LOOKS * LOOK_S)
+            logger.error("trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", LOOKS * ROUND_S)
             # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
             self._worker.consumer.hub.call_soon(_lose_connection)
         elif self._in_a_row == 2 * LOOKS:
-            logger.error("nothing was taken for %.0f s more: this worker restarts", LOOKS * LOOK_S)
+            logger.error("nothing was taken for %.0f s more: this worker restarts", LOOKS * ROUND_S)
             self._restart()
 
     def _should_take(self) -> bool:

@@ -27,8 +27,8 @@ from mqtune.core.resources import Resources
 from mqtune.core.usage import DeviceUse
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.privileges import without_secrets
-from mqtune.worker.quarantine import Hold, Quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -497,13 +497,13 @@ class DeviceMemory:
 
     Args:
         query: says how much memory is in use.
-        quarantine: takes the devices that are too full.
+        impairments: takes the devices that are too full.
         total_bytes: how much memory each device has; 0 if that is unknown.
     """
 
-    def __init__(self, query: DeviceQuery, quarantine: Quarantine, total_bytes: int = 0) -> None:
+    def __init__(self, query: DeviceQuery, impairments: Impairments, total_bytes: int = 0) -> None:
         self._query = query
-        self._quarantine = quarantine
+        self._impairments = impairments
         self._others_bytes = max(OTHERS_BYTES, round(total_bytes * OTHERS_SHARE))
         self._lock = threading.Lock()
         #: Held while a baseline is recorded, so that no other slot's trial starts on the device meanwhile.
@@ -522,13 +522,13 @@ class DeviceMemory:
         """Quarantine devices that others have filled; return whether there are any."""
         full = {device: size for device, size in used.items() if size > self._others_bytes}
         for device, size in full.items():
-            hold = Hold(
+            cause = Cause(
                 f"others have {_gb(size)} of its memory in use",
                 "its memory is free",
                 is_over=partial(self._is_within, device, self._others_bytes),
             )
             text = f"{_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi shows who has it"
-            self._quarantine.put([device], _MEMORY, hold, says=text)
+            self._impairments.put([device], _MEMORY, cause, says=text)
         return bool(full)
 
     def _is_within(self, device: str, most: int) -> bool:
@@ -538,7 +538,7 @@ class DeviceMemory:
         """Record that a slot's trial is about to start on its devices; False, and it must not, if one of them is too full."""
         with self._entering:
             with self._lock:
-                if any(self._quarantine.hold_of(device, _MEMORY) for device in devices):
+                if any(self._impairments.cause_of(device, _MEMORY) for device in devices):
                     return False
                 new = [d for d in devices if d not in self._before and not self._here[d] - {slot}]
                 for device in devices:
@@ -604,7 +604,7 @@ class DeviceMemory:
                 if self._here[device] or self._closing.is_set():
                     continue
                 before = self._before[device]
-                hold = Hold(
+                cause = Cause(
                     f"{_gb(used - before)} of its memory did not come back",
                     "its memory is back",
                     is_over=partial(self._is_back, device),
@@ -613,7 +613,7 @@ class DeviceMemory:
                     f"{_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, and {_gb(before)} was "
                     "before it began. No trial starts there until it is free; nvidia-smi shows which process has it"
                 )
-                self._quarantine.put([device], _MEMORY, hold, says=text)
+                self._impairments.put([device], _MEMORY, cause, says=text)
 
     def _is_back(self, device: str) -> bool:
         if not self._is_within(device, self._before[device] + TOLERANCE_BYTES):

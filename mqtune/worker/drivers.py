@@ -19,7 +19,7 @@ from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
-from mqtune.journal.submissions import KEEP_S, OUTPUT_BYTES, RunEnd, Submissions, Taken
+from mqtune.journal.submissions import HOLD_S, KEEP_S, OUTPUT_BYTES, RunEnd, Submissions, Taken
 from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, unpack
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import UNBUFFERED
@@ -46,8 +46,9 @@ _CLOSE_S: Final = 5.0
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
 BACK_S: Final = 2 * KEEP_S
-#: How long the name of a submission that this worker's account may not take is passed over.
-_DENIED_S: Final = 60.0
+#: How long a submission is passed over that this worker may not run: whoever has submitted it again waits no longer than for a worker
+#: that is gone.
+PASS_OVER_S: Final = HOLD_S
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class DriverSlots:
         worker: this worker's name.
         experiments: the patterns of the names that it serves.
         broker: the URL by which scripts are to reach the broker.
-        key: what a submission must be signed with.
+        key: the key that submissions must be signed with.
         logs: keeps the output.
         scratch: has the working directories.
     """
@@ -104,8 +105,8 @@ class DriverSlots:
         self._logs = logs
         self._scratch = scratch
         self._runs: list[_Run] = []
-        #: Names that another account's drivers have alone, and until when they are passed over.
-        self._denied: dict[str, float] = {}
+        #: The names of those that this worker may not run, and until when they are passed over.
+        self._passed_over: dict[str, float] = {}
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
 
@@ -123,7 +124,7 @@ class DriverSlots:
         self._leaving.set()
 
     def close(self) -> None:
-        """Give all back, and wait for that some seconds; what could not be said the server finds out by itself."""
+        """Give all back, and wait for that some seconds; the server finds out by itself what it could not be told."""
         self.give_back()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
@@ -182,23 +183,38 @@ class DriverSlots:
         now = time.monotonic()
         if now - self._submissions.back_at < BACK_S:
             return
-        self._denied = {name: until for name, until in self._denied.items() if until > now}
+        self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
         for name in self._submissions.due():
             if len(self._runs) >= self.slots or self._leaving.is_set():
                 return
-            if name in self._denied or not serves(self._experiments, name):
+            if name in self._passed_over or not serves(self._experiments, name):
                 continue
             token = uuid.uuid4().hex
             try:
-                taken = self._submissions.take(name, self._worker, token)
+                taken = self._submissions.take(name, self._worker, token) if self._may_run(name) else None
             except AccessDenied:
-                self._denied[name] = now + _DENIED_S
+                # Another account's drivers have it alone.
+                self._passed_over[name] = now + PASS_OVER_S
                 continue
             if taken is not None:
                 self._begin(taken, token)
 
+    def _may_run(self, name: str) -> bool:
+        """Return whether a submission is signed for this worker; one that is not is left to others, which ``mqtune why`` tells."""
+        if (signed := self._submissions.signed(name)) is None:
+            # To take it removes its name.
+            return True
+        try:
+            signed.submission(self._key)
+        except CodeRefused as error:
+            self._passed_over[name] = time.monotonic() + PASS_OVER_S
+            if self._submissions.refuse(signed, self._worker, str(error)):
+                logger.warning("submission %s is left to other workers: %s", name, error)
+            return False
+        return True
+
     def _begin(self, taken: Taken, token: str) -> None:
-        """Run a submission that this worker has taken; what it can't run has failed, unless another worker may."""
+        """Run a submission that this worker has taken; one that can't be run has failed, unless another worker may run it."""
         folder = self._scratch.folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
         try:
             self._start(taken, token, folder)
@@ -241,13 +257,13 @@ class DriverSlots:
         )
 
     def _end(self, run: _Run, how: RunEnd, reason: str, *, code: int | None = None) -> None:
-        """End what is left of a run, and say how it has ended."""
+        """End all processes of a run, and say how it has ended."""
         output = self._clear(run)
         logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
         self._submissions.leave(run.taken.name, run.token, how, code=code, reason=reason, output=output)
 
     def _clear(self, run: _Run) -> str:
-        """End what is left of a run, and return the end of its output."""
+        """End all processes of a run, delete its folder, and return the end of its output."""
         signal_group(run.process.pid, signal.SIGKILL)
         # With what has left its group.
         reaper.kill(run.process, 0)

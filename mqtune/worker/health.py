@@ -15,8 +15,8 @@ from typing import IO, Final
 
 from mqtune.core.text import printable
 from mqtune.trainable.process.descendants import signal_group
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.privileges import without_secrets
-from mqtune.worker.quarantine import Hold, Quarantine
 
 #: How long the command may take: it delays a trial, and a driver that hangs never answers.
 TIMEOUT_S: Final = 30.0
@@ -27,7 +27,7 @@ SOUND_S: Final = 300.0
 #: How much of its output is looked at for the last line, and how much of that is shown.
 _TAIL_BYTES: Final = 4_096
 _SHOWN_CHARS: Final = 200
-_KIND: Final = "health check"
+_KIND: Final = "health_check"
 _SHUTTING_DOWN: Final = "the worker is shutting down"
 
 
@@ -36,12 +36,12 @@ class HealthCheck:
 
     Args:
         command: for the shell.
-        quarantine: takes the devices of slots that fail.
+        impairments: takes the devices of slots that fail.
     """
 
-    def __init__(self, command: str, quarantine: Quarantine) -> None:
+    def __init__(self, command: str, impairments: Impairments) -> None:
         self._command = command
-        self.quarantine = quarantine
+        self.impairments = impairments
         self._lock = threading.Lock()
         #: Until when each slot counts as sound.
         self._sound_until: dict[int, float] = {}
@@ -58,12 +58,12 @@ class HealthCheck:
             return True
         problem = self._problem(environment)
         if problem:
-            hold = Hold(
+            cause = Cause(
                 f"its health check failed: {problem}",
                 "its health check succeeds",
                 is_over=partial(self._is_sound, environment),
             )
-            self.quarantine.put(devices, _KIND, hold)
+            self.impairments.put(devices, _KIND, cause)
             return False
         self._sound_until[slot] = time.monotonic() + SOUND_S
         return True

@@ -1,21 +1,27 @@
-"""The output files of trials and zygotes: they are kept short, and their content is sent to whoever asks for it."""
+"""The output files of trials, zygotes and submitted scripts: they are kept short, and their content is sent to whoever asks for it."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from mqtune.core.errors import MqtuneError
+from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.machine import end_of_file
+from mqtune.core.submission import DRIVER
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, read_chunk
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.threads import Step, every, guarded
 
 logger = logging.getLogger(__name__)
@@ -27,6 +33,10 @@ FIRST_BYTES: Final = 8 * 2**20
 LAST_BYTES: Final = 24 * 2**20
 #: How often all files are checked. Between two checks a trial may write as much as the disk takes, about a gigabyte.
 LOOK_S: Final = 0.5
+#: How often it is tried whether the log folder can be written, and how much is written then: a block of a file system, as one that is
+#: full may still take a few bytes.
+TRY_S: Final = 10.0
+_TRIED_BYTES: Final = 4_096
 #: How long a check that is under way may take when the worker shuts down: a network file system may hang.
 _CLOSE_S: Final = 5.0
 #: How many files of attempts are remembered: some megabytes of names, and days of trials.
@@ -36,6 +46,7 @@ _MOVED_BYTES: Final = 2**20
 #: How often moving the last part begins again, further on, because more was written meanwhile than may be kept. A writer that is
 #: faster than the disk cache for half a gigabyte loses lines.
 _MOVES: Final = 10
+_KIND: Final = "logs"
 
 
 class Logs:
@@ -48,10 +59,12 @@ class Logs:
     Args:
         root: the worker's log folder.
         zygotes: the files of its zygotes, which may write at any time.
+        impairments: learns whether the folder can be written.
     """
 
-    def __init__(self, root: Path, zygotes: Iterable[Path] = ()) -> None:
+    def __init__(self, root: Path, zygotes: Iterable[Path], impairments: Impairments) -> None:
         self._root = root
+        self._impairments = impairments
         self._written = set(zygotes)
         #: The files that attempts have had here, oldest first.
         self._begun: dict[Path, None] = {}
@@ -60,6 +73,7 @@ class Logs:
         #: Files whose folder could not be created, and why.
         self._missing: dict[Path, OSError] = {}
         self._looking = threading.Lock()
+        self._tried_at = -math.inf
         self._closing = threading.Event()
         self._thread = guarded("mqtune-logs", lambda: every(LOOK_S, self._look_at_all, self._closing))
 
@@ -113,6 +127,7 @@ class Logs:
                     folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 logger.warning("the output of a trial to %s is not kept: %s", folder, error)
+                self._try_to_write()
                 self._missing.update((path, error) for path in paths if path.parent == folder)
         self._written.update(paths)
         self._begun.update(dict.fromkeys(paths))
@@ -154,9 +169,34 @@ class Logs:
             self._cut.pop(path, None)
         if (missing := self._missing.pop(path, None)) is not None:
             return f"(the output was not kept: {missing})\n"
-        return "" if is_empty else _tail(path, size)
+        gap = f"(some output may be missing, {problem})\n" if (problem := self.problem) else ""
+        return gap + ("" if is_empty else _tail(path, size))
+
+    @property
+    def problem(self) -> str:
+        """Why the folder can't be written, as far as that is known; empty where it can."""
+        return "" if (cause := self._impairments.cause_of(WHOLE_WORKER, _KIND)) is None else cause.text
+
+    def _try_to_write(self) -> None:
+        """Find out whether the folder can be written: trials whose output is lost go on, so that nobody else would say so."""
+        self._tried_at = time.monotonic()
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            # Without a name, and so nothing to clean up.
+            with tempfile.TemporaryFile(dir=self._root) as file:
+                file.write(bytes(_TRIED_BYTES))
+            problem = ""
+        except OSError as error:
+            problem = f"as {self._root} can't be written: {error.strerror or error}"
+        before = self._impairments.cause_of(WHOLE_WORKER, _KIND)
+        if problem and problem != self.problem:
+            self._impairments.put([WHOLE_WORKER], _KIND, Cause(problem, "it can be written"))
+        elif before is not None and not problem:
+            self._impairments.lift(before)
 
     def _look_at_all(self) -> None:
+        if time.monotonic() - self._tried_at >= TRY_S:
+            self._try_to_write()
         for path in tuple(self._written):
             with self._looking:
                 self._look(path)
@@ -222,7 +262,7 @@ def _tail(path: Path, size: int) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"(what was printed can't be read: {error})\n"
+        return f"(the output can't be read: {error})\n"
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -290,13 +330,19 @@ class LogServer:
 
     def _found(self, exchange: LogExchange, experiment: str, question: LogQuestion) -> LogChunk | str:
         _, trial, attempt, stream, offset = question
-        what = f"trial {trial} attempt {attempt}"
+        run = f"run {attempt} of script" if trial == DRIVER else f"trial {trial} attempt {attempt} of experiment"
+        named = f"{run} {experiment}"
         path = self._logs.files(experiment, Claim(trial, attempt, ""))[stream == "stderr"]
         try:
             if not self._logs.has_begun(path) and exchange.last_attempt(trial) != (attempt, self._worker):
-                return f"{what} of experiment {experiment} did not run here, or too long ago"
+                return f"{named} did not run here, or too long ago"
             return self._logs.read(path, offset)
         except FileNotFoundError:
-            return f"what {what} printed is not here: nothing was, or it was deleted"
+            why = (
+                f", {problem}"
+                if (problem := self._logs.problem)
+                else ": it did not start here, or its file was deleted"
+            )
+            return f"{named} has no output here{why}"
         except (OSError, MqtuneError) as error:
-            return f"what {what} printed can't be read: {error}"
+            return f"the output of {named} can't be read: {error}"

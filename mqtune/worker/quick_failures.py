@@ -14,8 +14,8 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
 from mqtune.journal.base import Fared, Journal, Others
 from mqtune.worker.attempt import AttemptRun
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.outcome import RunResult, broken_device
-from mqtune.worker.quarantine import Hold, Quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +66,12 @@ class _Experiment:
 
 
 @dataclass(slots=True, eq=False)
-class _Suspicion(Hold):
-    """A hold because of failures: since when, of which experiment, of how many, and for how long no probe starts."""
+class _Suspicion(Cause):
+    """Failures as a cause: from when on, by ``time.monotonic``, of which experiment, and how many."""
 
-    since: float = 0.0
+    began_at: float = 0.0
     experiment: str = ""
     number: int = 0
-    pause_s: float = FIRST_PAUSE_S
 
 
 class QuickFailures:
@@ -88,15 +87,15 @@ class QuickFailures:
 
     Args:
         worker: the worker's name in the fleet.
-        quarantine: takes the devices.
+        impairments: takes the devices.
         here: returns the devices of the attempts of an experiment that have a slot here, and whether each is claimed.
     """
 
     def __init__(
-        self, worker: str, quarantine: Quarantine, here: Callable[[str], Iterable[tuple[Devices, bool]]]
+        self, worker: str, impairments: Impairments, here: Callable[[str], Iterable[tuple[Devices, bool]]]
     ) -> None:
         self._worker = worker
-        self._quarantine = quarantine
+        self._impairments = impairments
         self._here = here
         self._lock = threading.Lock()
         self._experiments: dict[str, _Experiment] = {}
@@ -165,7 +164,7 @@ class QuickFailures:
         others = self._compare(journal, "broken" if broken else "failed", devices)
         last = (error.strip().splitlines() or ["?"])[-1]
         # A probe shows how it is now: where all that is left of an experiment fails, what did well before keeps no device closed.
-        since = suspicion.since if suspicion is not None and suspicion.is_open else row.since
+        since = suspicion.began_at if suspicion is not None and suspicion.is_open else row.since
         is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(journal, devices, since, others)
         if suspicion is not None and not suspicion.is_open and (is_likely or broken):
             # No probe: it was about to start when the devices were quarantined.
@@ -188,27 +187,25 @@ class QuickFailures:
         return known
 
     def _suspicion(self, devices: Devices) -> _Suspicion | None:
-        holds = (self._quarantine.hold_of(device, _KIND) for device in devices)
-        return next((hold for hold in holds if isinstance(hold, _Suspicion)), None)
+        causes = (self._impairments.cause_of(device, _KIND) for device in devices)
+        return next((cause for cause in causes if isinstance(cause, _Suspicion)), None)
 
     def _suspect(
         self, journal: Journal, slot: int, devices: Devices, row: _Row, text: str, error: str, before: _Suspicion | None
     ) -> None:
-        now = time.monotonic()
         pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
-        hold = _Suspicion(
+        cause = _Suspicion(
             text,
-            over="",
+            ends="an attempt does well there",
             probe_slot=slot,
-            probe_at=now + pause_s,
-            since=now,
+            pause_s=pause_s,
+            began_at=time.monotonic(),
             experiment=journal.experiment,
             number=row.number,
-            pause_s=pause_s,
         )
         # Whose they were, and what they said, is for the operator alone: everybody sees the note.
         says = f"{text}. It gets an attempt to try in {pause_s:.0f} s. The last one, of experiment {journal.experiment}: {error}"
-        self._quarantine.put(devices, _KIND, hold, says=says)
+        self._impairments.put(devices, _KIND, cause, says=says)
 
     def _lift(self, suspicion: _Suspicion, devices: Devices, why: str) -> None:
         """End a quarantine, and ask more of the experiment whose failures have led to it: they say little about devices."""
@@ -216,8 +213,7 @@ class QuickFailures:
             known = self._of(suspicion.experiment)
             known.needed = max(known.needed, 2 * suspicion.number)
             known.rows.pop(devices, None)
-        suspicion.over = why
-        self._quarantine.lift(suspicion)
+        self._impairments.lift(suspicion, why)
 
     def _do_well_elsewhere(self, journal: Journal, devices: Devices, since: float, others: Others) -> bool:
         here = [*self._here(journal.experiment)]

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, cast
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import EVERY, queue_name
@@ -41,18 +42,18 @@ from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.health import HealthCheck
+from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
-from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slot, Slots, ZygoteFinder
-from mqtune.worker.threads import Step, every, guarded
+from mqtune.worker.threads import ROUND_S, Step, guarded
 from mqtune.worker.uplink import Uplink
-from mqtune.worker.usage import SAMPLE_S, UsageSampler
+from mqtune.worker.usage import UsageSampler
 
 logger = logging.getLogger(__name__)
 
@@ -139,15 +140,16 @@ class WorkerRuntime:
         #: All attempts whose task is here, claimed or not.
         self._here: set[AttemptRun] = set()
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
-        self._quarantine = Quarantine(self._on_quarantine)
-        self._memory = DeviceMemory(GpuProbe(), self._quarantine, plan.device_bytes) if any(plan.devices) else None
-        self._health = HealthCheck(health_check, self._quarantine) if health_check else None
-        self._quick_failures = QuickFailures(name, self._quarantine, self._devices_of)
+        clock = ServerClock(client)
+        self._impairments = Impairments(self._on_impairment, worker=name, clock=clock.time)
+        self._memory = DeviceMemory(GpuProbe(), self._impairments, plan.device_bytes) if any(plan.devices) else None
+        self._health = HealthCheck(health_check, self._impairments) if health_check else None
+        self._quick_failures = QuickFailures(name, self._impairments, self._devices_of)
         self._usage = UsageSampler(name, plan.devices, GpuProbe(), lambda: self.running, UsageBoard(client))
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
-        self._slots = Slots(plan, log_root, self._quarantine, self._memory, self._health, most_bytes=most_bytes)
+        self._slots = Slots(plan, log_root, self._impairments, self._memory, self._health, most_bytes=most_bytes)
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
-        clock, scratch = ServerClock(client), Scratch(log_root)
+        scratch = Scratch(log_root)
         self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         self.services = WorkerServices(
             name=name,
@@ -157,7 +159,9 @@ class WorkerRuntime:
             grace_s=grace_s,
             clock=clock,
             uplink=Uplink(clock),
-            logs=Logs(log_root, [self._slots.importers.log, *(slot.log for slot in self._slots.all)]),
+            logs=Logs(
+                log_root, [self._slots.importers.log, *(slot.log for slot in self._slots.all)], self._impairments
+            ),
             scratch=scratch,
             slots=self._slots,
             zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
@@ -169,13 +173,13 @@ class WorkerRuntime:
             None if driver_slots is None else driver_slots(self.services.logs, self.services.scratch, self.closing)
         )
         self._show = show
-        #: The reason for the shutdown; empty until it begins.
-        self._reason = ""
+        #: The reason for the shutdown, and when the heartbeat has seen it; empty until it begins.
+        self._reason, self._left_at = "", 0.0
         self._idle = threading.Event()
         self._has_others, self._others_until = False, 0.0
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
-        self._told = ("", 0)
+        self._told: tuple[list[Impairment], int] = ([], 0)
         #: For the figures: how many attempts have ended, by their devices and how, and when the fleet was last told.
         self._ended: Counter[tuple[str, str]] = Counter()
         self._heartbeat_at = 0.0
@@ -185,10 +189,10 @@ class WorkerRuntime:
         self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._revoker = guarded("mqtune-revoker", self._revokes)
         self._heart = guarded("mqtune-heartbeat", self._beats)
-        # Of its own, because a frozen zygote is waited for.
-        # No report, and no end of an attempt, waits for a device's driver.
-        self._devices = guarded("mqtune-devices", self._looks_at_devices)
-        self._tidier = guarded("mqtune-tidier", lambda: every(HEARTBEAT_S, self._tidy, self.closing))
+        #: Steps of others in each round.
+        self._also: Callable[[], Iterable[Step]] = tuple
+        # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen importer.
+        self._rounds = guarded("mqtune-rounds", self._looks)
         self._control = guarded("mqtune-control", self._hints)
 
     @property
@@ -215,12 +219,13 @@ class WorkerRuntime:
         more = 0 if self.draining else self._slots.back_off.allows
         return slots if more is None else min(slots, running + more)
 
-    @property
-    def _note(self) -> str:
-        """The reason why not all slots take trials; empty while they do."""
-        if self._reason:
-            return f"is leaving: {self._reason}"
-        return "; ".join(note for note in (self._quarantine.note, self._slots.back_off.why) if note)
+    def _impaired(self) -> list[Impairment]:
+        """What keeps it from its work; once it shuts down, that alone."""
+        if not self._reason:
+            return self._impairments.all
+        self._left_at = self._left_at or self.services.clock.time()
+        text = f"it is leaving: {self._reason}"
+        return [Impairment(WHOLE_WORKER, "leaving", text, "it is started again", self._left_at)]
 
     def figures(self) -> WorkerFigures:
         """Return what the worker does now; with devices the driver is asked about them, which may take seconds."""
@@ -244,26 +249,35 @@ class WorkerRuntime:
 
     def _room(self) -> Room | None:
         """Return the room in the server's memory; None where it has not answered of late, as whoever asks for figures does not wait."""
-        if time.time() - self._heartbeat_at > LEASE_S:
-            return None
-        with contextlib.suppress(BrokerUnavailable):
-            return room_of(self._client, patience_s=0)
+        if self._is_heard:
+            with contextlib.suppress(BrokerUnavailable):
+                return room_of(self._client, patience_s=0)
         return None
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether the server has answered a heartbeat of late."""
+        return time.time() - self._heartbeat_at <= LEASE_S
 
     def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
         runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)
         return [(run.devices, run.is_running) for run in runs]
 
-    def _on_quarantine(self) -> None:
-        """Count the usable slots again, and tell drivers: a device has entered or left quarantine."""
+    def _on_impairment(self) -> None:
+        """Count the usable slots again, and tell drivers: something keeps the worker or a device from its work, or does no more."""
         self._slots.review()
         if not self._slots.usable:
             self._slots.wake(len(self._here))
         self._look.set()
         self.services.wake_consumer()
 
-    def start(self, ahead: Ahead | None = None) -> None:
-        """Start the threads and join the fleet; an importer for attempts that are known to come is started before."""
+    def start(self, ahead: Ahead | None = None, *, also: Callable[[], Iterable[Step]] = tuple) -> None:
+        """Start the threads and join the fleet.
+
+        Args:
+            ahead: whose attempts are known to come; an importer for them is started before.
+            also: returns further steps of each round.
+        """
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
         self.services.scratch.sweep()
@@ -280,8 +294,8 @@ class WorkerRuntime:
         self._heartbeat_at = time.time()
         self._heart.start()
         self._control.start()
-        self._tidier.start()
-        self._devices.start()
+        self._also = also
+        self._rounds.start()
         self._revoker.start()
         if self._drivers is not None:
             self._drivers.start()
@@ -303,7 +317,7 @@ class WorkerRuntime:
             joined_at=self._joined_at,
             gpu_memory_gb=offer.gpu_memory_gb,
             tags=sorted(offer.tags),
-            note=self._note,
+            impairments=self._impaired(),
             experiments=self._experiments,
             leaves_within_s=shutdown_s(self.services.grace_s),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
@@ -354,7 +368,7 @@ class WorkerRuntime:
             self._learn(run, slot, result)
             return result
         finally:
-            self._quarantine.leave(slot.index, slot.places)
+            self._impairments.leave(slot.index, slot.places)
             self._idle.set()
 
     def _has_other_workers(self) -> bool:
@@ -413,12 +427,11 @@ class WorkerRuntime:
             logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 
     def waiting(self) -> int:
-        """Return how many tasks wait in this worker's queue; while Redis is unreachable it waits.
-
-        Raises:
-            BrokerUnavailable: the worker is shutting down.
-        """
-        return self._fleet.waiting(self.queue)
+        """Return how many tasks wait in this worker's queue; 0 while Redis is away, as nobody can take them then."""
+        if self._is_heard:
+            with contextlib.suppress(BrokerUnavailable):
+                return Fleet(self._client, patience_s=0).waiting(self.queue)
+        return 0
 
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials run again elsewhere; the first reason counts."""
@@ -430,7 +443,7 @@ class WorkerRuntime:
         if self._drivers is not None:
             self._drivers.give_back()
         # No trial will start that would need a device.
-        self._quarantine.close()
+        self._impairments.close()
         if self._memory is not None:
             self._memory.close()
         if self._health is not None:
@@ -495,16 +508,14 @@ class WorkerRuntime:
             if by_journal := _by_journal(self.running):
                 yield partial(self._renew, by_journal)
 
-    def _looks_at_devices(self) -> Iterator[Step]:
-        """Yield samples of what trials use, and looks at the quarantined devices."""
-        while not self.closing.wait(SAMPLE_S):
+    def _looks(self) -> Iterator[Step]:
+        """Yield the steps of each round: sample what trials use, look at impaired devices, close unused importers, and reap orphans."""
+        while not self.closing.wait(ROUND_S):
             yield self._usage.sample
-            yield from self._quarantine.looks()
-
-    def _tidy(self) -> None:
-        """Close unused importers and reap orphans."""
-        self._slots.trim(IMPORTER_IDLE_S)
-        reaper.clear(0)
+            yield from self._impairments.looks()
+            yield partial(self._slots.trim, IMPORTER_IDLE_S)
+            yield partial(reaper.clear, 0)
+            yield from self._also()
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], LEASE_S)
@@ -526,12 +537,12 @@ class WorkerRuntime:
     def _keep_in_fleet(self) -> None:
         """Stay in the fleet, announce changes, and shut down if an operator has asked for it."""
         info = self._info()
-        has_changed = (info.note, info.slots) != self._told
-        self._told = (info.note, info.slots)
+        has_changed = (info.impairments, info.slots) != self._told
+        self._told = (info.impairments, info.slots)
         try:
             if self._fleet.keep(info, LEASE_S):
                 self._shut_down("told to drain", "its worker was drained")
-            self._quarantine.disable(self._fleet.disabled)
+            self._impairments.disable(self._fleet.disabled)
             self._heartbeat_at = time.time()
         except NameTaken as error:
             # This worker was cut off or frozen for so long that another took it for dead.

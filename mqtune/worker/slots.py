@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
+from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.bundles import Brought, Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.health import HealthCheck
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.late_imports import LateImports
-from mqtune.worker.quarantine import WHOLE_WORKER, Quarantine
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
@@ -36,54 +37,45 @@ LONGEST_BACK_OFF_S: Final = 300.0
 
 
 class BackOff:
-    """Counts failed starts in a row, and says how many attempts the worker may take. Any thread may use it."""
+    """Keeps a worker from attempts that it can't start, for a while, and says how many it may take. Any thread may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, impairments: Impairments) -> None:
+        self._impairments = impairments
         self._lock = threading.Lock()
         self._in_a_row = 0
-        self._pause_s = BACK_OFF_S
-        self._until = 0.0
-        self._problem = ""
+
+    @property
+    def _cause(self) -> Cause | None:
+        return self._impairments.cause_of(WHOLE_WORKER, "starts")
 
     def note_started(self) -> None:
         """Record that a trial's process was started: the worker works."""
         if self._in_a_row:
             with self._lock:
-                if self._in_a_row >= FAILED_STARTS:
-                    logger.warning("a trial was started: all slots of this worker take trials again")
-                self._in_a_row, self._pause_s, self._until = 0, BACK_OFF_S, 0.0
+                self._in_a_row, cause = 0, self._cause
+            if cause is not None:
+                self._impairments.lift(cause)
 
     def note_problem(self, problem: str) -> None:
         """Record that an attempt could not be started, and why."""
         with self._lock:
             self._in_a_row += 1
-            self._problem = problem.strip().splitlines()[-1] if problem.strip() else "?"
-            now = time.monotonic()
+            before = self._cause
             # Attempts that were taken together fail together, and count as one try.
-            if self._in_a_row < FAILED_STARTS or now < self._until:
+            if self._in_a_row < FAILED_STARTS or (before is not None and not before.is_due):
                 return
-            self._until = now + self._pause_s
-            logger.error(
-                "%d attempts in a row could not be started here; the worker takes none for %.0f s, and then one to try: %s",
-                self._in_a_row,
-                self._pause_s,
-                self._problem,
+            last = problem.strip().splitlines()[-1] if problem.strip() else "?"
+            text = f"its last {self._in_a_row} attempts could not be started ({last})"
+            pause_s = BACK_OFF_S if before is None else min(2 * before.pause_s, LONGEST_BACK_OFF_S)
+            cause = Cause(text, "an attempt is started", pause_s=pause_s)
+            self._impairments.put(
+                [WHOLE_WORKER], "starts", cause, says=f"{text}. It takes one to try in {pause_s:.0f} s"
             )
-            self._pause_s = min(2 * self._pause_s, LONGEST_BACK_OFF_S)
 
     @property
     def allows(self) -> int | None:
         """How many more attempts may be taken: 0 while it backs off, then 1 to try; None for any number."""
-        if self._in_a_row < FAILED_STARTS:
-            return None
-        return int(time.monotonic() >= self._until)
-
-    @property
-    def why(self) -> str:
-        """The reason why not all slots take attempts, or empty; the same text until something changes."""
-        if self._in_a_row < FAILED_STARTS:
-            return ""
-        return f"could not start its last {self._in_a_row} attempts ({self._problem})"
+        return None if (cause := self._cause) is None else int(cause.is_due)
 
 
 _BYTES_PER_GB: Final = 1e9
@@ -124,7 +116,7 @@ class Turn:
             return True
         self._before.wait()
         slot.zygotes.make_way(self._zygote)
-        if not slot.quarantine.enter(slot.index, slot.places) or not slot.is_healthy():
+        if not slot.impairments.enter(slot.index, slot.places) or not slot.is_healthy():
             return False
         if slot.memory is None:
             return True
@@ -181,7 +173,7 @@ class Slot:
         index: int,
         plan: SlotPlan,
         log_root: Path,
-        quarantine: Quarantine,
+        impairments: Impairments,
         memory: DeviceMemory | None = None,
         health: HealthCheck | None = None,
         *,
@@ -189,9 +181,9 @@ class Slot:
     ) -> None:
         self.index = index
         self.devices = plan.devices[index]
-        #: What is quarantined if it is not sound.
+        #: What is kept from trials if it is not sound.
         self.places = self.devices or (WHOLE_WORKER,)
-        self.quarantine = quarantine
+        self.impairments = impairments
         self.memory = memory
         self.health = health
         self._environment = plan.environment(index)
@@ -212,7 +204,7 @@ class Slot:
     @property
     def is_quarantined(self) -> bool:
         """Whether it takes no attempt because one of its devices is quarantined."""
-        return self.quarantine.closes(self.index, self.places)
+        return self.impairments.closes(self.index, self.places)
 
     def is_healthy(self) -> bool:
         """Return whether the operator's health check succeeds here, or has lately."""
@@ -245,7 +237,7 @@ class Slots:
     Args:
         plan: the slots.
         log_root: the folder for their zygotes' output.
-        quarantine: has those of their devices that are not sound.
+        impairments: has what keeps slots from attempts.
         memory: watches their devices; None without devices.
         health: the operator's health check, if there is one.
         most_bytes: how much memory unused importers and zygotes may have.
@@ -255,7 +247,7 @@ class Slots:
         self,
         plan: SlotPlan,
         log_root: Path,
-        quarantine: Quarantine,
+        impairments: Impairments,
         memory: DeviceMemory | None = None,
         health: HealthCheck | None = None,
         *,
@@ -266,10 +258,10 @@ class Slots:
             log_root / ".zygotes" / "imports.log", self.late_imports, plan.varies, most_bytes=most_bytes
         )
         self.all = [
-            Slot(index, plan, log_root, quarantine, memory, health, importers=self.importers)
+            Slot(index, plan, log_root, impairments, memory, health, importers=self.importers)
             for index in range(len(plan.devices))
         ]
-        self.back_off = BackOff()
+        self.back_off = BackOff(impairments)
         self.retries = Retries()
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
@@ -324,7 +316,7 @@ class Slots:
         self._offered.put(slot)
 
     def review(self) -> None:
-        """Count the usable slots again; called when a device enters or leaves quarantine."""
+        """Count the usable slots again; called when what keeps slots from attempts has changed."""
         with self._reviewing:
             self.usable = sum(not slot.is_quarantined for slot in self.all)
             aside, self._aside = self._aside, []

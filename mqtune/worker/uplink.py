@@ -2,8 +2,8 @@
 
 Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of them. So a lone
 report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread waits with its batch, the pipes
-fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an experiment's journal is full its pipes are left unread, and no
-other's.
+fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an experiment's journal is full, or its reports come faster than a
+cap allows, its pipes are left unread, and no other's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
+import re
 import reprlib
 import selectors
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
@@ -62,6 +65,8 @@ _ENDS: Final = frozenset(
 _END_FIELDS: Final = ("end", "error_type", "error", "heard")
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
+#: That an attempt is to wait, at the end of an answer: for how many milliseconds, and how many reports it may send then.
+_WAIT: Final = re.compile(rf"(?:^| ){WAIT}(?::(\d{{1,9}}):(\d{{1,9}}))?$", re.ASCII)
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -146,8 +151,10 @@ class Stream:
         #: What was written last, and the journal's outages before that.
         self.last: Cut | None = None
         self.written_after = 0
-        #: Whether nothing more is read, because the journal is full.
-        self.is_held = False
+        #: When it is read on, by the monotonic clock: not before the journal has room, if infinite; 0 while nothing holds it.
+        self.read_from = 0.0
+        #: How many reports its next part may have.
+        self.most = math.inf
         #: The trainable's packed message about its end; None if it sent none.
         self.end: bytes | None = None
         self.drained = threading.Event()
@@ -208,6 +215,28 @@ class Stream:
         return self.last is not None and self.written_after != self.journal.outages
 
     @property
+    def is_held(self) -> bool:
+        """Whether nothing more is read for now, as the journal wants it."""
+        return self.read_from > 0
+
+    def is_slowed(self, now: float) -> bool:
+        """Whether it is held until a time that is known and has not come."""
+        return now < self.read_from < math.inf
+
+    def hear(self, answer: Answer) -> Answer:
+        """Hold the stream as an answer of the journal says, and return the orders in it."""
+        wait = None if self.listener.is_ending else _WAIT.search(answer)
+        if wait is None:
+            self.read_from, self.most = 0.0, math.inf
+        elif wait[1] is None:
+            self.read_from = math.inf
+        else:
+            # Who only asks does not come behind those that have sent something since.
+            self.read_from = min(self.read_from or math.inf, time.monotonic() + int(wait[1]) / 1000)
+            self.most = int(wait[2])
+        return _WAIT.sub("", answer)
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether the journal is to be asked about it: it may have lost something, or may take more by now."""
         return self.may_be_lost or self.is_held
@@ -232,8 +261,11 @@ class Stream:
                 if length > _MOST_BYTES.get(kind, 0):
                     raise ValueError(f"a frame of kind {kind} with {length:,} bytes")
                 break
-            if self._saved and (kind != FRAME_SAVED or len(self._saved) >= _SAVED_COUNT):
+            if self._saved and (kind != FRAME_SAVED or len(self._saved) >= min(_SAVED_COUNT, self.most)):
                 # Later frames must be journaled after these.
+                self.has_more = True
+                break
+            if kind == FRAME_REPORT and len(reports) >= self.most:
                 self.has_more = True
                 break
             if kind != FRAME_CHECKPOINT and self._unnamed is not None:
@@ -407,8 +439,14 @@ class Uplink:
 
     def _carry_ready(self) -> None:
         """Wait until something is to be done, and do it: one part of each stream, so that none waits for the flood of another."""
-        ready = dict.fromkeys(self._unfinished)
-        for key, _ in self._selector.select(0 if self._unfinished or self._leaving else None):
+        now = time.monotonic()
+        for stream in [each for each in self._held if each.read_from <= now or each.listener.is_ending]:
+            stream.read_from = 0.0
+            self._hold_or_read(stream)
+        ready = dict.fromkeys(each for each in self._unfinished if not each.is_held)
+        is_due = bool(ready) or any(not each.is_slowed(now) for each in list(self._leaving))
+        read_from = min((each.read_from for each in self._held), default=math.inf)
+        for key, _ in self._selector.select(0 if is_due else None if read_from == math.inf else read_from - now):
             if key.fileobj is self._wake:
                 self._wake.clear()
             else:
@@ -421,11 +459,14 @@ class Uplink:
         leaving: dict[Stream, int] = {}
         for _ in range(len(self._leaving)):
             stream = self._leaving.popleft()
-            if not stream.drained.is_set():
+            if stream.is_slowed(now):
+                self._leaving.append(stream)
+            elif not stream.drained.is_set():
                 leaving[stream] = -1 if stream.has_more else stream.taken
         self._carry(dict.fromkeys([*ready, *leaving]))
-        self._unfinished = [stream for stream in ready if stream.has_more and stream not in leaving]
-        for stream in ready:
+        unfinished = dict.fromkeys([*self._unfinished, *ready])
+        self._unfinished = [stream for stream in unfinished if stream.has_more and stream not in leaving]
+        for stream in (*ready, *leaving):
             self._hold_or_read(stream)
         for stream, before in leaving.items():
             if stream.taken != before or stream.has_more:
@@ -436,8 +477,9 @@ class Uplink:
 
     def _repeat(self, stream: Stream) -> None:
         if stream.is_held and not stream.may_be_lost:
-            asking = Segment(stream.claim, 0, 0, 0.0, b"")
+            asking, most = Segment(stream.claim, 0, 0, 0.0, b""), stream.most
             _tried([stream], lambda: stream.journal.report([asking]))
+            stream.most = min(most, stream.most)
         elif stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
 
@@ -446,7 +488,8 @@ class Uplink:
         if stream.is_held == (stream in self._held) or stream.drained.is_set():
             return
         if stream.is_held:
-            logger.info("trial %s attempt %d: its journal is full, and report() waits", *stream.claim[:2])
+            if stream.read_from == math.inf:
+                logger.info("trial %s attempt %d: its journal is full, and report() waits", *stream.claim[:2])
             self._held.add(stream)
             # As in ``_drop``.
             with contextlib.suppress(KeyError):
@@ -457,7 +500,7 @@ class Uplink:
 
     def _drop(self, stream: Stream) -> None:
         self._held.discard(stream)
-        stream.is_held = False
+        stream.read_from = 0.0
         # Without a descriptor to spare it could not be attached.
         with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
@@ -558,8 +601,6 @@ def _tried(streams: list[Stream], write: Callable[[], list[Answer]], *, closing:
         logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)
         answers = [GAP] * len(streams)
     for stream, answer in zip(streams, answers, strict=True):
-        told = answer.removesuffix(WAIT).rstrip()
-        stream.is_held = told != answer and not stream.listener.is_ending
-        if told:
+        if told := stream.hear(answer):
             stream.listener.on_answer(told)
     return answers

@@ -20,13 +20,12 @@ from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.usage import UsageBoard
 from mqtune.trainable.process.descendants import children_of
+from mqtune.worker.threads import ROUND_S
 
 logger = logging.getLogger(__name__)
 
-#: How often the attempts are looked at: a question takes a device's driver some milliseconds, and nvidia-smi up to a second.
-SAMPLE_S: Final = 10.0
 #: For how long a sample counts at most: a worker that was frozen does not know what happened meanwhile.
-LONGEST_S: Final = 3 * SAMPLE_S
+LONGEST_S: Final = 3 * ROUND_S
 #: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or two.
 IDLE_PERCENT: Final = 5.0
 #: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes minutes.

@@ -45,6 +45,7 @@ from mqtune.core.keys import (
     quota_key,
     worker_key,
 )
+from mqtune.core.rates import Rate, Rates
 from mqtune.core.trial import CheckpointId, Intent, TrialId, TrialStatus
 from mqtune.journal.acl import ROLES, account, password_hash, rules_of
 from mqtune.journal.base import Assignment, Claim, Order
@@ -430,12 +431,13 @@ def test_all_but_a_monitor_may_make_requests_and_an_operator_may_do_nothing_else
             return RedisJournal(stack.enter_context(contextlib.closing(connect(url))), "team-a-asked", patience_s=5)
 
         driver, operator = journal(team.driver), journal(team.operator)
+        driver.rates = Rates(requests=Rate.of(60, 60.0, "a cap"))
         driver.lock("driver", "a driver", 60)
         driver.record(event, definition=b"definition")
         driver.stage(trial, 1, Assignment({}), event)
 
         request = Requested(id="r1", action="stop", trial=trial, arguments={}, by="ada", at=1.0)
-        entry = operator.request(request)
+        entry = operator.request(request, is_capped=True)
         assert [journal(url).request(request) for url in (team.worker, team.driver, team.operator)] == [entry] * 3
         with pytest.raises(AccessDenied):
             journal(team.monitor).request(request)

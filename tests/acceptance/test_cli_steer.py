@@ -23,6 +23,7 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import WorkerInfo
+from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.core.version import __version__
 from mqtune.journal.connection import connect
@@ -157,7 +158,8 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
     with EmbeddedServer.start(mqtune_home / "at-home") as server, contextlib.closing(connect(server.url)) as client:
         killed = WorkerInfo(
             name="local-0@here", host="here", pid=0, version=__version__, queue="", gpus=0, cpus=1, slots=0,
-            devices=[], code_root="/", joined_at=0.0, note="is leaving: its worker was shut down",
+            devices=[], code_root="/", joined_at=0.0,
+            impairments=[Impairment(WHOLE_WORKER, "leaving", "it is leaving: its worker was shut down", "", 0.0)],
         )  # fmt: skip
         Fleet(client, patience_s=5).join(killed, 60)
     with contextlib.closing(tuner()) as again:

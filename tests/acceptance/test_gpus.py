@@ -32,7 +32,7 @@ from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import Nothing
 from mqtune.worker.devices import RETURN_S, GpuProbe
 from mqtune.worker.gpu_probe import Gpu
-from mqtune.worker.usage import SAMPLE_S
+from mqtune.worker.threads import ROUND_S
 
 #: A GPU takes its time to begin, and a machine with GPUs has others on it.
 WAIT_S: Final = 120.0
@@ -214,7 +214,7 @@ def test_a_gpu_whose_memory_somebody_else_has_takes_no_trial_until_it_is_back(ma
                 assert second.status is TrialStatus.STAGED
             finally:
                 other.kill()
-        eventually(lambda: machine.info().slots == 1, SAMPLE_S + WAIT_S)
+        eventually(lambda: machine.info().slots == 1, ROUND_S + WAIT_S)
         stepped(gpus, lambda: second.status is TrialStatus.COMPLETED)
         assert second.attempt.number == 1
         assert f"device {machine.device} is in use again" in machine.log
@@ -244,10 +244,10 @@ def test_a_trial_that_computes_has_the_figures_of_its_gpu(machine: Machine) -> N
         def shown() -> str:
             return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
-        stepped(gpus, lambda: f"now device {machine.device}: " in shown(), within_s=2 * SAMPLE_S + WAIT_S)
+        stepped(gpus, lambda: f"now device {machine.device}: " in shown(), within_s=2 * ROUND_S + WAIT_S)
         # A second sample: before the first the trial may not have computed all the time.
         before = shown()
-        stepped(gpus, lambda: sampled(shown()) != sampled(before), within_s=SAMPLE_S + WAIT_S)
+        stepped(gpus, lambda: sampled(shown()) != sampled(before), within_s=ROUND_S + WAIT_S)
         let_go(machine, 1)
         stepped(gpus, lambda: trial.attempt.end is AttemptEnd.COMPLETED)
 

@@ -129,73 +129,18 @@ def can_connect(url: str) -> bool:
     return False
 
 
-def test_the_driver_script_works_as_written(tmp_path: Path, mqtune_home: Path):
-    script = blocks("python")[0]
-    path = tmp_path / "tune.py"
-    path.write_text(script)
-
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=50)
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("{'lr': ")
-    results = Results.load("quickstart")
-    assert len(results.trials) == 64
-    # It shows what ASHA is for: trials are stopped before they have run to their ends.
-    run = sum(result.trial.reports + result.trial.late_reports for result in results)
-    assert f"{run} epochs run, {64 * 27 - run} saved by ASHA" in done.stdout
-    assert run < 64 * 27 / 2
-
-
-def test_the_trainable_of_the_driver_script_runs_without_mqtune_around_it(tmp_path: Path):
-    script = blocks("python")[0]
+def test_the_script_works_as_written(tmp_path: Path, mqtune_home: Path):
+    (script,) = blocks("python")
     (tmp_path / "tune.py").write_text(script)
-
-    done = subprocess.run(
-        [sys.executable, "-c", "import tune; tune.train({'lr': 0.1, 'width': 32})"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=50,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert len(done.stderr.splitlines()) == 27
-    assert done.stderr.splitlines()[-1].startswith("loss=")
-
-
-@pytest.mark.parametrize("trainable", ["train", "Train"])
-def test_the_script_with_checkpoints_works_as_written_with_the_function_and_the_class(tmp_path: Path, trainable: str):
-    script = blocks("python")[1]
-    (tmp_path / "tune.py").write_text(script.replace("        train,  # or Train\n", f"        {trainable},\n"))
 
     done = subprocess.run([sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
 
     assert done.returncode == 0, done.stderr
-    (folder,) = saved_experiments()
-    results = Results.load(folder)
-    assert not results.errors
-    assert results.definition["trainable"]["name"] == trainable
-    # Of 27 trials, at least 9, 3 and 1 are promoted, unless the target is reached before.
-    resumes = sum(len(result.attempts) - 1 for result in results)
-    assert done.stdout.endswith(f" {resumes} resumes\n")
-    assert resumes >= 13 or results.best.value <= 1e-6
-    # In lockstep no trial is ever ahead, and what was saved is not run again.
-    for result in results:
-        reports = list(results.reports(result.id))
-        iterations = [report.metrics.get("training_iteration", report.sequence) for report in reports]
-        assert iterations == list(range(1, len(reports) + 1))
-
-
-def test_the_simulation_works_as_written_and_takes_seconds(tmp_path: Path):
-    script = blocks("python")[2]
-    (tmp_path / "simulate.py").write_text(script)
-
-    done = subprocess.run([sys.executable, "simulate.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("<trial ")
-    (folder,) = saved_experiments()
-    results = Results.load(folder)
-    assert (len(results), results.outcome) == (1000, "finished")
-    reports = [report.timestamp for report in results.reports()]
-    assert max(reports) - min(reports) > 3600
+    results = Results.load("quickstart")
+    assert len(results.trials) == 64
+    assert done.stdout == f"{results.best.config} {results.budget}\n"
+    # It shows what ASHA is for: trials are stopped before they have run to their ends.
+    assert results.budget.used < results.budget.saved
 
 
 def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
@@ -215,17 +160,16 @@ def test_every_link_of_the_docs_leads_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_pictures_of_the_demo_show_what_the_demo_shows_now():
+def test_the_picture_of_the_demo_shows_what_the_demo_shows_now():
     heads = [
         str(column.header) for column in trial_table(Experiment("e", metric="m", mode="min"), [], width=120).columns
     ]
     svg = html.unescape(re.sub(r"<[^>]+>", " ", (ROOT / "docs" / "demo.svg").read_text()))
-    (text,) = (block for block in blocks("") if "mqtune show train-" in block)
+    picture = svg.replace("\xa0", " ")
 
-    for picture in (svg.replace("\xa0", " "), text):
-        assert re.search(r"\s+".join(heads), picture)
-        assert re.search(r"\d+/150 trials: ", picture)
-        assert re.search(r"best accuracy=0\.\d+ in trial \d{4}: width=", picture)
+    assert re.search(r"\s+".join(heads), picture)
+    assert re.search(r"\d+/150 trials: ", picture)
+    assert re.search(r"best accuracy=0\.\d+ in trial \d{4}: width=", picture)
     said = re.findall(r'print\(f?"\\?n?([a-z][a-z 0-9]+)', (ROOT / "examples" / "digits.py").read_text())
     assert len(said) == 4
-    assert all(words in text for words in said)
+    assert all(words in picture for words in said)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
 import trainables
 from accounts import Accounts
 from running import running_worker
+from test_cli_show import run
 from waiting import eventually
 
 import mqtune
@@ -29,7 +31,7 @@ def tuner(url: str, name: str, trials: int) -> mqtune.Tuner:
     )  # fmt: skip
 
 
-def test_teams_share_a_worker_and_see_nothing_of_each_other(tmp_path: Path) -> None:
+def test_teams_share_a_worker_and_see_nothing_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server,
         contextlib.closing(Accounts(server.url)) as accounts,
@@ -62,3 +64,8 @@ def test_teams_share_a_worker_and_see_nothing_of_each_other(tmp_path: Path) -> N
             assert not accounts.may(url, "LPUSH", others, "noise")
         for url, name in ((a, "team-b-1"), (b, "team-a-1")):
             assert not accounts.may(url, "XRANGE", f"mqtune:x:{{{name}}}:journal", "-", "+")
+        for url, mine, others in ((a, "team-a-1", "team-b-1"), (b, "team-b-1", "team-a-1")):
+            monkeypatch.setenv("MQTUNE_BROKER", url)
+            listed = run("list", "--broker", url)
+            assert (mine in listed, others in listed) == (True, False)
+            assert "slots busy" in run("fleet")

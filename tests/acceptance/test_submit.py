@@ -27,6 +27,7 @@ from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientRes
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.submissions import HOLD_S, MOST_SHORT, Submissions, SubmissionState
+from mqtune.results.logs import follow_driver
 from mqtune.results.results import Results
 
 KEY = "the key of this test's workers"
@@ -280,9 +281,35 @@ def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, projec
         said(fleet, "submit", "waits.py", "--name", "a/b")
     with pytest.raises(ConfigurationError, match=r"mqtune submit needs MQTUNE_CODE_KEY"):
         said(fleet, "submit", "waits.py", MQTUNE_CODE_KEY="")
-    # Who has another key than the workers learns it from them.
-    other = said(fleet, "submit", "waits.py", "--name", "other", "-f", code=1, MQTUNE_CODE_KEY=KEY[::-1])
-    assert "it is not signed with the MQTUNE_CODE_KEY of the worker" in other
+
+
+def test_a_script_that_is_not_signed_for_a_worker_waits_unread_for_one_that_it_is_signed_for(
+    own_broker: str, project: Path, tmp_path: Path
+):
+    (project / "marks.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()")
+    another = KEY[::-1]
+    with worker(own_broker, tmp_path, "first", *DRIVES):
+        said(own_broker, "submit", "marks.py", "--name", "other", MQTUNE_CODE_KEY=another)
+        eventually(lambda: "'first@" in said(own_broker, "why", "other"))
+        why = said(own_broker, "why", "other")
+        assert "may not run it: it is not signed with the MQTUNE_CODE_KEY of the worker; no other worker offers" in why
+        assert "end it: mqtune stop other --experiment; then submit it with the MQTUNE_CODE_KEY of a worker" in why
+        assert b"first@" in next(follow_driver("other", own_broker))
+        # A worker that may run what was submitted is not held up by what it may not.
+        said(own_broker, "submit", "marks.py", "--name", "mine", MQTUNE_CODE_KEY=KEY)
+        eventually(lambda: is_over(own_broker, "mine"))
+        (tmp_path / "ran").unlink()
+
+        found = state(own_broker, "other")
+        assert (found.state, found.run) == ("waiting", 0)
+        assert not (tmp_path / "ran").exists()
+        said(own_broker, "logs", "other", "driver")
+        with worker(own_broker, tmp_path, "second", *DRIVES, MQTUNE_CODE_KEY=another):
+            eventually(lambda: is_over(own_broker, "other"))
+
+    found = state(own_broker, "other")
+    assert (found.how, found.run, found.worker.partition("@")[0]) == ("done", 1, "second")
+    assert (tmp_path / "ran").exists()
 
 
 def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_or_done_twice(

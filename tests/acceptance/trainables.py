@@ -199,11 +199,11 @@ def counts(config):
 
 
 def floods(config):
-    """Report 1, 2, 3 … until it is stopped, and leave a file that says how far it came."""
+    """Report 1, 2, 3 …, with what else it is given, until it is stopped, and leave a file that says how far it came."""
     step = 0
     try:
         for step in itertools.count(1):
-            mqtune.report({"loss": 1 / step, "step": step})
+            mqtune.report({"loss": 1 / step, "step": step, **config.get("also", {})})
             if step == config["steps"]:
                 return
     finally:

@@ -26,7 +26,7 @@ THREADS: Final = (
     "mqtune-logs",
     "mqtune-log-server",
     "mqtune-heartbeat",
-    "mqtune-tidier",
+    "mqtune-rounds",
 )
 #: What is raised: errors that any line may raise on a machine that has run short of something.
 ERRORS: Final = ("MemoryError", "RuntimeError", "OSError")

@@ -59,6 +59,8 @@ _HOSTS: Final = 2
 DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
 _MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
+#: … and how also where its store may be away.
+_WITHOUT_STORE: Final = frozenset({"ChapterUnavailable", "StoreUnavailable"})
 #: For which faults a driver may find no Redis; one that is full is waited for.
 _CUTTING_OFF: Final = ("redis", "failover", "clients", "driver cut", "driver held", "driver lost", "driver slow")
 #: How many trials there are, besides, for each that blames its device.
@@ -401,8 +403,10 @@ class Campaign:
             self.wrong("driver", f"driver {driver.number} broke: {_tail(log)}")
         elif how == "refused":
             error = log.strip().splitlines()[-1].partition(":")[0] if log.strip() else ""
-            is_cut_off = any(kind.startswith(_CUTTING_OFF) for _, kind, _ in self.outcome.faults)
-            if error not in _MAY_REFUSE or (error == "BrokerUnavailable" and not is_cut_off):
+            kinds = [kind for _, kind, _ in self.outcome.faults]
+            is_cut_off = any(kind.startswith(_CUTTING_OFF) for kind in kinds)
+            may_refuse = _MAY_REFUSE | _WITHOUT_STORE if "store away" in kinds else _MAY_REFUSE
+            if error not in may_refuse or (error == "BrokerUnavailable" and not is_cut_off):
                 self.wrong("driver", f"driver {driver.number} refused: {_tail(log)}")
 
     def _look_at_workers(self) -> None:
@@ -520,6 +524,7 @@ class Campaign:
                 "checkpoints": {name.decode(): data for name, data in client.hgetall(keys.checkpoints).items()},
             },
             store=store,
+            store_was_away="store away" in kinds,
             said=lines(driving.experiment.said),
             broken=self._broken,
             pause_s=run_times.pause_s(self.times) if not is_stalled and not may_not_hear else 0.0,

@@ -190,7 +190,12 @@ class Claims:
                 self._wrong("1", entry, f"trial {trial} attempt {number} is ended by a worker that never claimed it")
         is_broken = self._is_broken(entry, attempt, trial)
         given_back = is_broken or (
-            end == "handed_back" and (attempt.worker in self._observed.leavers or self._is_undriven(body))
+            end == "handed_back"
+            and (
+                attempt.worker in self._observed.leavers
+                or self._is_undriven(body)
+                or (self._observed.store_was_away and body.get("error_type") == "StoreUnavailable")
+            )
         )
         # A worker ends an attempt whose task is revoked, and tells the driver.
         is_revoked = (trial, number) in self._observed.revoked

@@ -67,6 +67,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "clients paused": Fault(server_faults.clients_paused, weight=1, on="lone"),
     "memory full": Fault(memory_faults.memory_full),
     "memory made": Fault(memory_faults.memory_made),
+    # In which the oldest entries of journals are, besides.
+    "store away": Fault(server_faults.store_away, may_lose=True, weight=1),
     "queue lost": Fault(server_faults.queue_lost),
     "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
     "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),

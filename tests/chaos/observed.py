@@ -105,6 +105,7 @@ class Observed:
         left: processes that should be gone.
         keys: what Redis holds of the experiment at the end, by the ends of the keys.
         store: the folder of the experiment's checkpoints, or None.
+        store_was_away: whether it could not be reached for a time.
         said: what those who made requests were answered, by their own record.
         broken: devices that were broken.
         pause_s: how long a device takes no trial once it is found broken; 0 where its worker may not have heard of others.
@@ -129,6 +130,7 @@ class Observed:
     left: list[str] = field(default_factory=list)
     keys: dict[str, Any] = field(default_factory=dict)
     store: Path | None = None
+    store_was_away: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
     broken: list[BrokenDevice] = field(default_factory=list)
     pause_s: float = 0.0

@@ -29,6 +29,8 @@ _LOOK_S: Final = 0.1
 #: How long an attempt goes on after the claim that is forgotten, and for how long nobody drives, in seconds.
 _GOES_ON_S: Final = (0.2, 1.5)
 _NOBODY_S: Final = (3.0, 9.0)
+#: For how long a store can't be reached, in seconds.
+_STORE_AWAY_S: Final = (0.5, 5.0)
 #: What of the time by which a server is set back it may take to kill it.
 _MARGIN_S: Final = 0.4
 
@@ -136,7 +138,8 @@ def tell(run: Run, *command: str | int) -> bool:
     """Tell the Redis something, unless it is away; whether it was told."""
     server = run.world.server
     with (
-        contextlib.suppress(redis.RedisError),
+        # The store may be away.
+        contextlib.suppress(redis.RedisError, OSError),
         redis.Redis(port=server.port, password=server.password, socket_timeout=1.0, protocol=2) as client,
     ):
         client.execute_command(*command)
@@ -233,6 +236,28 @@ def _claims(run: Run, experiment: Experiment) -> int:
         found, _ = entries_on(client, keys.journal, keys.chapters, store)
         return sum(msgpack.unpackb(data, strict_map_key=False)[1] == "started" for _, data in found)
     return 0
+
+
+def store_away(run: Run) -> str:
+    """The folder with an experiment's checkpoints, and the oldest entries of its journal, can't be reached for some seconds."""
+    # A trial that saves a folder meanwhile fails, and rightly so.
+    saving_dicts = [each for each in run.world.experiments if each.plan["constants"]["saves"] == "dict"]
+    stores = [store for each in saving_dicts if (store := run.world.folder / "store" / each.name).is_dir()]
+    if not stores:
+        return ""
+    store = run.random.choice(stores)
+    for_s = run.random.uniform(*_STORE_AWAY_S)
+    away = store.with_name(f"{store.name}.away")
+    store.rename(away)
+    # Nobody makes a new one in its place.
+    store.touch()
+
+    def undo() -> None:
+        store.unlink()
+        away.rename(store)
+
+    run.later(for_s, undo)
+    return f"{store.name} for {for_s:.1f} s"
 
 
 def failover(run: Run) -> str:

@@ -24,6 +24,7 @@ RUNS = {
         "worker slow",
         "worker cut",
         "redis forgets a claim",
+        "store away",
     ],
     106: [
         "driver lost bytes",

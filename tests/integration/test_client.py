@@ -502,7 +502,7 @@ def test_nonsense_in_the_time_of_an_experiments_driver_hides_nothing(
 def test_a_broker_that_goes_away_says_how_to_make_the_request_again(
     experiment: ExperimentHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> str:
+    def away(*_: object, **__: object) -> str:
         raise BrokerUnavailable("Redis gave no answer for 5 s")
 
     monkeypatch.setattr(RedisJournal, "request", away)

@@ -24,8 +24,8 @@ from mqtune.worker.app import MOST_COMMANDS
 #: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
 QUICK = """
 from pathlib import Path
-from mqtune.worker import app as worker_app
-worker_app.LOOK_S, worker_app.LOOKS = 0.5, 8
+from mqtune.worker import app as worker_app, runtime
+runtime.ROUND_S, worker_app.LOOKS = 0.5, 8
 stuck = Path({stuck!r})
 ask = worker_app.TrialChannel._brpop_start
 """
@@ -55,8 +55,8 @@ worker_app.TrialChannel._brpop_start = ask_if_not_stuck
 )
 #: A worker that often looks for connections that it does not use, and soon closes them.
 TIDY = """
-from mqtune.worker import app as worker_app
-worker_app.LOOK_S, worker_app.UNUSED_S = 0.3, 3.5
+from mqtune.worker import app as worker_app, runtime
+runtime.ROUND_S, worker_app.UNUSED_S = 0.3, 3.5
 """
 #: As soon as there is a file that says so, what a trial sends can't be joined for lack of memory.
 NO_MEMORY = """

@@ -9,12 +9,13 @@ from typing import Any
 import kombu
 import pytest
 import redis
-from fleets import worker
+from fleets import impairment, worker
 from kombu.transport import TRANSPORT_ALIASES
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.resources import lists_of
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table
 from mqtune.journal import demands as module
@@ -252,7 +253,7 @@ def test_who_does_not_divide_knows_the_workers_from_who_does(redis_client: redis
     first.look()
     second.look()
     first.look()
-    fleet.join(worker("x@h", queue=QUEUE, slots=2, busy={"a": 1}, note="device 1 rests"), HOLD_S)
+    fleet.join(worker("x@h", queue=QUEUE, slots=2, busy={"a": 1}, impairments=[impairment()]), HOLD_S)
 
     assert second.demands.refresh().slots == {QUEUE: 6}
     assert first.demands.refresh().slots == {QUEUE: 4}, "nobody has published anything else"
@@ -260,7 +261,10 @@ def test_who_does_not_divide_knows_the_workers_from_who_does(redis_client: redis
     assert first.look().limit == 3
     found = first.demands.refresh()
     assert found.slots == {QUEUE: 6}
-    assert [(crew.names, crew.notes) for crew in found.crews] == [(["w@h"], {}), (["x@h"], {"x@h": "device 1 rests"})]
+    assert [(crew.names, crew.notes) for crew in found.crews] == [
+        (["w@h"], {}),
+        (["x@h"], {"x@h": "device 0 is quarantined, it is full"}),
+    ]
     assert first.demands.busy() == {"a": {QUEUE: 1}}
     # Who begins reads what is published.
     third.demands.refresh()
@@ -282,6 +286,12 @@ def test_quotas_and_caps_hold_for_the_names_that_fit_them_whatever_a_driver_says
     assert share.capped == (
         "; priority low and share 2 are the most for experiments whose names fit *-b, as set by olaf"
     )
+    quotas.set_cap("team-a", "eve", requests_per_min=6)
+    first.look()
+    second.look()
+    cap = "6 requests a minute are the most for experiments whose names fit team-a, as set by eve"
+    assert first.look().rates == Rates(requests=Rate(10_000_000, cap)), "from the table"
+    assert second.look().rates == ANY_RATES
     quotas.drop("team-*")
     quotas.drop("*-b")
     share = second.look(priority="high", weight=9.0)
@@ -290,7 +300,16 @@ def test_quotas_and_caps_hold_for_the_names_that_fit_them_whatever_a_driver_says
 
 @pytest.mark.parametrize(
     "kept",
-    [b"", b"\xc1", b"\x81\xa5limit\xa1x", b"\x81\xa5limit\xff", b"\x81\xa8priority\xa1x", b"\x91" * 2_000],
+    [
+        b"",
+        b"\xc1",
+        b"\x81\xa5limit\xa1x",
+        b"\x81\xa5limit\xff",
+        b"\x81\xa8priority\xa1x",
+        b"\x91" * 2_000,
+        b"\x81\xa5rates\x91\x01",
+        b"\x81\xa5rates\x91\x92\xff\xa0",
+    ],
 )
 @pytest.mark.usefixtures("four_slots")
 def test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver(redis_client: redis.Redis, kept: bytes):

@@ -14,7 +14,7 @@ import pytest
 import redis
 from accounts import Accounts
 from contract.journals.world import ASSIGNMENT, LONG_S, ended, staged, started
-from fleets import worker
+from fleets import impairment, worker
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
@@ -103,7 +103,8 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     gone.journal.unlock("driver")
     busy = {busy_as("digits"): 1}
     Fleet(redis_client, patience_s=5).join(
-        worker("w@h", queue=QUEUE, slots=4, busy=busy, note="device 3 rests"), LONG_S
+        worker("w@h", queue=QUEUE, slots=4, busy=busy, impairments=[impairment(device="3", since=time.time() - 90)]),
+        LONG_S,
     )
     for name in lists_of(QUEUE)[:2]:
         redis_client.lpush(name, "{}")
@@ -124,7 +125,7 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     assert seen["redis_memory_limit_bytes"] == 0
     assert [seen[f"queue_{name} {QUEUE}"] for name in ("workers", "slots", "slots_busy")] == [1, 4, 1]
     assert [seen[f"queue_waiting {QUEUE} {priority}"] for priority in ("high", "normal", "low")] == [1, 1, 0]
-    assert seen["fleet_worker_impaired w@h"] == 1
+    assert 85 < seen["fleet_impaired_seconds w@h 3 memory"] < 600
     assert [seen[f"experiment_{name} {mine}"] for name in ("running", "waiting", "driver_up")] == [1, 2, 1]
     assert [seen[f"quota_{name} dig*"] for name in ("slots", "slots_used")] == [3, 1]
     shares = ("slots_held", "slots_wanted", "slots_entitled", "share", "starved_seconds")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from impaired import nothing_impaired
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
@@ -29,7 +30,7 @@ class Far:
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
         self.client = client
-        self.logs = Logs(folder)
+        self.logs = Logs(folder, (), nothing_impaired())
         self.server = LogServer(WORKER, self.logs, lambda experiment: LogExchange(client, experiment))
         self.server.start()
         client.set(worker_key(WORKER), b"here")
@@ -218,3 +219,39 @@ def test_the_broken_keys_of_one_experiment_do_not_end_the_answers_to_others(far:
     far.begin().write_bytes(b"text")
 
     assert far.ask().data == b"text"
+
+
+def test_output_that_is_not_there_is_named_with_the_reason(far: Far, redis_client: redis.Redis, tmp_path: Path) -> None:
+    redis_client.hset(ExperimentKeys("e").submission, mapping={"run": 2, "worker": WORKER})
+
+    with pytest.raises(LogUnavailable) as never_began:
+        far.ask(trial="driver", attempt=2)
+    with pytest.raises(LogUnavailable, match="run 1 of script e did not run here, or too long ago"):
+        far.ask(trial="driver", attempt=1)
+    stdout = far.begin()
+    far.logs.end(stdout, 100)
+    with pytest.raises(LogUnavailable) as deleted:
+        far.ask()
+    stdout.mkdir()
+    with pytest.raises(LogUnavailable) as unreadable:
+        far.ask()
+
+    why = "has no output here: it did not start here, or its file was deleted"
+    assert str(never_began.value) == f"worker {WORKER}: run 2 of script e {why}"
+    assert str(deleted.value) == f"worker {WORKER}: trial 0001 attempt 1 of experiment e {why}"
+    assert "the output of trial 0001 attempt 1 of experiment e can't be read: " in str(unreadable.value)
+
+
+def test_a_worker_that_can_not_write_its_folder_says_so_in_place_of_output(
+    redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "logs").touch()
+    with contextlib.closing(Far(redis_client, tmp_path / "logs")) as far:
+        stdout = far.begin()
+        (tmp_path / "logs").unlink()
+        far.logs.end(stdout, 100)
+
+        with pytest.raises(LogUnavailable) as missing:
+            far.ask()
+
+    assert f"has no output here, as {tmp_path}/logs can't be written: File exists" in str(missing.value)

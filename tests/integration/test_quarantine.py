@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ ALTERATION = """
 import functools
 from mqtune.worker import devices, quick_failures, runtime
 devices.RETURN_S = {return_s}
-runtime.SAMPLE_S = 0.2
+runtime.ROUND_S = 0.2
 quick_failures.FIRST_PAUSE_S = {pause_s}
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
@@ -156,7 +157,8 @@ def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free
         info = gpus.info()
         note = "device 0 is quarantined, others have 60.0 GB of its memory in use"
         assert (info.slots, info.note) == (0, note)
-        assert f"{info.name}: {note}\n" in CliRunner().invoke(group, ["fleet", "--broker", broker]).output
+        shown = CliRunner().invoke(group, ["fleet", "--broker", broker]).output
+        assert re.search(rf"^{info.name}: {note}; for \d+ s, until its memory is free$", shown, re.MULTILINE)
 
         let_go(tmp_path, 1)
         trial = tuner.add({"number": 1})

@@ -181,7 +181,7 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     assert table is not None
     assert table.caps == {"team-*": Cap("normal", 2.0, by=str(this_owner()))}
     assert table.quotas == {"team-*": 5}
-    assert re.search(r"team-\* +normal +2 +any +" + str(this_owner()), shown)
+    assert re.search(r"team-\* +normal +2 +any +any +any +" + str(this_owner()), shown)
     assert json.loads(run("--json"))[1]["share"] == 2
     for unsound in (b"{", b'{"priority": "most", "share": 1, "by": ""}', b'{"priority": "low", "share": -1, "by": ""}'):
         redis_client.hset(QUOTAS, b":cap x", unsound)
@@ -192,10 +192,18 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     run("both-*", "--share", "2")
     run("both-*", "--priority", "low")
     assert re.search(r"both-\* +low +2 +80 +", run("both-*", "--journal-mb", "80"))
+    run("both-*", "--reports-per-s", "0.5")
+    assert re.search(r"both-\* +low +2 +80 +0.5 +6 +", run("both-*", "--requests-per-min", "6"))
     table = demands.table()
     assert table is not None
-    assert table.caps["both-*"] == Cap("low", 2.0, 80.0, str(this_owner())), "the part that was not given stays"
+    assert table.caps["both-*"] == Cap("low", 2.0, 80.0, 0.5, 6.0, str(this_owner())), (
+        "the part that was not given stays"
+    )
     with pytest.raises(ConfigurationError, match="share=-1"):
         Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", share=-1.0)
     with pytest.raises(ConfigurationError, match="journal_mb=0"):
         Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", journal_mb=0.0)
+    with pytest.raises(ConfigurationError, match=r"reports_per_s=0\.01 must not be below 0\.1"):
+        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", reports_per_s=0.01)
+    with pytest.raises(ConfigurationError, match="requests_per_min=0 is not a whole number of at least 1"):
+        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", requests_per_min=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -249,6 +250,46 @@ def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: 
         take(there, name="other")[0].submission(KEY)
 
 
+def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_runs(
+    there: Submissions, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "MOST_REFUSED", 2)
+
+    def refused() -> tuple[tuple[str, ...], str]:
+        found = there.state("sweep")
+        assert found is not None
+        assert (found.state, found.run) == ("waiting", 0)
+        return found.refused_by, found.refusal
+
+    submit(there)
+    signed = there.signed("sweep")
+    assert signed is not None
+    assert signed.submission(KEY) == submission()
+    assert refused() == ((), "")
+
+    there.refuse(signed, "w1", "no key")
+    there.refuse(signed, "w1", "no key")
+    assert refused() == (("w1",), "no key")
+    for worker in ("w2", "w3"):
+        there.refuse(signed, worker, "another key")
+    assert refused() == (("w2", "w3"), "another key"), "the last ones are kept, and no more"
+    assert there.due() == ["sweep"]
+    # One that was submitted since is another one.
+    there.refuse(replace(signed, signature="00"), "w4", "late")
+    assert refused() == (("w2", "w3"), "another key")
+
+    _, token = take(there, "w5")
+    found = there.state("sweep")
+    assert found is not None
+    assert (found.state, found.refused_by, found.refusal) == ("running", (), "")
+    there.leave("sweep", token, "done", code=0, reason="", output="")
+    there.refuse(signed, "w1", "no key")
+    found = there.state("sweep")
+    assert found is not None
+    assert found.refused_by == ()
+    assert there.signed("gone") is None
+
+
 def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.Redis):
     client.zadd(SUBMISSIONS, {"../x": 1, b"\xff": 1, "gone": 1})
     assert there.due() == ["gone"]
@@ -260,10 +301,14 @@ def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped(there: Submis
     for name in ("kept", "ends", "stops"):
         submit(there, name)
     tokens = {name: take(there, name=name)[1] for name in ("kept", "ends", "stops")}
+    submit(there, "waits")
+    waiting = there.signed("waits")
+    assert waiting is not None
     client.config_set("maxmemory", 1)
     try:
         assert there.keep("kept", tokens["kept"]) == ""
         there.leave("ends", tokens["ends"], "done", code=0, reason="", output="")
+        there.refuse(waiting, "w", "no key")
         assert there.halt("stops", "by ada") == "told"
     finally:
         client.config_set("maxmemory", 0)

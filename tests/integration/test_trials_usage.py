@@ -47,7 +47,7 @@ for line in sys.stdin:
 ALTERATION = """
 import functools
 from mqtune.worker import devices, runtime, usage
-runtime.SAMPLE_S, usage.IDLE_S = 0.1, 0.4
+runtime.ROUND_S, usage.IDLE_S = 0.1, 0.4
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 USE = LiveUse(1, {"0": DeviceUse(87.0, 5e9, 412.0)}, 1.5, 2e9, {}, {"sampled_s": 10.0})

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
+from impaired import nothing_impaired
 from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually, lives
 
@@ -47,7 +48,6 @@ from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills
-from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.runtime import IMPORTER_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slots, ZygoteFinder
@@ -200,7 +200,7 @@ class Machine:
         # As in a worker, they outlive the zygotes that they start.
         self.threads = ThreadPoolExecutor(8)
         self.runs: list[AttemptRun] = []
-        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, Quarantine(lambda: None))
+        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, nothing_impaired())
         (self.slot,), self.back_off = slots.all, slots.back_off
         bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
         self.services = WorkerServices(
@@ -211,7 +211,7 @@ class Machine:
             grace_s=10.0,
             clock=time,
             uplink=Uplink(time),
-            logs=Logs(log_root),
+            logs=Logs(log_root, (), nothing_impaired()),
             scratch=Scratch(log_root),
             slots=slots,
             zygotes=ZygoteFinder("w1@here", self.code_root, log_root, bundles),

@@ -204,3 +204,19 @@ def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
 
     assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back
     assert all(each.worker for each in journal.unclaimed())
+
+
+def test_nobody_waits_for_a_server_that_is_away_to_say_whether_tasks_wait(
+    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks looks at devices in the same thread."""
+    redis_client.lpush(runtime.queue, "a task")
+    eventually(lambda: runtime.waiting() == 1)
+
+    def no_answer(*_: object, **__: object) -> None:
+        raise redis.ConnectionError("gone")
+
+    monkeypatch.setattr(redis_client, "pipeline", no_answer)
+    assert runtime.waiting() == 0
+    monkeypatch.undo()
+    eventually(lambda: runtime.waiting() == 1)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
-from mqtune.cli.fleet import Run, Share, busy_slots, open_fleet, queues_of, runs_of, shares_on, with_use
+from mqtune.cli.fleet import (
+    Run,
+    Share,
+    described_worker,
+    impairment_text,
+    open_fleet,
+    queues_of,
+    runs_of,
+    shares_on,
+    with_use,
+)
 from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.place import live_broker
 from mqtune.cli.steer import ACTIONS
@@ -363,7 +373,10 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
         try:
             with open_fleet(url) as fleet:
                 found = fleet.workers()
-                workers += [{**asdict(info), "busy": busy_slots(info)} for info in found]
+                workers += [
+                    {**described_worker(info), "impaired": "; ".join(map(impairment_text, info.impairments))}
+                    for info in found
+                ]
                 queues += [queue._asdict() for queue in queues_of(fleet, found)]
             of_all = shares_on(url, found)
             shares += [_share(each, names) for each in of_all.shares or ()]

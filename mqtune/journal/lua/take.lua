@@ -35,6 +35,7 @@ if how ~= '' then
   return {0, 'ended', '', ''}
 end
 if number(redis.call('HGET', KEYS[3], 'driver_until'), 0) > now then return {0, 'driven', '', ''} end
+redis.call('HDEL', KEYS[1], 'refused', 'refusal')
 redis.call('HSET', KEYS[1], 'state', 'running', 'worker', ARGV[2], 'token', ARGV[3], 'began', now, 'run', run + 1, 'short', short)
 redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1])
 return {run + 1, number(have[4], 0), have[5], have[6]}

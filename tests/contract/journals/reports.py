@@ -29,6 +29,7 @@ from contract.journals.world import (
 from waiting import eventually
 
 from mqtune.core.events import Reports, decode_event
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
 
@@ -237,6 +238,62 @@ class ReportContract(InWorld):
         driver.lock("driver-1", "process 1 on head", LONG_S)
 
         assert worker.report([segment(held, 1)]) == ["" if without == "a limit" else WAIT]
+
+    # A cap of reports a second.
+
+    @staticmethod
+    def slow_down(driver: Journal, each_us: int) -> None:
+        driver.rates = Rates(reports=Rate(each_us, "the cap"))
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+
+    def test_reports_that_come_faster_than_a_cap_allows_are_taken_and_wait_for_as_long_as_those_before_take(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        # Two a second.
+        self.slow_down(driver, 500_000)
+
+        assert worker.report([segment(held, 1)]) == [""]
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+        assert not driver.is_too_fast
+        batch = segment(held, 2, 199)
+        for told in (worker.report([batch])[0], worker.report([batch])[0], self.asked(worker, held)):
+            wait, wait_ms, count = told.split(":")
+            # Less what has passed since the first.
+            assert (wait, count, 80_000 < int(wait_ms) <= 100_000) == (WAIT, "2", True)
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+        assert driver.is_too_fast
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+        assert worker.report([segment(held, 201)]) == ["stop"]
+
+        assert [len(batch) for batch in reported(worker)] == [1, 199, 1]
+
+    def test_checkpoints_without_a_report_count_as_reports(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        self.slow_down(driver, 10_000_000)
+
+        for _ in range(2):
+            wait, wait_ms, count = worker.saved(held, {HELD: saved(HELD)}).split(":")
+            assert (wait, count, 5_000 < int(wait_ms) <= 10_000) == (WAIT, "1", True)
+
+    def test_who_was_too_fast_goes_on_after_a_while_and_what_is_far_too_much_is_forgiven(
+        self, driver: Journal, worker: Journal, held: Claim, world: World
+    ) -> None:
+        self.slow_down(driver, 1_020_000)
+        assert worker.report([segment(held, 1)])[0].startswith(WAIT)
+        world.let_pass(0.1)
+        assert self.asked(worker, held) == ""
+
+        self.slow_down(driver, 10_000_000)
+        assert worker.report([segment(held, 2, 1_000)]) == [f"{WAIT}:600000:1"]
+
+    @pytest.mark.parametrize("without", ["a cap", "a driver that knows it"])
+    def test_without_a_cap_no_report_is_too_fast_and_a_driver_that_knows_none_leaves_it(
+        self, driver: Journal, worker: Journal, held: Claim, without: str
+    ) -> None:
+        self.slow_down(driver, 10_000_000)
+        driver.rates = ANY_RATES if without == "a cap" else None
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+
+        assert (worker.report([segment(held, 1)]) == [""]) == (without == "a cap")
 
     def test_a_journal_that_was_put_back_has_as_many_bytes_as_before_and_an_erased_one_has_none(
         self, driver: Journal, worker: Journal, held: Claim

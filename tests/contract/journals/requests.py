@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 from contract.journals.world import InWorld, World, all_at_once, closed, entries, kinds
 
-from mqtune.core.errors import JournalGone
+from mqtune.core.errors import JournalGone, RequestRefused
 from mqtune.core.events import Requested, decode_event
+from mqtune.core.rates import Rate, Rates
 from mqtune.journal.base import Journal
 
 
@@ -65,6 +66,34 @@ class RequestContract(InWorld):
             worker.request(requested())
 
         assert entries(driver) == []
+
+    def test_requests_of_people_that_a_cap_does_not_let_come_are_not_written_and_hear_of_it_until_time_has_passed(
+        self, begun: Journal, worker: Journal, world: World
+    ) -> None:
+        # One takes two thirds of a minute: another may come once half a second of that has passed.
+        begun.rates = Rates(requests=Rate(40_350_000, "the cap, as set by olaf"))
+        begun.lock("driver-1", "process 1 on head", 600.0)
+        first = worker.request(requested(), is_capped=True)
+
+        with pytest.raises(RequestRefused, match="was not made: the cap, as set by olaf; make it again in 1 s"):
+            worker.request(requested("r2"), is_capped=True)
+
+        assert worker.request(requested(), is_capped=True) == first
+        worker.request(requested("a worker's"))
+        world.let_pass(0.6)
+        worker.request(requested("r2"), is_capped=True)
+        assert kinds(begun) == ["ExperimentEnded", "Requested", "Requested", "Requested"]
+
+    def test_as_many_requests_as_a_cap_allows_in_a_minute_may_come_at_once(
+        self, begun: Journal, worker: Journal
+    ) -> None:
+        begun.rates = Rates(requests=Rate.of(7, 60.0, "7 requests a minute"))
+        begun.lock("driver-1", "process 1 on head", 600.0)
+
+        for number in range(7):
+            worker.request(requested(f"r{number}"), is_capped=True)
+        with pytest.raises(RequestRefused):
+            worker.request(requested("r7"), is_capped=True)
 
     def test_an_experiment_that_was_erased_knows_no_earlier_request(self, begun: Journal, worker: Journal) -> None:
         worker.request(requested())

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from fleets import impairment
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from mqtune.backends.simulated.fleet import SimulatedClock
 from mqtune.core.crews import Register, register_of
 from mqtune.core.errors import AccessDenied
 from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.impairment import Impairment
 from mqtune.core.resources import EVERY, Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import __version__
@@ -479,9 +481,9 @@ def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, cap
 def test_why_a_worker_takes_fewer_trials_is_logged_when_it_says_so_and_not_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def say(note: str, slots: int) -> list[str]:
+    def say(slots: int, *impairments: Impairment) -> list[str]:
         """What is logged when the second worker says this, at two looks."""
-        world.workers[1] = replace(world.workers[1], note=note, slots=slots)
+        world.workers[1] = replace(world.workers[1], impairments=[*impairments], slots=slots)
         caplog.clear()
         backend.refresh()
         backend.refresh()
@@ -492,12 +494,15 @@ def test_why_a_worker_takes_fewer_trials_is_logged_when_it_says_so_and_not_again
     backend = backend_of(SMALL)
     assert backend.slots == 4
 
-    assert say("device 0 is quarantined", 1) == ["worker two@h: device 0 is quarantined"]
+    one, other = impairment(), impairment(device="1")
+    of_one, of_other = (f"device {device} is quarantined, it is full" for device in "01")
+
+    assert say(1, one) == [f"worker two@h: {of_one}"]
     assert backend.slots == 3
-    assert say("all devices are quarantined", 0) == ["worker two@h: all devices are quarantined"]
+    assert say(0, one, other) == [f"worker two@h: {of_one}; {of_other}"]
     assert backend.slots == 2
-    assert say("", 2) == []
-    assert say("device 0 is quarantined", 1) == ["worker two@h: device 0 is quarantined"]
+    assert say(2) == []
+    assert say(1, one) == [f"worker two@h: {of_one}"]
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from accounts import Accounts
 from click.testing import CliRunner
-from fleets import worker
+from fleets import impairment, worker
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import doctor, group
+from mqtune.core.impairment import Impairment
 from mqtune.core.version import __version__
 
 
@@ -113,10 +114,12 @@ def test_what_a_server_says_of_its_memory_is_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "note", "state"),
-    [(__version__, "", None), ("0.0.9", "", "problem"), (__version__, "GPU 0 is full", "warning")],
+    ("version", "impairments", "state"),
+    [(__version__, [], None), ("0.0.9", [], "problem"), (__version__, [impairment()], "warning")],
 )
-def test_a_worker_of_another_version_is_a_problem(version: str, note: str, state: str | None) -> None:
-    found = doctor._worker(worker(version=version, note=note))
+def test_a_worker_of_another_version_is_a_problem(
+    version: str, impairments: list[Impairment], state: str | None
+) -> None:
+    found = doctor._worker(worker(version=version, impairments=impairments))
 
     assert (found and found.state) == state

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from fleets import worker
+from fleets import impairment, worker
 
-from mqtune.cli.fleet import Share, shares_of, users_of_quota, way_to_more
+from mqtune.cli.fleet import Share, described_worker, impairment_text, shares_of, users_of_quota, way_to_more
 from mqtune.core.events import busy_as
 from mqtune.core.shares import Demand, Table
 
@@ -95,3 +96,25 @@ def test_who_has_the_slots_of_a_quota_is_said_by_name_where_that_is_known():
         "another experiment (9), team-2 (2), team-1 (1)"
     )
     assert users_of_quota("team-*", None, []) == ""
+
+
+def test_what_keeps_a_worker_from_its_work_is_said_with_since_when_and_who_or_what_ends_it():
+    full = impairment(since=time.time() - 3 * 60)
+    rests = impairment(
+        "?", "", kind="starts", ends="an attempt is started", since=time.time() - 5, retry_at=time.time() + 20.4
+    )
+
+    assert impairment_text(full) == "device 0 is quarantined, it is full; for 3 min 00 s, until it is free"
+    assert impairment_text(rests) == (
+        "the worker takes no trials, ?; for 5 s, until an attempt is started; an attempt is tried in 20 s"
+    )
+    assert described_worker(worker(impairments=[full]))["impairments"] == [
+        {
+            "device": "0",
+            "kind": "memory",
+            "text": "it is full",
+            "ends": "it is free",
+            "since": full.since,
+            "retry_at": 0.0,
+        }
+    ]

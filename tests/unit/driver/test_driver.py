@@ -24,7 +24,7 @@ from mqtune.core.events import TrialStaged
 from mqtune.core.trial import AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.publishing import GATHER_S
 from mqtune.driver.settings import Limits
-from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_LEASES_S, REFRESH_S, STALL_S, UNCLAIMED_S
+from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
 from mqtune.journal.base import Unclaimed
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.memory import MemoryJournal
@@ -241,7 +241,7 @@ def test_without_a_slot_nothing_is_staged_and_the_reason_is_told(tmp_path: Path)
     )
 
     bench.backend.slots = 1
-    bench.clock.now += REFRESH_S
+    bench.clock.now += KEEP_LOCK_S
     bench.step()
     assert bench.driver.waiting_for == ""
     assert len(bench.experiment.trials) == 1

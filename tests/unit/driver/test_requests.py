@@ -11,6 +11,7 @@ from bench import NAME, Bench
 from mqtune.core.errors import InvalidTransition, UserCodeFailed
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
 from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
+from mqtune.driver.requests import AT_ONCE
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Wait
 
@@ -46,6 +47,20 @@ def answer(bench: Bench, id: str) -> RequestAnswered:
 
 def answered(bench: Bench) -> list[str]:
     return [event.id for event in bench.of(RequestAnswered)]
+
+
+def test_a_flood_of_requests_is_carried_out_over_several_rounds_and_each_leaves_reports_their_turn(
+    bench: Bench,
+) -> None:
+    asked = [ask(bench, "label", ONE, tags=[f"t{number}"]) for number in range(2 * AT_ONCE + 1)]
+
+    bench.step()
+    assert answered(bench) == asked[:AT_ONCE]
+    bench.report(TWO, 0.5)
+    assert bench.trial(TWO).reports == 1
+    assert answered(bench) == asked[: 2 * AT_ONCE]
+    bench.step()
+    assert answered(bench) == asked
 
 
 # What may be asked for.

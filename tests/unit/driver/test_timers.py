@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bench import NAME, Bench
+from bench import NAME, Bench, Copy
 
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
 from mqtune.journal.base import UnderWay
-from mqtune.journal.memory import TrialState
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.lock import KEEP_LOCK_S
+from mqtune.journal.memory import MemoryJournal, TrialState
 
 ONE = "0001"
 TWO = "0002"
@@ -222,3 +225,23 @@ def test_while_many_workers_come_a_driver_has_most_of_its_time_for_other_work(
     bench.clock.now += 0.5
     bench.step()
     assert looks == before + 1, "the last of them is seen too"
+
+
+def test_a_copy_that_could_not_be_written_is_completed_with_the_lock_also_where_nothing_new_comes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Copy, "append", no_room)
+    bench.worker.renew(list(bench.claims.values()), 2 * LEASE_S)
+    bench.report(ONE, 1.0)
+    wait(bench, 2 * KEEP_LOCK_S)
+    copy = JournalFile(bench.folder / JOURNAL_FILE)
+    entries = MemoryJournal(bench.server, NAME).read("0-0", count=10**6)
+    assert list(copy.read()) == entries[:-1]
+
+    monkeypatch.undo()
+    wait(bench, KEEP_LOCK_S + LOOK_AT_LEASES_S)
+
+    assert list(copy.read()) == entries

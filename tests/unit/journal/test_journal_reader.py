@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from bench import Clock
 
 from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import RETRY_S, JournalFile, JournalReader
+from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 
 
@@ -74,11 +73,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.msgpack"
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def read_new(reader: JournalReader, journal: MemoryJournal) -> None:
     entries = journal.read(reader.last, count=1000)
     if entries:
@@ -86,12 +80,12 @@ def read_new(reader: JournalReader, journal: MemoryJournal) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 500])
-def test_what_there_was_is_read_twice_and_is_in_the_copy(path: Path, clock: Clock, size: int) -> None:
-    nothing = JournalReader(MemoryJournal(MemoryServer(), "x"), JournalFile(path.with_name("other")), clock)
+def test_what_there_was_is_read_twice_and_is_in_the_copy(path: Path, size: int) -> None:
+    nothing = JournalReader(MemoryJournal(MemoryServer(), "x"), JournalFile(path.with_name("other")))
     assert (nothing.catch_up(), list(nothing.read())) == ({}, [])
     nothing.close()
     writer, copy = Writer(size), JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
 
     pending = reader.catch_up()
 
@@ -103,15 +97,15 @@ def test_what_there_was_is_read_twice_and_is_in_the_copy(path: Path, clock: Cloc
 
 
 @pytest.mark.parametrize("kept", [1, 2, 300])
-def test_what_the_copy_has_already_is_not_read_from_the_server_again(path: Path, clock: Clock, kept: int) -> None:
+def test_what_the_copy_has_already_is_not_read_from_the_server_again(path: Path, kept: int) -> None:
     writer, before = Writer(kept), JournalFile(path)
-    JournalReader(writer.journal, before, clock).catch_up()
+    JournalReader(writer.journal, before).catch_up()
     before.close()
     node = path.stat().st_ino
     writer.write(7)
     writer.journal.delivered = 0
     copy = JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
 
     pending = reader.catch_up()
 
@@ -123,23 +117,23 @@ def test_what_the_copy_has_already_is_not_read_from_the_server_again(path: Path,
     assert writer.journal.delivered == 7 + 1, "the new ones, and one to compare"
 
 
-def another_experiment(path: Path, clock: Clock) -> None:
+def another_experiment(path: Path) -> None:
     fill(path, Writer(5, name="y").entries)
 
 
-def another_beginning(path: Path, clock: Clock) -> None:
+def another_beginning(path: Path) -> None:
     fill(path, [Entry("1-0", b"\x01"), *Writer(5).entries[1:]])
 
 
-def a_gap(path: Path, clock: Clock) -> None:
+def a_gap(path: Path) -> None:
     fill(path, [*Writer(5).entries[:3], Writer(5).entries[4]])
 
 
-def no_journal(path: Path, clock: Clock) -> None:
+def no_journal(path: Path) -> None:
     path.write_bytes(b"not a journal")
 
 
-def nothing(path: Path, clock: Clock) -> None:
+def nothing(path: Path) -> None:
     path.touch()
 
 
@@ -155,15 +149,15 @@ def fill(path: Path, entries: list[Entry]) -> None:
     ids=lambda s: s.__name__,
 )
 def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
-    path: Path, clock: Clock, spoil, caplog: pytest.LogCaptureFixture
+    path: Path, spoil, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spoil(path, clock)
+    spoil(path)
     before = path.read_bytes()
     dict_file = path.parent / DICTS / "m-0001-1-1"
     dict_file.parent.mkdir()
     dict_file.write_bytes(b"the state of its trial")
     writer, copy = Writer(10), JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
 
     pending = reader.catch_up()
 
@@ -184,19 +178,19 @@ def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
         assert not dict_file.exists()
 
 
-def test_a_copy_that_has_more_than_the_journal_is_left_as_it_is(path: Path, clock: Clock) -> None:
+def test_a_copy_that_has_more_than_the_journal_is_left_as_it_is(path: Path) -> None:
     """It is all that is left of what the server has lost."""
     fill(path, Writer(50).entries)
     copy = JournalFile(path)
 
     with pytest.raises(JournalGone, match="lost the end"):
-        JournalReader(Writer(10).journal, copy, clock).catch_up()
+        JournalReader(Writer(10).journal, copy).catch_up()
 
     copy.close()
     assert len(list(copy.read())) == 50
 
 
-def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_has(path: Path, clock: Clock) -> None:
+def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_has(path: Path) -> None:
     fill(path, Writer(50).entries)
     server = MemoryServer(forgets=True)
     journal = MemoryJournal(server, "x")
@@ -204,7 +198,7 @@ def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_ha
     staged = TrialStaged(trial=TrialId("0001"), attempt=1, config={}, at=1.0, cursor=START)
     journal.record(staged.encode())
     copy = JournalFile(path)
-    reader = JournalReader(journal, copy, clock)
+    reader = JournalReader(journal, copy)
 
     assert reader.catch_up() == {START: [staged]}
 
@@ -215,31 +209,25 @@ def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_ha
 # A copy that can't be written.
 
 
-def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer, copy = Writer(3), FullDisk(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
     reader.catch_up()
     copy.is_full = True
 
     for _ in range(3):
         writer.write(20)
         read_new(reader, writer.journal)
-        clock.now += RETRY_S + 1
+        assert not reader.complete()
 
     assert reader.last == writer.entries[-1].id
     assert [record.levelno for record in caplog.records if record.levelno >= logging.WARNING] == [logging.WARNING]
     assert f"the local copy {path} can't be written ([Errno 28] No space left on device)" in caplog.text
     assert list(copy.read()) == writer.entries[:3]
     assert list(reader.read()) == writer.entries
-    assert not reader.complete()
 
     copy.is_full = False
-    writer.write(1)
-    read_new(reader, writer.journal)
-    assert list(copy.read()) == writer.entries[:3], "it is left alone for a while"
-    clock.now += RETRY_S + 1
+    assert reader.complete()
     for _ in range(2):
         writer.write(1)
         read_new(reader, writer.journal)
@@ -248,9 +236,9 @@ def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(
     copy.close()
 
 
-def test_what_was_not_read_yet_is_not_filled_in(path: Path, clock: Clock) -> None:
+def test_what_was_not_read_yet_is_not_filled_in(path: Path) -> None:
     writer, copy = Writer(3), FullDisk(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
     reader.catch_up()
     copy.is_full = True
     writer.write(1)
@@ -267,15 +255,13 @@ def test_what_was_not_read_yet_is_not_filled_in(path: Path, clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("had", [0, 5])
-def test_a_driver_begins_on_a_full_disk_with_what_the_copy_had_and_the_rest_comes_later(
-    path: Path, clock: Clock, had: int
-) -> None:
+def test_a_driver_begins_on_a_full_disk_with_what_the_copy_had_and_the_rest_comes_later(path: Path, had: int) -> None:
     writer = Writer(5)
     if had:
         fill(path, writer.entries)
     writer.write(5)
     copy = FullDisk(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
     copy.is_full = True
 
     pending = reader.catch_up()
@@ -290,12 +276,12 @@ def test_a_driver_begins_on_a_full_disk_with_what_the_copy_had_and_the_rest_come
     copy.close()
 
 
-def test_where_nothing_else_has_what_was_read_a_full_disk_is_an_error(path: Path, clock: Clock) -> None:
+def test_where_nothing_else_has_what_was_read_a_full_disk_is_an_error(path: Path) -> None:
     server = MemoryServer(forgets=True)
     journal = MemoryJournal(server, "x")
     journal.lock("driver", "", 600)
     copy = FullDisk(path)
-    reader = JournalReader(journal, copy, clock)
+    reader = JournalReader(journal, copy)
     reader.catch_up()
     copy.is_full = True
     journal.record(ExperimentEnded(outcome="finished", reason="", at=2.0, cursor=START).encode())
@@ -305,7 +291,7 @@ def test_where_nothing_else_has_what_was_read_a_full_disk_is_an_error(path: Path
     copy.close()
 
 
-def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path, clock: Clock) -> None:
+def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path) -> None:
     class Away(MemoryJournal):
         def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
             raise BrokerUnavailable("away")
@@ -313,7 +299,7 @@ def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path, clock: Clock)
     writer = Writer(5)
     fill(path, writer.entries)
     copy = JournalFile(path)
-    reader = JournalReader(Away(writer.server, "x"), copy, clock)
+    reader = JournalReader(Away(writer.server, "x"), copy)
 
     with pytest.raises(BrokerUnavailable):
         reader.catch_up()
@@ -322,10 +308,10 @@ def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path, clock: Clock)
     assert list(copy.read()) == writer.entries
 
 
-def test_news_is_read_in_parts_of_some_megabytes(path: Path, clock: Clock) -> None:
+def test_news_is_read_in_parts_of_some_megabytes(path: Path) -> None:
     writer = Writer(2)
     copy = JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
     reader.catch_up()
 
     counts = [reader.count]
@@ -338,11 +324,9 @@ def test_news_is_read_in_parts_of_some_megabytes(path: Path, clock: Clock) -> No
 
 
 @pytest.mark.parametrize("how", ["write", "keep", "read", "close"])
-def test_what_is_gathered_is_in_the_copy_once_it_is_written_or_read_or_more_is_kept(
-    path: Path, clock: Clock, how: str
-) -> None:
+def test_what_is_gathered_is_in_the_copy_once_it_is_written_or_read_or_more_is_kept(path: Path, how: str) -> None:
     writer, copy = Writer(3), JournalFile(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
     reader.catch_up()
     writer.write(3)
     reader.gather(writer.entries[3:4])
@@ -362,11 +346,9 @@ def test_what_is_gathered_is_in_the_copy_once_it_is_written_or_read_or_more_is_k
     copy.close()
 
 
-def test_what_is_gathered_is_kept_for_a_copy_that_is_full_and_of_a_journal_that_forgets(
-    path: Path, clock: Clock
-) -> None:
+def test_what_is_gathered_is_kept_for_a_copy_that_is_full_and_of_a_journal_that_forgets(path: Path) -> None:
     writer, copy = Writer(3), FullDisk(path)
-    reader = JournalReader(writer.journal, copy, clock)
+    reader = JournalReader(writer.journal, copy)
     reader.catch_up()
     writer.journal.keeps = False
     writer.write(1)

@@ -164,26 +164,66 @@ def test_an_outage_after_all_was_read_at_once_journals_nothing_twice(bench: Benc
 def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    bench = Bench(tmp_path).step().start(ONE)
     early = snapshot(bench.server)
     kept = bench.save(ONE)
     bench.report(ONE, 1.0)
-    drop = MemoryJournal.drop_checkpoints
+    restore = MemoryJournal.restore
 
-    def lose_and_drop(journal: MemoryJournal, *args: Any) -> None:
-        monkeypatch.setattr(MemoryJournal, "drop_checkpoints", drop)
+    def restore_and_lose(journal: MemoryJournal, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(MemoryJournal, "restore", restore)
+        restore(journal, *args, **kwargs)
         set_back(bench.server, early)
         bench.journal.outages += 1
-        drop(journal, *args)
 
-    # What it does about the first loss is to give up the dict that Redis has lost.
-    monkeypatch.setattr(MemoryJournal, "drop_checkpoints", lose_and_drop)
+    monkeypatch.setattr(MemoryJournal, "restore", restore_and_lose)
     set_back(bench.server)
     bench.journal.outages += 1
     bench.step(3)
 
     assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
     assert bench.trial(ONE).reports == 1
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_dict_that_is_lost_while_a_loss_is_put_right_is_dropped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    kept = bench.save(ONE)
+    early = snapshot(bench.server)
+    bench.report(ONE, 1.0)
+    restore = MemoryJournal.restore
+
+    def lose_and_restore(journal: MemoryJournal, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(MemoryJournal, "restore", restore)
+        set_back(bench.server)
+        restore(journal, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryJournal, "restore", lose_and_restore)
+    # It still has the dict.
+    set_back(bench.server, early)
+    bench.journal.outages += 1
+    bench.step(3)
+
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
+    assert bench.trial(ONE).attempt.checkpoint == ""
+    assert forgotten(bench) == [(ONE, 1), *[(TWO, 1)] * (TWO in bench.experiment.trials)]
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_dict_that_is_lost_is_known_as_lost_to_the_next_driver_if_this_one_dies_at_once(bench: Bench) -> None:
+    """What is lost with the journal is in the journal from the step that puts it back."""
+    kept = bench.save(ONE)
+    set_back(bench.server)
+    bench.clock.now += KEEP_LOCK_S
+    bench.step()
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
+    assert kept in bench.trial(ONE).checkpoints
+
+    bench.begin()
+    bench.step(2)
+    assert (bench.trial(ONE).attempt.number, bench.trial(ONE).attempt.checkpoint) == (2, "")
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 

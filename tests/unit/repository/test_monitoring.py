@@ -161,6 +161,13 @@ def ended(device: str, end: str, values: str) -> dict[str, str]:
     }
 
 
+def impaired(worker: str, device: str, kind: str) -> dict[str, str]:
+    return {
+        "series": f'mqtune_fleet_impaired_seconds{{worker="{worker}",device="{device}",kind="{kind}"}}',
+        "values": "0+60x60",
+    }
+
+
 #: By what happens, the figures of each minute, how long it is looked at, and which alerts fire then.
 CASES: Final[dict[str, tuple[list[dict[str, str]], str, list[str]]]] = {
     "all is well": (
@@ -179,6 +186,17 @@ CASES: Final[dict[str, tuple[list[dict[str, str]], str, list[str]]]] = {
         ],
         "60m",
         [],
+    ),
+    "a device waits for its memory, another was disabled, and a disk is full": (
+        [
+            {"series": "mqtune_redis_up", "values": "1x60"},
+            impaired("w", "0", "memory"),
+            impaired("w", "1", "by_hand"),
+            impaired("leaves", "", "leaving"),
+            impaired("full", "", "logs"),
+        ],
+        "15m",
+        ["MqtuneLogsNotKept", "MqtuneWorkerImpaired"],
     ),
     "nobody looks": ([], "10m", ["MqtuneExporterGone"]),
     "Redis is away": ([{"series": "mqtune_redis_up", "values": "0x10"}], "5m", ["MqtuneRedisDown"]),

@@ -10,13 +10,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from impaired import nothing_impaired, quarantined, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
 from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker import devices
 from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
-from mqtune.worker.quarantine import Quarantine
+from mqtune.worker.impairments import Impairments
 from mqtune.worker.slots import Slot, Slots
 
 GB = 1_000_000_000
@@ -47,16 +48,16 @@ class Watched:
     def __init__(self, gpus: Gpus) -> None:
         self.gpus = gpus
         self.changes = 0
-        self.quarantine = Quarantine(self._count)
-        self.memory = DeviceMemory(gpus, self.quarantine)
+        self.impairments = Impairments(self._count)
+        self.memory = DeviceMemory(gpus, self.impairments)
 
     def look(self) -> None:
         """Look at the quarantined devices, as the worker does from time to time."""
-        for look in self.quarantine.looks():
+        for look in self.impairments.looks():
             look()
 
     def close(self) -> None:
-        self.quarantine.close()
+        self.impairments.close()
         self.memory.close()
 
     def _count(self) -> None:
@@ -105,7 +106,7 @@ def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watch
     gpus.now["1"] = 100 * MB + TOLERANCE_BYTES
     settling.join(10)
     assert not settling.is_alive()
-    assert watched.quarantine.devices == set()
+    assert quarantined(watched.impairments) == set()
     assert watched.changes == 0
 
 
@@ -118,11 +119,11 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
     with caplog.at_level(logging.WARNING):
         watched.memory.settle(0, ("0",))
 
-        assert set(watched.quarantine.devices) == {"0"}
+        assert quarantined(watched.impairments) == {"0"}
         assert not watched.memory.enter(0, ("0",))
         assert not watched.memory.enter(1, ("1", "0")), "one device of several is enough"
         assert watched.memory.enter(2, ("1",))
-        assert watched.quarantine.note == "device 0 is quarantined, 5.0 GB of its memory did not come back"
+        assert reasons(watched.impairments) == "device 0 is quarantined, 5.0 GB of its memory did not come back"
         assert watched.changes == 1
         watched.look()
         assert watched.changes == 1
@@ -131,10 +132,10 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
         watched.look()
         assert watched.changes == 2
 
-    assert watched.quarantine.note == ""
+    assert reasons(watched.impairments) == ""
     assert watched.memory.enter(0, ("0",))
     first, last = [record.getMessage() for record in caplog.records]
-    assert "device 0 is quarantined: 5.1 GB" in first
+    assert "device 0 is quarantined, 5.1 GB" in first
     assert "0.1 GB was before" in first
     assert last == "device 0 is in use again: its memory is back"
 
@@ -143,14 +144,14 @@ def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
     watched.memory.enter(0, ("0", "1"))
     watched.gpus.now = {"0": GB, "1": GB}
     watched.memory.settle(0, ("0", "1"))
-    assert set(watched.quarantine.devices) == {"0", "1"}
+    assert quarantined(watched.impairments) == {"0", "1"}
 
     watched.gpus.now["1"] = 0
     watched.look()
-    assert set(watched.quarantine.devices) == {"0"}
+    assert quarantined(watched.impairments) == {"0"}
     watched.gpus.now["0"] = 0
     watched.look()
-    assert not watched.quarantine.devices
+    assert not quarantined(watched.impairments)
 
 
 def test_others_that_come_between_two_trials_are_seen_before_the_second(watched: Watched) -> None:
@@ -159,24 +160,24 @@ def test_others_that_come_between_two_trials_are_seen_before_the_second(watched:
 
     assert not watched.memory.enter(0, ("0",))
 
-    assert watched.quarantine.note == "device 0 is quarantined, others have 5.0 GB of its memory in use"
+    assert reasons(watched.impairments) == "device 0 is quarantined, others have 5.0 GB of its memory in use"
     watched.gpus.now["0"] = 0
     watched.look()
     assert watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))
-    assert "did not come back" in watched.quarantine.note, "the one that was refused has left no baseline"
+    assert "did not come back" in reasons(watched.impairments), "the one that was refused has left no baseline"
 
 
 def test_of_a_large_device_others_may_have_a_tenth() -> None:
     watched = Watched(Gpus(gpu0=8 * GB))
-    memory = DeviceMemory(watched.gpus, watched.quarantine, 80 * GB)
+    memory = DeviceMemory(watched.gpus, watched.impairments, 80 * GB)
 
     assert memory.enter(0, ("0",))
     memory.leave(0, ("0",))
     watched.gpus.now["0"] = 9 * GB
     memory.look(["0"])
-    assert watched.quarantine.note == "device 0 is quarantined, others have 9.0 GB of its memory in use"
+    assert reasons(watched.impairments) == "device 0 is quarantined, others have 9.0 GB of its memory in use"
     watched.close()
 
 
@@ -192,7 +193,7 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
 
     watched.gpus.now["0"] = 10 * GB
     watched.memory.settle(1, ("0",))
-    assert set(watched.quarantine.devices) == {"0"}, "the first has left something"
+    assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
 @pytest.mark.usefixtures("patient")
@@ -220,13 +221,13 @@ def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))
-    assert not watched.quarantine.devices
+    assert not quarantined(watched.impairments)
 
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = 3 * GB
     del watched.gpus.now["0"]
     watched.memory.settle(0, ("0",))
-    assert not watched.quarantine.devices
+    assert not quarantined(watched.impairments)
 
 
 # Slots and turns.
@@ -243,7 +244,7 @@ def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
 
 
 def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
     first, second = slot.next_turn(), slot.next_turn()
     assert first.take(stays=False)
     watched.gpus.now["0"] = GB
@@ -258,7 +259,7 @@ def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Wa
 def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done(
     watched: Watched, tmp_path: Path
 ) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
     turn = slot.next_turn()
     turn.take(stays=False)
     turn.end()
@@ -279,7 +280,7 @@ def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
         0,
         SlotPlan(offer=Resources(cpus=1), devices=((),)),
         tmp_path,
-        Quarantine(lambda: None),
+        nothing_impaired(),
         importers=NOTHING_IMPORTED,
     )
     first, second = slot.next_turn(), slot.next_turn()
@@ -295,7 +296,7 @@ def sharing(watched: Watched, tmp_path: Path) -> list[Slot]:
     """Two slots of one device."""
     plan = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
     return [
-        Slot(index, plan, tmp_path, watched.quarantine, watched.memory, importers=NOTHING_IMPORTED)
+        Slot(index, plan, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
         for index in range(2)
     ]
 
@@ -305,11 +306,11 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watc
     staying.take(stays=True)
     watched.gpus.now["0"] = 2 * GB
     staying.end()
-    assert not watched.quarantine.devices
+    assert not quarantined(watched.impairments)
 
     other.take(stays=False)
     other.end()
-    assert not watched.quarantine.devices, "what is in use is the process that stays"
+    assert not quarantined(watched.impairments), "what is in use is the process that stays"
 
     importer = Mock()
     sharing[0].zygotes.of(importer, lambda: None)
@@ -318,7 +319,7 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watc
     last = sharing[1].next_turn()
     last.take(stays=False)
     last.end()
-    assert set(watched.quarantine.devices) == {"0"}, "now it should be back"
+    assert quarantined(watched.impairments) == {"0"}, "now it should be back"
 
 
 def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
@@ -337,11 +338,11 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
 
     turn.settles()
     turn.end()
-    assert set(watched.quarantine.devices) == {"0"}
+    assert quarantined(watched.impairments) == {"0"}
 
 
 def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched, tmp_path: Path) -> None:
-    slots = Slots(TWO_GPUS, tmp_path, watched.quarantine, watched.memory)
+    slots = Slots(TWO_GPUS, tmp_path, watched.impairments, watched.memory)
     first = slots.acquire(1)
     assert first is not None
     assert first.devices == ("0",)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from impaired import nothing_impaired, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
 from mqtune.worker import health
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.health import HealthCheck
-from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.slots import Slots
 
 
@@ -23,12 +23,12 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], HealthChe
     made: list[HealthCheck] = []
 
     def make(command: str) -> HealthCheck:
-        made.append(HealthCheck(command, Quarantine(lambda: None)))
+        made.append(HealthCheck(command, nothing_impaired()))
         return made[-1]
 
     yield make
     for each in made:
-        each.quarantine.close()
+        each.impairments.close()
         each.close()
 
 
@@ -75,7 +75,7 @@ def test_a_check_that_fails_or_hangs_closes_the_devices_with_its_last_line(
 
     assert not passes(checked)
 
-    note = checked.quarantine.note
+    note = reasons(checked.impairments)
     assert note.startswith("device 0 is quarantined, its health check failed: ")
     assert note.endswith(says)
 
@@ -88,13 +88,13 @@ def test_a_worker_that_ends_waits_for_no_check(check: Callable[[str], HealthChec
     waiting.start()
     eventually(began.exists)
 
-    checked.quarantine.close()
+    checked.impairments.close()
     checked.close()
     waiting.join(10)
 
     assert answers == [False]
     assert not passes(checked, 1)
-    assert checked.quarantine.note == ""
+    assert reasons(checked.impairments) == ""
 
 
 def test_slots_without_devices_are_closed_together(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_slots_without_devices_are_closed_together(check: Callable[[str], Health
     sick.touch()
     checked = check(f"! test -e {sick} || {{ echo the disk is full; exit 1; }}")
     plan = SlotPlan(offer=Resources(cpus=1), devices=((), ()))
-    slots = Slots(plan, tmp_path, checked.quarantine, health=checked)
+    slots = Slots(plan, tmp_path, checked.impairments, health=checked)
     slot = slots.acquire(1)
     assert slot is not None
 
@@ -110,9 +110,9 @@ def test_slots_without_devices_are_closed_together(check: Callable[[str], Health
 
     slots.review()
     assert slots.usable == 0
-    assert checked.quarantine.note == "the worker is quarantined, its health check failed: the disk is full"
+    assert reasons(checked.impairments) == "the worker takes no trials, its health check failed: the disk is full"
     sick.unlink()
-    for look in checked.quarantine.looks():
+    for look in checked.impairments.looks():
         look()
     slots.review()
     assert slots.usable == 2

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from bench import Clock
+from impaired import nothing_impaired, reasons
 
 from mqtune.core.errors import AccessDenied
 from mqtune.journal.base import BROKEN_S
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.worker import quarantine, quick_failures
-from mqtune.worker.quarantine import Quarantine
+from mqtune.worker import impairments, quick_failures
 from mqtune.worker.quick_failures import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
 
 ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -26,8 +26,8 @@ class Worker:
     def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
         self.clock = clock
         self.running: list[tuple[str, ...]] = []
-        self.quarantine = Quarantine(lambda: None)
-        self.failures = QuickFailures(name, self.quarantine, lambda _: [(each, True) for each in self.running])
+        self.impairments = nothing_impaired()
+        self.failures = QuickFailures(name, self.impairments, lambda _: [(each, True) for each in self.running])
         self._server = server
         self._trials = map(str, itertools.count(1))
 
@@ -59,11 +59,11 @@ class Worker:
         self.failures.note_well(self.journal(experiment), devices)
 
     def closed(self, devices: tuple[str, ...] = BROKEN) -> bool:
-        return self.quarantine.closes(int(devices[0]), devices)
+        return self.impairments.closes(int(devices[0]), devices)
 
     def let_pause_pass(self, seconds: float) -> None:
         self.clock.now += seconds
-        for look in self.quarantine.looks():
+        for look in self.impairments.looks():
             look()
         assert not self.closed(), "a probe may start"
 
@@ -71,7 +71,7 @@ class Worker:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (quick_failures, quarantine):
+    for module in (quick_failures, impairments):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -87,7 +87,7 @@ def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
 
     yield make
     for each in made:
-        each.quarantine.close()
+        each.impairments.close()
 
 
 def test_a_device_on_which_some_trials_fail_at_once_is_quarantined_while_another_does_well(
@@ -102,7 +102,7 @@ def test_a_device_on_which_some_trials_fail_at_once_is_quarantined_while_another
 
     assert here.closed()
     assert not here.closed(OTHER)
-    assert here.quarantine.note == (
+    assert reasons(here.impairments) == (
         "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
     )
 
@@ -128,7 +128,7 @@ def test_trials_that_fail_on_all_devices_of_two_workers_close_none(
         for each, failing in itertools.product((here, there), devices):
             each.fail(devices=failing)
 
-    assert (here.quarantine.note, there.quarantine.note) == ("", "")
+    assert (reasons(here.impairments), reasons(there.impairments)) == ("", "")
 
 
 def test_a_worker_that_does_well_elsewhere_is_enough(worker: Callable[..., Worker]) -> None:
@@ -179,8 +179,8 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does
         clock.now += pause_s - 1
         assert here.closed()
         here.let_pause_pass(1)
-        assert here.quarantine.enter(0, BROKEN)
-        assert not here.quarantine.enter(0, BROKEN), "one attempt is the probe"
+        assert here.impairments.enter(0, BROKEN)
+        assert not here.impairments.enter(0, BROKEN), "one attempt is the probe"
         here.do_well()
         here.fail()
         pause_s, pauses = min(2 * pause_s, LONGEST_PAUSE_S), pauses + 1
@@ -189,7 +189,7 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does
     here.let_pause_pass(LONGEST_PAUSE_S)
     here.do_well(BROKEN, experiment="y")
 
-    assert here.quarantine.note == ""
+    assert reasons(here.impairments) == ""
     assert pauses > 5
 
 
@@ -199,12 +199,12 @@ def test_an_attempt_that_was_about_to_start_when_the_device_was_quarantined_is_n
     here = worker()
     here.running = [OTHER]
     here.fail(IN_A_ROW)
-    before = here.quarantine.note
+    before = reasons(here.impairments)
 
     here.fail()
     here.fail(error=ECC)
 
-    assert here.quarantine.note == before
+    assert reasons(here.impairments) == before
     here.let_pause_pass(FIRST_PAUSE_S)
 
 
@@ -230,11 +230,11 @@ def test_a_probe_that_fails_as_attempts_elsewhere_do_ends_the_quarantine(worker:
     here.fail(IN_A_ROW)
     here.fail(devices=OTHER)
     here.let_pause_pass(FIRST_PAUSE_S)
-    assert here.quarantine.enter(0, BROKEN)
+    assert here.impairments.enter(0, BROKEN)
 
     here.fail()
 
-    assert here.quarantine.note == ""
+    assert reasons(here.impairments) == ""
 
 
 def test_a_probe_that_fails_is_compared_with_attempts_elsewhere_since_the_quarantine_began(
@@ -251,7 +251,7 @@ def test_a_probe_that_fails_is_compared_with_attempts_elsewhere_since_the_quaran
 
     here.fail()
 
-    assert here.quarantine.note == ""
+    assert reasons(here.impairments) == ""
 
 
 def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_the_rule(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from bench import Clock
+from impaired import nothing_impaired
 
 from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
 from mqtune.journal.base import Claim
 from mqtune.worker import retries as module
 from mqtune.worker.devices import SlotPlan, plan_slots
-from mqtune.worker.quarantine import Quarantine
 from mqtune.worker.retries import ANOTHER_DEVICE_S, ANOTHER_WORKER_S, Retries
 from mqtune.worker.slots import Slots
 
@@ -94,7 +94,7 @@ def test_only_what_may_be_the_devices_fault_keeps_a_trial_away(
 
 
 def test_a_free_slot_with_other_devices_is_found_behind_those_that_are_to_be_avoided(tmp_path: Path) -> None:
-    slots = Slots(FOUR, tmp_path, Quarantine(lambda: None))
+    slots = Slots(FOUR, tmp_path, nothing_impaired())
 
     found = slots.acquire_other({"0", "1"})
 
@@ -106,7 +106,7 @@ def test_a_free_slot_with_other_devices_is_found_behind_those_that_are_to_be_avo
 
 
 def test_a_trial_of_several_devices_avoids_slots_that_have_one_of_them(tmp_path: Path) -> None:
-    slots = Slots(PAIRS, tmp_path, Quarantine(lambda: None))
+    slots = Slots(PAIRS, tmp_path, nothing_impaired())
 
     assert (slots.has_other({"1"}), slots.has_other({"1", "2"})) == (True, False)
     found = slots.acquire_other({"1"})
@@ -119,7 +119,7 @@ def test_a_trial_of_several_devices_avoids_slots_that_have_one_of_them(tmp_path:
 
 
 def test_slots_without_devices_are_all_one_place(tmp_path: Path) -> None:
-    slots = Slots(plan_slots((), slots=2), tmp_path, Quarantine(lambda: None))
+    slots = Slots(plan_slots((), slots=2), tmp_path, nothing_impaired())
 
     assert not slots.has_other(set())
     assert slots.acquire_other(set()) is None

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from impaired import nothing_impaired, reasons
 from waiting import eventually
 
+from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
 from mqtune.worker import logs as module
+from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Logs, open_log
 
 CLAIM = Claim(TrialId("0001"), 2, "token")
@@ -32,7 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Logs]:
-    found = Logs(tmp_path / "logs")
+    found = Logs(tmp_path / "logs", (), nothing_impaired())
     yield found
     found.close() if found._thread.is_alive() else None
 
@@ -159,7 +166,7 @@ def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_l
 @pytest.mark.usefixtures("short")
 def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
     log = tmp_path / "slot-0.log"
-    logs = Logs(tmp_path, [log])
+    logs = Logs(tmp_path, [log], nothing_impaired())
     logs.start()
     try:
         log.write_bytes(b"x" * 100_000)
@@ -187,7 +194,7 @@ def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs
 
 def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
-    logs = Logs(tmp_path / "logs")
+    logs = Logs(tmp_path / "logs", (), nothing_impaired())
 
     assert logs.make(*logs.files("exp", CLAIM)) == []
     stdout, stderr = begin(logs)
@@ -207,14 +214,14 @@ def test_what_is_kept_fits_into_what_a_file_may_have() -> None:
 
 
 def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another(tmp_path: Path) -> None:
-    marks = {Logs(tmp_path / "shared").mark for _ in range(3)}
+    marks = {Logs(tmp_path / "shared", (), nothing_impaired()).mark for _ in range(3)}
 
     assert len(marks) == 1
-    assert marks != {Logs(tmp_path / "another").mark}
+    assert marks != {Logs(tmp_path / "another", (), nothing_impaired()).mark}
     assert "" not in marks
     assert [path.name for path in (tmp_path / "shared").iterdir()] == [".mqtune-logs"]
     (tmp_path / "file").write_text("in the way")
-    assert Logs(tmp_path / "file" / "logs").mark == ""
+    assert Logs(tmp_path / "file" / "logs", (), nothing_impaired()).mark == ""
 
 
 def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,3 +233,56 @@ def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs, monke
         paths += files
 
     assert [path for path in paths if logs.has_begun(path)] == paths[-10:]
+
+
+def reads_only(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Have nothing written to temporary files while the list has an element, as on a disk that is full."""
+    full: list[bool] = [True]
+
+    def open_(*arguments: Any, **named: Any) -> Any:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return tempfile.TemporaryFile(*arguments, **named)
+
+    monkeypatch.setattr(module, "tempfile", SimpleNamespace(TemporaryFile=open_))
+    return full
+
+
+def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.001)
+    monkeypatch.setattr(module, "TRY_S", 0.01)
+    full = reads_only(monkeypatch)
+    changes: list[None] = []
+    known = Impairments(lambda: changes.append(None), clock=lambda: 5.0)
+    logs = Logs(tmp_path / "logs", (), known)
+    logs.start()
+    try:
+        eventually(lambda: known.all)
+        text = f"as {tmp_path}/logs can't be written: No space left on device"
+        assert known.all == [Impairment(WHOLE_WORKER, "logs", text, "it can be written", 5.0)]
+        assert known.all[0].reason == f"the worker keeps no output of trials, {text}"
+        assert not known.closes(0, [WHOLE_WORKER]), "trials run without logs"
+        stdout, stderr = begin(logs)
+        stdout.write_text("a part")
+        assert logs.end(stdout, 100) == f"(some output may be missing, {text})\na part"
+        assert len(changes) == 1, "it is said once"
+
+        full.clear()
+
+        eventually(lambda: not known.all)
+        assert logs.end(stderr, 100) == ""
+        assert list((tmp_path / "logs").iterdir()) == [tmp_path / "logs/exp"], "to try it leaves nothing there"
+    finally:
+        logs.close()
+
+
+def test_a_folder_that_can_not_be_made_is_known_of_from_the_first_attempt_on(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    known = nothing_impaired()
+    logs = Logs(tmp_path / "logs", (), known)
+
+    begin(logs)
+
+    assert "can't be written: File exists" in reasons(known)

@@ -12,57 +12,89 @@ from typing import Any
 import pytest
 from bench import Clock
 
+from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.trainable.frozen_code import fingerprint
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import slots as back_off
+from mqtune.worker import impairments
 from mqtune.worker.experiments import ExperimentHere
+from mqtune.worker.impairments import Impairments
 from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff, ZygoteFinder
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(back_off, "time", clock)
+    monkeypatch.setattr(impairments, "time", clock)
     return clock
 
 
-def failed(times: int, worker: BackOff | None = None) -> BackOff:
-    worker = worker or BackOff()
+@pytest.fixture
+def known(clock: Clock) -> Impairments:
+    return Impairments(lambda: None, clock=lambda: 1_000 + clock.now)
+
+
+@pytest.fixture
+def worker(known: Impairments) -> BackOff:
+    return BackOff(known)
+
+
+def fail(worker: BackOff, times: int = 1) -> None:
     for _ in range(times):
         worker.note_problem("StoreUnavailable: on worker w:\nnot mounted")
-    return worker
 
 
-def test_after_some_in_a_row_it_takes_none_says_why_and_takes_one_to_try_which_puts_it_in_order(clock: Clock) -> None:
-    worker = failed(FAILED_STARTS - 1)
-    assert (worker.allows, worker.why) == (None, "")
+def test_after_some_in_a_row_it_takes_none_and_takes_one_to_try_which_puts_it_in_order(
+    worker: BackOff, clock: Clock
+) -> None:
+    fail(worker, FAILED_STARTS - 1)
+    assert worker.allows is None
 
-    failed(1, worker)
+    fail(worker)
     assert worker.allows == 0
-    assert worker.why == f"could not start its last {FAILED_STARTS} attempts (not mounted)"
     clock.now += BACK_OFF_S - 0.1
     assert worker.allows == 0
     clock.now += 0.2
     assert worker.allows == 1
-    failed(1, worker)
+    fail(worker)
 
     worker.note_started()
-    assert (worker.allows, worker.why) == (None, "")
+    assert worker.allows is None
     # Those that were taken together are one try.
-    failed(FAILED_STARTS + 5, worker)
+    fail(worker, FAILED_STARTS + 5)
     clock.now += BACK_OFF_S
     assert worker.allows == 1
 
 
-def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> None:
-    worker = failed(FAILED_STARTS)
+def test_it_says_since_when_it_takes_none_why_and_when_it_tries_one(
+    worker: BackOff, known: Impairments, clock: Clock
+) -> None:
+    began = clock.now
+    fail(worker, FAILED_STARTS)
+    (rests,) = known.all
+    assert rests.reason == "the worker takes no trials, its last 3 attempts could not be started (not mounted)"
+    assert (rests.kind, rests.device, rests.ends) == ("starts", WHOLE_WORKER, "an attempt is started")
+    assert (rests.since, rests.retry_at) == (1_000 + began, 1_000 + began + BACK_OFF_S)
+    assert not known.closes(0, [WHOLE_WORKER]), "it bounds how many attempts are taken, and no slot is closed by it"
+
+    clock.now += BACK_OFF_S
+    fail(worker)
+
+    (rests,) = known.all
+    assert "its last 4 attempts" in rests.reason
+    assert (rests.since, rests.retry_at) == (1_000 + began, 1_000 + clock.now + 2 * BACK_OFF_S)
+    worker.note_started()
+    assert known.all == []
+
+
+def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(worker: BackOff, clock: Clock) -> None:
+    fail(worker, FAILED_STARTS)
     rests = []
     for _ in range(8):
         began = clock.now
         while not worker.allows:
             clock.now += 1
         rests.append(clock.now - began)
-        failed(1, worker)
+        fail(worker)
 
     assert rests == [*(BACK_OFF_S * 2**n for n in range(6)), LONGEST_BACK_OFF_S, LONGEST_BACK_OFF_S]
 

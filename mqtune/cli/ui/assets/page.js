@@ -516,7 +516,7 @@ function fleetPage() {
     const gpus = found.workers.reduce((total, each) => total + (each.gpus ? each.devices.length : 0), 0);
     tiles.replaceChildren(tile(number(found.workers.length), "workers"), tile(`${sum("busy")} of ${sum("slots")}`, "slots busy"), tile(number(gpus), "GPUs"), tile(number(found.runs.length), "running attempts"));
     const runs = found.runs.map((each) => [each.worker, each.devices, el("a", { href: place("e", each.experiment) }, each.experiment), el("a", { href: place("e", each.experiment, each.trial) }, each.trial), lasted(found.now - each.since), number(each.reports), each.best === null ? "" : number(each.best), each.use_text]);
-    const workers = found.workers.map((each) => [each.name, `${each.busy} of ${each.slots}`, each.gpus ? each.devices.join(",") : "", lasted(found.now - each.joined_at), each.queue, each.note]);
+    const workers = found.workers.map((each) => [each.name, `${each.busy} of ${each.slots}`, each.gpus ? each.devices.join(",") : "", lasted(found.now - each.joined_at), each.queue, el("td", { class: "wrap" }, each.impaired)]);
     const queues = found.queues.map((each) => [each.queue, number(each.workers), `${each.busy} of ${each.slots}`, each.waiting === null ? "needs a driver's account" : number(each.waiting)]);
     const shares = found.shares.map((each) => [
       each.experiment ? el("a", { href: place("e", each.experiment) }, each.experiment) : "another experiment", each.priority || "nobody drives it", each.priority ? number(each.share) : "",
@@ -529,7 +529,7 @@ function fleetPage() {
       shares.length ? card("Shares", table(["experiment", "priority", "share", "runs", "wants", "may run", "no slot for", "quotas"], shares)) : "",
       quotas.length ? card("Quotas", table(["experiments", "run"], quotas)) : "",
       card("What runs where", runs.length ? table(["worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use"], runs) : el("p", { class: "note" }, "nothing is running")),
-      card("Workers", workers.length ? table(["name", "busy", "GPUs", "up", "queue", "note"], workers) : el("p", { class: "note" }, "no worker is connected; start one: mqtune worker")),
+      card("Workers", workers.length ? table(["name", "busy", "GPUs", "up", "queue", "what is wrong"], workers) : el("p", { class: "note" }, "no worker is connected; start one: mqtune worker")),
       card("Queues", queues.length ? table(["queue", "workers", "busy", "waiting"], queues) : el("p", { class: "note" }, "no queue")),
     );
   });

@@ -1,0 +1,56 @@
+"""What keeps a worker, or a device of it, from its work: one shape for every cause, and one place that words it."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any, Final, Literal, NamedTuple
+
+from mqtune.core.fields import FIELDS, Field
+
+#: The causes, for programs: memory of a device that is not free; the operator's health check; attempts that fail at once; a person;
+#: attempts that can't be started; logs that can't be written; a worker that shuts down. A later version may have more.
+Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "leaving"]
+#: The device of an impairment that concerns no single one.
+WHOLE_WORKER: Final = ""
+
+
+class Impairment(NamedTuple):
+    """Something keeps a worker, or a device of it, from its work.
+
+    Attributes:
+        device: the device; ``WHOLE_WORKER`` where it concerns no single one.
+        kind: the cause, for programs.
+        text: the cause for people, as the rest of "device 0 is quarantined, …".
+        ends: who or what ends it, as the rest of "until …".
+        since: since when, in seconds since the epoch by the server's clock.
+        retry_at: when the worker tries by itself how it is now, likewise; 0 where that takes no attempt.
+    """
+
+    device: str
+    kind: str
+    text: str
+    ends: str
+    since: float
+    retry_at: float = 0.0
+
+    @property
+    def stops_trials(self) -> bool:
+        """Whether trials that would start there do not; without logs they run."""
+        return self.kind != "logs"
+
+    @property
+    def reason(self) -> str:
+        """What it is, for people; the same text as long as nothing changes."""
+        if self.device:
+            return f"device {self.device} is quarantined, {self.text}"
+        return f"the worker {'takes no trials' if self.stops_trials else 'keeps no output of trials'}, {self.text}"
+
+
+def _impairment(value: list[Any]) -> Impairment:
+    types = [type(each) for each in value] if type(value) is list else []
+    if types[:4] != [str] * 4 or len(types) != len(Impairment._fields) or not set(types[4:]) <= {float, int}:
+        raise TypeError(f"impairments={reprlib.repr(value)}")
+    return Impairment(*value)
+
+
+FIELDS["list[Impairment]"] = Field((list,), lambda values: [_impairment(each) for each in values], list)

@@ -1,0 +1,19 @@
+-- A worker says that it may not run a submission, and leaves it to others.
+--
+-- KEYS  1 submission
+-- ARGV  1 worker  2 signature of what it has seen  3 why not  4 how many workers are remembered: the last ones
+--
+-- Returns 1; 0 when nothing waits there with that signature, or it is known, and then does nothing. Repeating a call does no harm.
+
+also_when_full('HDEL', KEYS[1])
+local have = redis.call('HMGET', KEYS[1], 'state', 'signature', 'refused')
+if have[1] ~= 'waiting' and have[1] ~= 'running' or (have[2] or '') ~= ARGV[2] then return 0 end
+local refused = {}
+for each in string.gmatch(have[3] or '', '[^\n]+') do
+  if each == ARGV[1] then return 0 end
+  refused[#refused + 1] = each
+end
+refused[#refused + 1] = ARGV[1]
+while #refused > tonumber(ARGV[4]) do table.remove(refused, 1) end
+redis.call('HSET', KEYS[1], 'refused', table.concat(refused, '\n'), 'refusal', ARGV[3])
+return 1

@@ -1,0 +1,176 @@
+"""What keeps a worker, or devices of it, from their work: each cause, and how the worker finds out that it is over."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from mqtune.core.impairment import WHOLE_WORKER, Impairment, Kind
+from mqtune.worker.threads import Step
+
+logger = logging.getLogger(__name__)
+
+#: Causes that close no slot: a back-off bounds how many attempts are taken, and trials run without logs.
+_CLOSE_NONE: Final = frozenset({"starts", "logs"})
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True, eq=False)
+class Cause:
+    """One cause, and how it ends: by a look; by a probe, an attempt that does well there; or by whoever has put it.
+
+    Attributes:
+        text: what it is for people; see ``Impairment``.
+        ends: who or what ends it, likewise.
+        is_over: looks whether it is gone; it may take seconds. Only one thread calls it.
+        probe_slot: the slot that may run a probe; None where no attempt there would tell anything.
+        pause_s: after how many seconds an attempt is tried; infinite where none is.
+        is_open: whether that time has come, and the probe may start.
+        is_probed: whether a probe is under way.
+        since: since when it is, by the server's clock.
+        retry_at: when an attempt is tried, likewise; 0 where none is.
+        due_at: the same by ``time.monotonic``.
+    """
+
+    text: str
+    ends: str
+    is_over: Callable[[], bool] = _never
+    probe_slot: int | None = None
+    pause_s: float = math.inf
+    is_open: bool = False
+    is_probed: bool = False
+    since: float = 0.0
+    retry_at: float = 0.0
+    due_at: float = math.inf
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to try an attempt."""
+        return time.monotonic() >= self.due_at
+
+
+class Impairments:
+    """The causes that keep a worker, or devices of it, from their work now. Any thread may call anything here.
+
+    Args:
+        on_change: called when there is a cause more or less, or a probe may start, by the thread that notices.
+        worker: the worker's name, for the command that enables a device.
+        clock: the server's time.
+    """
+
+    def __init__(
+        self, on_change: Callable[[], None], *, worker: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        self._on_change = on_change
+        self._worker = worker
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_closed = False
+        #: By device and kind. Replaced, never changed: other threads read it without the lock.
+        self._causes: dict[tuple[str, Kind], Cause] = {}
+
+    @property
+    def all(self) -> list[Impairment]:
+        """All of them in order, as others are to know them; the same values while nothing changes."""
+        return sorted(
+            Impairment(device, kind, cause.text, cause.ends, cause.since, cause.retry_at)
+            for (device, kind), cause in self._causes.items()
+        )
+
+    def cause_of(self, device: str, kind: Kind) -> Cause | None:
+        """Return the cause of this kind on a device."""
+        return self._causes.get((device, kind))
+
+    def closes(self, slot: int, devices: Sequence[str]) -> bool:
+        """Whether a slot with these devices takes no attempt; one whose probe is due, or under way, does."""
+        return any(not cause.is_open or cause.probe_slot != slot for cause in self._on(devices))
+
+    def enter(self, slot: int, devices: Sequence[str]) -> bool:
+        """Return whether an attempt may start in a slot; on a quarantined device it is the probe, and the only one."""
+        with self._lock:
+            causes = self._on(devices)
+            if any(not cause.is_open or cause.probe_slot != slot or cause.is_probed for cause in causes):
+                return False
+            for cause in causes:
+                cause.is_probed = True
+            return True
+
+    def leave(self, slot: int, devices: Sequence[str]) -> None:
+        """Let another attempt be the probe, after one in this slot that has not shown anything."""
+        with self._lock:
+            for cause in self._on(devices):
+                if cause.probe_slot == slot:
+                    cause.is_probed = False
+
+    def _on(self, devices: Sequence[str]) -> list[Cause]:
+        causes = self._causes
+        return [c for (device, kind), c in causes.items() if device in devices and kind not in _CLOSE_NONE]
+
+    def put(self, devices: Sequence[str], kind: Kind, cause: Cause, *, says: str = "") -> None:
+        """Have a cause keep devices from their work, in place of an earlier one of its kind there.
+
+        Args:
+            devices: the devices; ``WHOLE_WORKER`` alone for the worker.
+            kind: the kind of the cause.
+            cause: a new one; since when it is, and when it is tried again, is set here.
+            says: for the log, in place of its text.
+        """
+        if self._is_closed:
+            return
+        now = self._clock()
+        with self._lock:
+            before = [each.since for device in devices if (each := self._causes.get((device, kind))) is not None]
+            cause.since, cause.due_at = min([*before, now]), time.monotonic() + cause.pause_s
+            cause.retry_at = now + cause.pause_s if math.isfinite(cause.pause_s) else 0.0
+            self._causes = {**self._causes, **{(device, kind): cause for device in devices}}
+        for device in devices:
+            logger.error("%s", Impairment(device, kind, says or cause.text, cause.ends, cause.since).reason)
+        self._on_change()
+
+    def disable(self, devices: Mapping[str, str]) -> None:
+        """Keep just these devices from trials by a person's wish, each with who that is, until the person enables them."""
+        disabled = {device: cause for (device, kind), cause in self._causes.items() if kind == "by_hand"}
+        for device, by in devices.items():
+            if device not in disabled:
+                ends = f"it is enabled: mqtune drain {self._worker}:{device} --undo"
+                self.put([device], "by_hand", Cause(f"disabled by {by}", ends))
+        for device, cause in disabled.items():
+            if device not in devices:
+                self.lift(cause, "it is enabled")
+
+    def lift(self, cause: Cause, why: str = "") -> None:
+        """End a cause on all its devices; *why* is for the log, in place of what was to end it."""
+        with self._lock:
+            lifted = [device for (device, _), each in self._causes.items() if each is cause]
+            self._causes = {key: each for key, each in self._causes.items() if each is not cause}
+        for device in lifted:
+            named = "the worker is all right" if device == WHOLE_WORKER else f"device {device} is in use"
+            logger.warning("%s again: %s", named, why or cause.ends)
+        if lifted:
+            self._on_change()
+
+    def looks(self) -> Iterator[Step]:
+        """Yield a look at each cause, which ends it or lets its probe start; one thread takes them, from time to time."""
+        for cause in {id(cause): cause for cause in self._causes.values()}.values():
+            if not self._is_closed:
+                yield partial(self._look, cause)
+
+    def _look(self, cause: Cause) -> None:
+        if cause.is_over():
+            self.lift(cause)
+        elif cause.probe_slot is not None and not cause.is_open and cause.is_due:
+            cause.is_open = True
+            self._on_change()
+
+    def close(self) -> None:
+        """Look no more, and take no further cause: no trial will start."""
+        self._is_closed = True

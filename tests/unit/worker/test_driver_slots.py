@@ -1,0 +1,89 @@
+"""A worker's driver slots: what is not signed for the worker is never taken, and looked at seldom."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+from mqtune.journal.submissions import Signed
+from mqtune.worker import drivers as module
+from mqtune.worker.drivers import DriverSlots
+
+
+class Server:
+    """Submissions of a server on which one waits that nobody has signed; it counts what it is asked."""
+
+    back_at = -math.inf
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.refusals: list[str] = []
+
+    def due(self) -> list[str]:
+        self.asked["due"] += 1
+        return ["evil"]
+
+    def signed(self, name: str) -> Signed:
+        self.asked["signed"] += 1
+        return Signed(name, b"no description", "no signature")
+
+    def refuse(self, signed: Signed, worker: str, reason: str) -> bool:
+        self.refusals.append(f"{signed.name} by {worker}: {reason}")
+        return len(self.refusals) == 1
+
+    def take(self, name: str, worker: str, token: str) -> None:
+        self.asked["take"] += 1
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setattr(module, "LOOK_S", 0.001)
+    return Server()
+
+
+@pytest.fixture
+def slots(server: Server) -> Iterator[DriverSlots]:
+    none: Any = SimpleNamespace()
+    submissions: Any = server
+    found = DriverSlots(
+        submissions,
+        slots=1,
+        worker="w@h",
+        experiments="*",
+        broker="",
+        key="the key",
+        logs=none,
+        scratch=none,
+    )
+    found.start()
+    yield found
+    found.close()
+
+
+@pytest.mark.usefixtures("slots")
+def test_it_is_refused_with_the_reason_and_then_passed_over(server: Server) -> None:
+    eventually(lambda: server.asked["due"] > 50)
+
+    assert server.refusals == ["evil by w@h: it is not signed with the MQTUNE_CODE_KEY of the worker"]
+    assert server.asked["signed"] == 1
+    assert server.asked["take"] == 0
+
+
+def test_it_is_looked_at_again_after_a_while_and_never_taken(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(module, "PASS_OVER_S", 0.01)
+    request.getfixturevalue("slots")
+
+    eventually(lambda: server.asked["signed"] > 3)
+
+    assert server.asked["take"] == 0
+    assert caplog.messages == [
+        "submission evil is left to other workers: it is not signed with the MQTUNE_CODE_KEY of the worker"
+    ]
