@@ -434,7 +434,7 @@ class ExperimentHandle:
 
     def tell(
         self,
-        trial: str | Config,
+        trial: str | Mapping[str, object],
         metrics: Mapping[str, object],
         *,
         ends: bool = True,
@@ -463,7 +463,7 @@ class ExperimentHandle:
         Raises:
             RequestRefused: the trial is none that was asked for, or has ended; the config is not of the space; or a metric is missing.
         """
-        id_, config = ("", trial) if isinstance(trial, dict) else (str(trial), None)
+        id_, config = (trial, None) if isinstance(trial, str) else ("", dict(trial))
         labels = {"tags": list(tags) or None, "notes": notes}
         given = _given(metrics=dict(metrics), ends=ends, config=config, key=key, **labels)
         return self.steer("tell", id_, given, timeout_s=timeout_s, request_id=request_id)

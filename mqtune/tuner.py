@@ -381,7 +381,7 @@ class Tuner:
 
     def tell(
         self,
-        trial: Trial | str | Config,
+        trial: Trial | str | Mapping[str, object],
         metrics: Mapping[str, object],
         *,
         ends: bool = True,
@@ -398,8 +398,8 @@ class Tuner:
             ConfigurationError: the trial is none that was asked for, or a metric is missing.
             InvalidTransition: the trial has ended, or is paused.
         """
-        config = trial if isinstance(trial, dict) else None
-        id_ = "" if isinstance(trial, dict) else trial.id if isinstance(trial, Trial) else trial
+        config = None if isinstance(trial, Trial | str) else dict(trial)
+        id_ = trial.id if isinstance(trial, Trial) else trial if isinstance(trial, str) else ""
         given = {"metrics": dict(metrics), "config": config, "notes": notes, "key": key, "tags": list(tags)}
         arguments: dict[str, object] = {"ends": ends, **{k: v for k, v in given.items() if v not in (None, "", [])}}
         return self._take("tell", id_, arguments)
