@@ -283,11 +283,8 @@ class Sharing:
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
         trials = self._experiment.trials.values()
-        running = [
-            trial
-            for trial in trials
-            if trial.status is not TrialStatus.STAGED and trial.is_busy and trial.attempt.end is None
-        ]
+        on_workers = (trial for trial in trials if trial.status is TrialStatus.RUNNING and not trial.outside)
+        running = [trial for trial in on_workers if trial.attempt.end is None]
         leaving = sum(not trial.attempt.is_open for trial in running)
         where = keeper.wanted_by_others
         could = [

@@ -357,7 +357,13 @@ def waiting_trial(id_: str, *, reports: int) -> Trial:
 def running_trial(id_: str) -> SimpleNamespace:
     attempt = SimpleNamespace(end=None, is_open=True, queue="q")
     return SimpleNamespace(
-        id=id_, status=TrialStatus.RUNNING, attempt=attempt, checkpoint="c", best_value=math.nan, reports=3
+        id=id_,
+        status=TrialStatus.RUNNING,
+        outside=False,
+        attempt=attempt,
+        checkpoint="c",
+        best_value=math.nan,
+        reports=3,
     )
 
 
