@@ -324,7 +324,7 @@ def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_s
     table.now += GRACE_S
 
     assert [action.trial.id for action in sharing.look(None)] == ["0001", "0002"]
-    experiment.counts[TrialStatus.RUNNING] = experiment.live = 0
+    experiment.running = experiment.live = 0
     list(sharing.look(None))
     assert table.demands["a"].wanted == 2
     assert look(other, hungry(2), priority="high") == 2
