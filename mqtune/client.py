@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -67,13 +67,15 @@ class Answer(NamedTuple):
 
     With ``is_done`` the request was carried out. Without it the request is in the journal and will be carried out; ``reason``
     says what that waits for. ``trial`` is the trial that it was about, or that it made. ``request_id`` names the request:
-    making it again with this id returns its answer, and carries nothing out twice.
+    making it again with this id returns its answer, and carries nothing out twice. ``config`` is that of the trial, where the
+    request has made one, or has asked for one.
     """
 
     request_id: str
     is_done: bool
     reason: str = ""
     trial: str = ""
+    config: Config | None = None
 
 
 class Steering(Protocol):
@@ -91,7 +93,7 @@ class Steering(Protocol):
         """Return the answer; raise an ``MqtuneError`` when the action is refused.
 
         Args:
-            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "label", "add", "set" or "end".
+            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "label", "add", "ask", "tell", "set" or "end".
             trial: the trial's id; empty for an action on the experiment.
             arguments: of the action, by name.
             timeout_s: how long to wait for the driver's answer.
@@ -396,6 +398,76 @@ class ExperimentHandle:
         given = _given(config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, key=key, **labels)
         return self.steer("add", "", given, timeout_s=timeout_s, request_id=request_id)
 
+    def ask(
+        self,
+        config: Config | None = None,
+        *,
+        ttl_s: float | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
+        key: str = "",
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Begin a trial that you evaluate outside, without a worker; the answer names it, and has its config.
+
+        It is RUNNING, and takes no slot, until ``tell`` has its result. The experiment waits for that, and says so.
+
+        Args:
+            config: your own, of which what it lacks is sampled; by default the searcher's next one, which counts for ``max_trials``.
+            ttl_s: within how many seconds it is to be told to its end: then it is FAILED; by default there is no such time.
+            tags: names by which it is found again.
+            notes: what there is to say about it.
+            key: a name of your own for it; where the experiment has a trial with this key, that is the answer.
+
+        Raises:
+            RequestRefused: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
+        """
+        labels = {"tags": list(tags) or None, "notes": notes}
+        given = _given(config=config, ttl_s=ttl_s, key=key, **labels)
+        answer = self.steer("ask", "", given, timeout_s=timeout_s, request_id=request_id)
+        if answer.is_done and answer.config is None:
+            # One with this key was there before.
+            with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+                return answer._replace(config=self.results(Path(folder))[answer.trial].config)
+        return answer
+
+    def tell(
+        self,
+        trial: str | Mapping[str, object],
+        metrics: Mapping[str, object],
+        *,
+        ends: bool = True,
+        tags: Sequence[str] = (),
+        notes: str = "",
+        key: str = "",
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Tell a result that was found outside, of a trial that was asked for, or of any config.
+
+        Scheduler, searcher and stop rule learn of it as of a worker's report. With the last report the trial is COMPLETED. A trial
+        that is stopped, or paused, before that is not told any more: the ``reason`` of the answer says so. A report of a step that
+        was told before changes nothing.
+
+        Args:
+            trial: the id of a trial that was asked for; or a config, for a new trial that is complete, which does not count for
+                ``max_trials``.
+            metrics: the report, with a number for each metric of the experiment, and for what the scheduler goes by.
+                ``training_iteration`` is by default one more than before.
+            ends: whether it is the last one; False for a report on the way.
+            tags: names by which a new trial is found again.
+            notes: what there is to say about a new trial.
+            key: a name of your own for a new trial; where the experiment has one with this key, that is told, unless it has ended.
+
+        Raises:
+            RequestRefused: the trial is none that was asked for, or has ended; the config is not of the space; or a metric is missing.
+        """
+        id_, config = (trial, None) if isinstance(trial, str) else ("", dict(trial))
+        labels = {"tags": list(tags) or None, "notes": notes}
+        given = _given(metrics=dict(metrics), ends=ends, config=config, key=key, **labels)
+        return self.steer("tell", id_, given, timeout_s=timeout_s, request_id=request_id)
+
     def set(
         self,
         *,
@@ -492,6 +564,7 @@ class ExperimentHandle:
     def _answer(self, request: Requested, deadline: float) -> Answer:
         """Return the answer to a request that was made, or that there is none yet."""
         entry = last = ""
+        config: Config | None = None
         wait_s, longest_s = _LOOK_S
         while True:
             if (has := self._again(request)) != entry:
@@ -502,8 +575,10 @@ class ExperimentHandle:
             while entries := self._journal.read(last, count=_PAGE_COUNT):
                 for each in entries:
                     event = decode_event(each.data, each.id)
+                    if isinstance(event, TrialStaged) and event.request == request.id:
+                        config = event.config
                     if isinstance(event, RequestAnswered) and event.id == request.id:
-                        return self._taken(event)
+                        return self._taken(event, config)
                 last = entries[-1].id
                 if len(entries) < _PAGE_COUNT:
                     break
@@ -531,10 +606,10 @@ class ExperimentHandle:
                 # A driver that lives restores the experiment in a moment.
                 time.sleep(_RETRY_S)
 
-    def _taken(self, event: RequestAnswered) -> Answer:
+    def _taken(self, event: RequestAnswered, config: Config | None) -> Answer:
         if not event.done:
             raise RequestRefused(f"experiment {self.name!r}: {event.reason}")
-        return Answer(event.id, is_done=True, reason=event.reason, trial=event.trial)
+        return Answer(event.id, is_done=True, reason=event.reason, trial=event.trial, config=config)
 
     def _driver_until(self) -> float | None:
         """Return the server's time at which the driver's lock expires, or expired; None when there was no driver."""

@@ -359,6 +359,57 @@ class Tuner:
         brought = LocalSteering(runner).bring("add", new, arguments)
         return driver.requests.start(arguments, brought=brought)
 
+    def ask(
+        self,
+        config: Config | None = None,
+        *,
+        ttl_s: float | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
+        key: str = "",
+    ) -> Trial:
+        """Begin a trial that you evaluate outside, without a worker, and return it with its config; see ``ExperimentHandle.ask``.
+
+        While the searcher works its config out, this goes on as ``step`` does.
+
+        Raises:
+            SpaceError: the config does not fit the space.
+            ConfigurationError: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
+        """
+        given = {"config": config, "ttl_s": ttl_s, "notes": notes, "key": key, "tags": list(tags)}
+        return self._take("ask", "", {name: value for name, value in given.items() if value not in (None, "", [])})
+
+    def tell(
+        self,
+        trial: Trial | str | Mapping[str, object],
+        metrics: Mapping[str, object],
+        *,
+        ends: bool = True,
+        tags: Sequence[str] = (),
+        notes: str = "",
+        key: str = "",
+    ) -> Trial:
+        """Tell a result that was found outside, of a trial that was asked for, or of any config; see ``ExperimentHandle.tell``.
+
+        The trial is returned: one whose status is not RUNNING is not told any more.
+
+        Raises:
+            SpaceError: the config is not of the space.
+            ConfigurationError: the trial is none that was asked for, or a metric is missing.
+            InvalidTransition: the trial has ended, or is paused.
+        """
+        config = None if isinstance(trial, Trial | str) else dict(trial)
+        id_ = trial.id if isinstance(trial, Trial) else trial if isinstance(trial, str) else ""
+        given = {"metrics": dict(metrics), "config": config, "notes": notes, "key": key, "tags": list(tags)}
+        arguments: dict[str, object] = {"ends": ends, **{k: v for k, v in given.items() if v not in (None, "", [])}}
+        return self._take("tell", id_, arguments)
+
+    def _take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
+        driver = self._runner.open()
+        while (found := driver.requests.take(action, trial, arguments)) is None:
+            self.step()
+        return found
+
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
         """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
         self._runner.catch_up()

@@ -78,8 +78,8 @@ class MortalJournal(SimulatedJournal):
         found = super().read(after, count=count, block_s=block_s)
         return self._mortal(found) if block_s else found
 
-    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
-        self._mortal(super().record(event, definition=definition))
+    def record(self, *events: bytes, definition: bytes | None = None) -> None:
+        self._mortal(super().record(*events, definition=definition))
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         return self._mortal(super().stage(trial, attempt, assignment, event))

@@ -34,6 +34,8 @@ SECTIONS: Final = {
         "resume": "Resume paused trials, or restart trials.",
         "save": "Save checkpoints of trials.",
         "add": "Try a config next.",
+        "ask": "Begin a trial that you evaluate outside.",
+        "tell": "Tell the result of such a trial.",
         "set": "Change the limits of an experiment.",
         "label": "Tag an experiment or trials, or add notes.",
     },
@@ -64,6 +66,7 @@ COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in v
 #: The modules of verbs that share one, or whose name Python keeps for itself, or that means several things here.
 _MODULES: Final = {
     **dict.fromkeys(("stop", "pause", "resume", "save", "add", "set"), "steer"),
+    **dict.fromkeys(("ask", "tell"), "outside"),
     "import": "importing",
     "usage": "usage_report",
 }

@@ -25,7 +25,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.owner import this_owner
 from mqtune.core.shares import PRIORITIES
 from mqtune.core.text import printable
-from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
+from mqtune.core.trial import Config, Trial, TrialId, TrialStatus, is_number
 
 if TYPE_CHECKING:
     from mqtune.client import Answer, ExperimentHandle, ExperimentState
@@ -61,7 +61,14 @@ ACTIONS: Final = {
     "fail": Action("has failed", _OPEN),
 }
 #: What there is to say after the other actions.
-_DONE: Final = {"add": "is added", "set": "has new limits", "end": "is ending", "label": "has new labels"}
+_DONE: Final = {
+    "add": "is added",
+    "ask": "is yours to evaluate",
+    "tell": "is told",
+    "set": "has new limits",
+    "end": "is ending",
+    "label": "has new labels",
+}
 #: The actions by the word for how a trial ends.
 _ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "abandoned": "abandon"}
 #: What stands for no checkpoint at all.
@@ -79,6 +86,8 @@ class Outcome(NamedTuple):
     reason: str = ""
     refused: bool = False
     request: str = ""
+    #: Of the trial that the request has made.
+    config: Config | None = None
 
 
 # Options that several verbs have.
@@ -94,7 +103,7 @@ timeout_option = click.option(
     help="How long to wait for the driver's answer. The request stays.",
 )
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why, in a few words; it is kept with the trial.")
-_config = click.option(
+config_option = click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE,…", help="Values, or a JSON object; may be repeated."
 )
 
@@ -203,7 +212,14 @@ def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
         answer = request()
     except RequestRefused as error:
         return Outcome(action, trial, done=False, reason=str(error), refused=True)
-    return Outcome(action, answer.trial or trial, answer.is_done, answer.reason, request=answer.request_id)
+    return Outcome(
+        action,
+        answer.trial or trial,
+        answer.is_done,
+        answer.reason,
+        request=answer.request_id,
+        config=answer.config,
+    )
 
 
 def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
@@ -370,7 +386,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     f"{_HOW}",
 )
 @trial_options
-@_config
+@config_option
 @click.option(
     "--from",
     "origin",
@@ -401,7 +417,7 @@ def _resume(
 
 @click.command("add")
 @name_argument
-@_config
+@config_option
 @click.option(
     "--from",
     "origin",

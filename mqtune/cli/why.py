@@ -159,6 +159,7 @@ class Inquiry:
         self._place = place
         self._definition = definition
         self._outcome, self._reason, self._counts = experiment.outcome, experiment.reason, dict(experiment.counts)
+        self._on_workers = experiment.running
         self._trial = deepcopy(trial)
         self._first_staged = deepcopy(
             next((each for each in experiment.trials.values() if each.status is TrialStatus.STAGED), None)
@@ -242,7 +243,7 @@ class Inquiry:
     def _of_experiment(self) -> Reason:
         if (reason := self._no_driver()) is not None:
             return reason
-        running, staged = self._counts[TrialStatus.RUNNING], self._counts[TrialStatus.STAGED]
+        running, staged = self._on_workers, self._counts[TrialStatus.STAGED]
         waits = self._waits
         if waits.startswith(JOURNAL_FULL):
             return self._journal_full(_runs(running) if running else "nothing runs")
@@ -292,7 +293,7 @@ class Inquiry:
         state = self._state
         if state is not None and state.is_driven:
             return None
-        counts, name = self._counts, self._place.name
+        name = self._place.name
         if state is not None and self._server.get("aof_last_write_status", "ok") != "ok":
             # Nothing but a write could tell.
             text = f"whether a driver lives is not known: Redis can't write its file, and so takes no writes for {name}"
@@ -305,7 +306,7 @@ class Inquiry:
                 return _of_waiting(self._place, submitted, text)
             if not submitted.has_ended or submitted.how == "failed":
                 return Reason("no driver", text, way_out=_way_to_output(name))
-        rest = f"; {_runs(running)} on without one" if (running := counts[TrialStatus.RUNNING]) else ""
+        rest = f"; {_runs(running)} on without one" if (running := self._on_workers) else ""
         text = f"nobody drives {name}, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
         return Reason("no driver", text, way_out=self._go_on)
 
@@ -336,6 +337,14 @@ class Inquiry:
     def _running(self, trial: Trial) -> Reason:
         attempt = trial.attempt
         since = attempt.started_at or attempt.staged_at
+        if trial.outside:
+            text = f"{_named(trial)} has been evaluated outside for {_ago(since)}"
+            last = f"; its last report came {_ago(trial.last_timestamp)} ago" if trial.reports else ""
+            name = self._place.name
+            way_out = (
+                f"tell its result: mqtune tell {name} {trial.id} METRIC=VALUE; or end it: mqtune stop {name} {trial.id}"
+            )
+            return Reason("outside", f"{text}{last}", since, way_out)
         text = f"{_named(trial)} has run on {attempt.worker} for {_ago(since)}"
         if trial.decision is not None:
             return Reason(

@@ -170,6 +170,30 @@ class TrialStaged(_Body):
     request: str = ""
     #: By what who added a new trial knows it; empty for nothing.
     key: str = ""
+    #: Whether a person evaluates it outside: it waits in no queue, and runs from here on.
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(_Body):
+    """The driver takes in a report of an attempt that is evaluated outside; the report comes right behind this event."""
+
+    KIND: ClassVar[str] = "told"
+    trial: TrialId
+    attempt: int
+    sequence: int
+    metrics: Metrics
+    at: float
+    cursor: Cursor
+    #: Whether the attempt ends with it by itself, whatever is decided on it.
+    ends: bool
+    #: The id of the request that it carries out; empty for none.
+    request: str = ""
+
+    @property
+    def report(self) -> Report:
+        """The report."""
+        return Report(self.trial, self.attempt, self.sequence, self.at, self.metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,6 +414,7 @@ Event = (
     ExperimentCreated
     | TrialStaged
     | AttemptStarted
+    | Told
     | DecisionTaken
     | AttemptEnded
     | CheckpointSaved
@@ -607,7 +632,15 @@ def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report
     yield from placed_events(entries, pending)
     # What a driver wrote after entries that are not here, as in a journal that was cut.
     for events in pending.values():
-        yield from events
+        yield from with_told(events)
+
+
+def with_told(events: Iterable[Event]) -> Iterator[Event | Report]:
+    """Yield a driver's events, and behind each that has a report, that report."""
+    for event in events:
+        yield event
+        if isinstance(event, Told):
+            yield event.report
 
 
 def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
@@ -621,7 +654,7 @@ def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, li
                 yield Reports([], event.unreadable)
             for number, report in enumerate(event, 1):
                 yield report
-                yield from pending.pop(Cursor(id_, number), ())
+                yield from with_told(pending.pop(Cursor(id_, number), ()))
             continue
         yield event
-        yield from pending.pop(START if isinstance(event, ExperimentCreated) else Cursor(id_), ())
+        yield from with_told(pending.pop(START if isinstance(event, ExperimentCreated) else Cursor(id_), ()))

@@ -26,6 +26,7 @@ from mqtune.core.events import (
     Reports,
     RequestAnswered,
     Requested,
+    Told,
     TrialClosed,
     TrialStaged,
     decode_event,
@@ -39,6 +40,7 @@ from mqtune.core.trial import (
     DEVICE_BROKEN,
     FORGOTTEN,
     ITERATION,
+    OUTSIDE,
     UNDRIVEN,
     Action,
     Attempt,
@@ -83,7 +85,7 @@ _VALUES: Final = (
     "_driven_at",
 )
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
-_OF_TRIALS: Final = ("_front", "_open")
+_OF_TRIALS: Final = ("_front", "_open", "outside")
 #: What a state has, in which version of its form: another one can't be read.
 STATE_FORM: Final = (3, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
@@ -163,8 +165,10 @@ class Experiment:
         self.reports = 0
         #: Reports in its journal that can't be read, and are left out.
         self.unreadable = 0
-        #: Attempts that were staged and have not ended.
+        #: Attempts that were staged for workers and have not ended.
         self.live = 0
+        #: Trials that people evaluate outside, and that have an attempt under way.
+        self.outside: dict[TrialId, Trial] = {}
         #: How long all attempts that have ended ran, in seconds.
         self.run_s = 0.0
         #: Whether any report had a number for the metric.
@@ -180,9 +184,9 @@ class Experiment:
         self._driven_at = 0.0
 
     @property
-    def busy(self) -> int:
-        """How many trials are staged or running."""
-        return self.counts[TrialStatus.STAGED] + self.counts[TrialStatus.RUNNING]
+    def running(self) -> int:
+        """How many trials workers run."""
+        return self.counts[TrialStatus.RUNNING] - len(self.outside)
 
     @property
     def ahead(self) -> Mapping[TrialId, Trial]:
@@ -273,6 +277,8 @@ class Experiment:
                 self._stage(event)
             case AttemptStarted():
                 self._start(event)
+            case Told():
+                self._driven_at = event.at
             case DecisionTaken():
                 self._decide(event)
             case AttemptEnded():
@@ -430,7 +436,12 @@ class Experiment:
         trial.attempts.append(
             Attempt(event.attempt, staged_at=event.at, config=event.config, checkpoint=checkpoint, source=source)
         )
-        self.live += 1
+        trial.outside = event.outside
+        if event.outside:
+            trial.attempt.worker, self.outside[trial.id] = OUTSIDE, trial
+            self._advance(trial, TrialStatus.RUNNING, "", event.by, event.at)
+        else:
+            self.live += 1
         # Whatever ended the experiment before, it goes on.
         self.outcome = self.reason = ""
 
@@ -473,7 +484,8 @@ class Experiment:
         attempt = trial.attempts[event.attempt - 1]
         if attempt.end is not None:
             return
-        self.live -= 1
+        if self.outside.pop(trial.id, None) is None:
+            self.live -= 1
         attempt.end, attempt.ended_at, attempt.pid = event.end, event.at, event.pid
         attempt.exit_code, attempt.signal = event.exit_code, event.signal
         attempt.error_type, attempt.error = event.error_type, event.error

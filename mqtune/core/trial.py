@@ -29,7 +29,7 @@ class TrialStatus(Enum):
 
     CANDIDATE = "candidate"  #: has a config, nobody was asked to run it
     STAGED = "staged"  #: an attempt waits in a queue
-    RUNNING = "running"  #: a worker holds the lease on an attempt
+    RUNNING = "running"  #: a worker holds the lease on an attempt, or a person evaluates it outside
     PAUSED = "paused"  #: its process is gone; the scheduler may resume it
     COMPLETED = "completed"  #: ended by itself, or used the whole budget it was given
     EARLY_STOPPED = "early_stopped"  #: the scheduler stopped it
@@ -200,6 +200,9 @@ Config = Body
 Metrics = Body
 #: The values of several metrics such that lower is better.
 Point = tuple[float, ...]
+
+#: What stands in place of a worker's name where a person evaluates a trial.
+OUTSIDE: Final = "outside"
 
 #: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and the
 #: seconds in all. The first and the last are counters of every checkpoint.
@@ -520,6 +523,8 @@ class Trial:
     labels: Labels = NO_LABELS
     #: By what who added it knows it, or empty; no other trial has it.
     key: str = ""
+    #: Whether a person evaluates it outside, and no worker runs it.
+    outside: bool = False
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
     #: What it could go on from at the report on which a loop of somebody else's had it paused; None where none has.
@@ -577,8 +582,8 @@ class Trial:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds a place: from STAGED until its attempt's process group is gone."""
-        return self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING
+        """Whether it holds a place: from STAGED until its attempt's process group is gone; what is evaluated outside holds none."""
+        return (self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
     def is_abandoned(self) -> bool:

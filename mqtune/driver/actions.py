@@ -20,6 +20,7 @@ from mqtune.core.events import (
     ExperimentEnded,
     Labelled,
     RequestAnswered,
+    Told,
     TrialClosed,
     TrialStaged,
 )
@@ -99,7 +100,7 @@ class DriverAction(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots."""
+    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots, unless it is evaluated outside."""
 
     trial: TrialId
     config: Config
@@ -115,8 +116,23 @@ class Stage:
     #: The id of the request that this carries out, here and below; empty for none.
     request: str = ""
     key: str = ""
+    outside: bool = False
 
     def write(self, to: Writing) -> list[Written]:
+        event, packed = self.prepared(to)
+        if self.outside:
+            to.journal.record(packed)
+        else:
+            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.ttl_s)
+            to.journal.stage(self.trial, event.attempt, assignment, packed)
+        return [Written(event, packed)]
+
+    def prepared(self, to: Writing) -> tuple[TrialStaged, bytes]:
+        """Check the action, and return its event, which is not journaled, and that encoded.
+
+        Raises:
+            as ``write``.
+        """
         known = to.experiment.trials.get(self.trial)
         if known is not None:
             known.check(TrialStatus.STAGED)
@@ -140,6 +156,7 @@ class Stage:
             notes=self.labels.notes,
             request=self.request,
             key=self.key,
+            outside=self.outside,
         )
         try:
             packed = event.encode()
@@ -147,8 +164,7 @@ class Stage:
             raise ConfigurationError(f"the config of trial {self.trial} can't be sent to a worker: {error}") from None
         if len(packed) > MAX_CONFIG_BYTES:
             raise ConfigurationError(_too_large(self.trial, self.config, len(packed)))
-        to.journal.stage(self.trial, event.attempt, Assignment(self.config, checkpoint, self.ttl_s), packed)
-        return [Written(event, packed)]
+        return event, packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +201,7 @@ class Decide:
             restart=self.restart,
             request=self.request,
         )
-        return _intend(to.journal, decision)
+        return _intend(to.journal, decision, outside=trial.outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +253,8 @@ class Close:
             cursor=to.cursor,
             request=self.request,
         )
+        if trial.outside:
+            return record(to, event)
         packed = event.encode()
         to.journal.close_trial(trial.id, trial.attempt.number, packed)
         return [Written(event, packed)]
@@ -286,6 +304,10 @@ class Save:
 
     def write(self, to: Writing) -> list[Written]:
         trial = self.trial
+        if trial.outside:
+            raise InvalidTransition(
+                f"trial {trial.id} is evaluated outside, and has no process that could save a checkpoint"
+            )
         if to.journal.order([self.order]) != [True]:
             raise InvalidTransition(
                 f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
@@ -324,7 +346,7 @@ class AnswerRequest:
     trial: str = ""
 
     def write(self, to: Writing) -> list[Written]:
-        return _record(
+        return record(
             to,
             RequestAnswered(
                 id=self.id, done=self.is_done, reason=self.reason, trial=self.trial, at=to.at, cursor=to.cursor
@@ -357,7 +379,7 @@ class Label:
         if labels == (to.experiment.labels if trial is None else trial.labels):
             return []
         id_, tags = "" if trial is None else trial.id, list(labels.tags)
-        return _record(to, Labelled(trial=id_, tags=tags, notes=labels.notes, by="user", at=to.at, cursor=to.cursor))
+        return record(to, Labelled(trial=id_, tags=tags, notes=labels.notes, by="user", at=to.at, cursor=to.cursor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +400,7 @@ class Begin:
             changes=dict(self.changes),
             code_changed=list(self.code_changed),
         )
-        return _record(to, event, definition=self.definition)
+        return record(to, event, definition=self.definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,23 +413,29 @@ class Finish:
     def write(self, to: Writing) -> list[Written]:
         if to.experiment.outcome == self.outcome:
             return []
-        return _record(to, ExperimentEnded(outcome=self.outcome, reason=self.reason, at=to.at, cursor=to.cursor))
+        return record(to, ExperimentEnded(outcome=self.outcome, reason=self.reason, at=to.at, cursor=to.cursor))
 
 
-def _record(
+def record(
     to: Writing,
-    event: RequestAnswered | Labelled | DriverStarted | ExperimentEnded,
-    *,
+    *events: TrialStaged
+    | Told
+    | AttemptEnded
+    | TrialClosed
+    | RequestAnswered
+    | Labelled
+    | DriverStarted
+    | ExperimentEnded,
     definition: bytes | None = None,
 ) -> list[Written]:
-    """Journal an event that nobody but drivers acts on."""
-    packed = event.encode()
-    to.journal.record(packed, definition=definition)
-    return [Written(event, packed)]
+    """Journal, in one step, events that nobody but drivers acts on."""
+    packed = [Written(event, event.encode()) for event in events]
+    to.journal.record(*(each.data for each in packed), definition=definition)
+    return packed
 
 
-def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
-    """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed ends."""
+def _intend(journal: Journal, decision: DecisionTaken, *, outside: bool = False) -> list[Written]:
+    """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed, or no worker runs, ends."""
     end = INTENTS[decision.intent].end
     ended = AttemptEnded(
         trial=decision.trial,
@@ -419,6 +447,9 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
         cursor=decision.cursor,
     )
     packed = [Written(event, event.encode()) for event in (decision, ended)]
+    if outside:
+        journal.record(*(each.data for each in packed))
+        return packed
     answer = journal.intend(decision.trial, decision.attempt, decision.intent, packed[0].data, packed[1].data)
     return packed if answer == "unclaimed" else packed[:1]
 
@@ -485,13 +516,13 @@ class Orders:
         self._due = {}
         for trial in self._experiment.trials.values() if self.in_lockstep else ():
             attempt = trial.attempts[-1]
-            if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
+            if _runs(trial, attempt.number) and attempt.reports and trial.decision is None:
                 self._owe(Order.go(trial.id, attempt.number, attempt.reports))
         self.give()
 
 
 def _runs(trial: Trial, attempt: int) -> bool:
-    return trial.status is TrialStatus.RUNNING and trial.attempt.number == attempt
+    return trial.status is TrialStatus.RUNNING and not trial.outside and trial.attempt.number == attempt
 
 
 def requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
@@ -521,6 +552,7 @@ def again(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
         source=wanted.source,
         ttl_s=trial.ttl_s,
         request=request,
+        outside=trial.outside,
     )
 
 

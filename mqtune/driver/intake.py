@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from mqtune.core.events import Cursor, Event, ExperimentCreated, Reports, decode_event, is_of_driver
+from mqtune.core.events import Cursor, Event, ExperimentCreated, Reports, Told, decode_event, is_of_driver
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, Trial
-from mqtune.driver.deciders import Deciders, Verdict
+from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.plain import PlainReports
 from mqtune.journal.base import Entry
 
@@ -26,7 +26,7 @@ class Intake:
         experiment: folds each report.
         deciders: are asked about each that counts.
         look: called now and then, see ``PlainReports``.
-        act: called for what plain reports bring, see there.
+        act: called for what plain reports bring, see there, and for verdicts on reports that were told.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Intake:
         self.is_replaying = False
         self._experiment = experiment
         self._deciders = deciders
+        self._act = act
         self._plain = PlainReports(experiment, deciders, self.listeners, look=look, act=act)
         self._entries: Iterator[tuple[int, Entry]] = iter(())
         #: What was decoded and comes next, each with its place; without one it leaves the driver where it stands.
@@ -116,15 +117,27 @@ class Intake:
         An error leaves the driver before that report: the next one begins with it, as if it had not come so far.
         """
         try:
-            if (trial := self._experiment.apply_report(report)) is None:
-                return None
-            verdict = self._deciders.on_report(trial, report)
-            for listener in self.listeners:
-                listener(trial, report)
+            return self._judged(report)
         except Exception:
             self._plain.place = self._before
             raise
+
+    def _judged(self, report: Report) -> Verdict | None:
+        if (trial := self._experiment.apply_report(report)) is None:
+            return None
+        verdict = self._deciders.on_report(trial, report)
+        for listener in self.listeners:
+            listener(trial, report)
         return verdict
+
+    def take_told(self, told: Told) -> None:
+        """Fold a report that was told, and act on the verdict, unless its attempt ends with it."""
+        if self._deciders.is_broken:
+            self._experiment.apply_report(told.report)
+            return
+        verdict = self._judged(told.report)
+        if verdict is not None and verdict is not GO_ON and not told.ends:
+            self._act(told.report, verdict)
 
     def ahead(self, count: int) -> list[Report]:
         """Return up to *count* reports that come next, before any other event, without those that would be late now."""

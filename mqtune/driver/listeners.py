@@ -156,6 +156,8 @@ class CallbackListener:
         match event:
             case TrialStaged():
                 self._tell("on_stage", event.trial)
+                if event.outside:
+                    self._tell("on_trial_start", event.trial)
                 trial = self._experiment.trials[event.trial]
                 if len(trial.attempts) > 1 and trial.history[-2].status is TrialStatus.PAUSED:
                     self._tell("on_trial_resume", event.trial)

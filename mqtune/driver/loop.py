@@ -33,6 +33,7 @@ from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.intake import Intake
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch
+from mqtune.driver.outside import waits_outside
 from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
 from mqtune.driver.requests import Requests
@@ -95,6 +96,8 @@ class Driver:
         #: The part of the journal that was read, to be read again.
         self.reader = JournalReader(journal, copy)
         self._draining = False
+        #: Whether it leaves what there is to another driver.
+        self._hands_over = False
         #: To be journaled before this driver does anything else.
         self._beginning: Begin | None = None
         #: The report that was handed out, at which the driver stands, and the verdict on it.
@@ -103,7 +106,7 @@ class Driver:
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
         self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal)
-        journal.waits = lambda: f"it ends: {self.over}" if self.over else self.waiting_for or self._slots.why_no_more
+        journal.waits = self._waits
         journal.read_to = lambda: self.reader.last
         self._restorer = Restorer(journal, self.reader, copy, clock)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
@@ -136,6 +139,7 @@ class Driver:
             checkpoints=checkpoints,
             restorer=self._restorer,
             clock=clock,
+            time_attr=scheduler.time_attr,
         )
         # A replay brings back what scheduler, searcher and rule know; all else is told only what is new.
         self._path.listeners = (BackendListener(backend), self._deciders, self._slots, self.requests)
@@ -145,11 +149,14 @@ class Driver:
         """Whether nothing runs and nothing is left to start or to resume."""
         if self.experiment.live:
             return False
-        if self._draining or self._slots.has_more:
-            return self._draining
+        if self._draining:
+            # What is evaluated outside goes on without a driver.
+            return self._hands_over or not self.experiment.outside
+        if self._slots.has_more:
+            return False
         if self._limits.is_open:
             return self.experiment.outcome == "finished"
-        return not self.experiment.counts[TrialStatus.PAUSED]
+        return not (self.experiment.counts[TrialStatus.PAUSED] or self.experiment.outside)
 
     @property
     def failure(self) -> MqtuneError | None:
@@ -164,13 +171,25 @@ class Driver:
     @property
     def waiting_for(self) -> str:
         """Why nothing runs, or no more than its share of a fleet; else an empty text."""
-        if self.experiment.counts[TrialStatus.RUNNING] or self._draining or self.is_finished:
-            return "" if self._draining else self._timers.why_full or self._slots.sharing.why
+        outside = "" if self.experiment.live or self.is_finished else waits_outside(self.experiment)
+        if self._draining:
+            return outside
+        if self.experiment.running or self.is_finished:
+            return self._timers.why_full or self._slots.sharing.why
+        if outside and not self._slots.has_more:
+            return outside
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
             return self._timers.held_up_by or self._slots.sharing.why
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
+
+    def _waits(self) -> str:
+        """Why nothing more starts, for people elsewhere."""
+        waiting_for = self.waiting_for
+        if self.over:
+            return f"it ends: {self.over}" + (waiting_for and f"; it waits for {waiting_for}")
+        return waiting_for or self._slots.why_no_more
 
     def begin(
         self,
@@ -420,13 +439,14 @@ class Driver:
 
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
-        self._draining = True
+        self._draining = self._hands_over = True
         self._pace.stir()
         self._path.carry_out_all(requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
         """Start nothing more, and stop whatever waits, is paused, or runs, unless that may go on to its end."""
         self._draining, self.over = True, reason
+        self.requests.over = reason
         self._pace.stir()
         self._path.carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
@@ -499,7 +519,13 @@ class Driver:
     def _check_that_something_happens(self) -> None:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
-        can_happen = experiment.live or self._draining or self.failure is not None or not self._slots.has_slots
+        can_happen = (
+            experiment.live
+            or experiment.outside
+            or self._draining
+            or self.failure is not None
+            or not self._slots.has_slots
+        )
         is_expected = self._limits.is_open or self._slots.is_expecting or self.requests.has_paused
         if not (can_happen or is_expected or self.is_finished):
             raise self._slots.nothing_resumes()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
-from mqtune.core.events import Event
+from mqtune.core.events import Event, Told
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Report
 from mqtune.driver.actions import (
@@ -24,6 +24,7 @@ from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.intake import Intake
 from mqtune.driver.listeners import Listener
+from mqtune.driver.outside import Tell, why_over
 from mqtune.driver.pace import Pace
 from mqtune.driver.publishing import Publisher
 from mqtune.journal.restore import Restorer
@@ -85,6 +86,8 @@ class EventPath:
         listeners = self.listeners[:1] if self._deciders.is_broken else self.listeners
         for action in [action for listener in listeners for action in listener.hear(event)]:
             self._perform(action)
+        if isinstance(event, Told):
+            self._intake.take_told(event)
 
     def carry_out(self, action: DriverAction) -> None:
         """Check an action, journal it, and apply the events that this wrote.
@@ -123,7 +126,8 @@ class EventPath:
             self.apply(event)
         match action:
             case Stage():
-                self.publisher.publish(self._experiment.trials[action.trial])
+                if not action.outside:
+                    self.publisher.publish(self._experiment.trials[action.trial])
                 self.let_go(action)
             case Lose(guard="expired" | "any") if events:
                 self._backend.lost(action.trial.id, action.trial.attempt)
@@ -131,9 +135,10 @@ class EventPath:
                 self._orders.note(action.order)
             case _:
                 pass
-        if isinstance(action, Stage | Decide | Save) and action.request:
-            trial_id = action.trial if isinstance(action, Stage) else action.trial.id
-            self._perform(AnswerRequest(action.request, is_done=True, trial=trial_id))
+        if isinstance(action, Stage | Decide | Save | Tell) and action.request:
+            trial_id = action.trial if isinstance(action, Stage | Tell) else action.trial.id
+            reason = why_over(self._experiment.trials[trial_id]) if isinstance(action, Tell) else ""
+            self._perform(AnswerRequest(action.request, is_done=True, reason=reason, trial=trial_id))
 
     def _write(self, action: DriverAction) -> list[Event]:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""

@@ -25,6 +25,7 @@ from mqtune.core.trial import (
     Action,
     CheckpointId,
     Config,
+    Metrics,
     Report,
     Restart,
     Trial,
@@ -48,6 +49,7 @@ from mqtune.driver.actions import (
     resuming,
 )
 from mqtune.driver.checkpoints import CheckpointGC
+from mqtune.driver.outside import Tell, check_told, has_told_all, is_repeated, why_over
 from mqtune.driver.path import EventPath
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.journal.restore import Restorer
@@ -70,6 +72,8 @@ _ARGUMENTS: Final = {
     "resume": frozenset({"config", "checkpoint", "reason"}),
     "restart": frozenset({"config", "source", "checkpoint", "reason"}),
     "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes", "key"}),
+    "ask": frozenset({"config", "ttl_s", "tags", "notes", "key"}),
+    "tell": frozenset({"metrics", "ends", "config", "tags", "notes", "key"}),
     LABEL: LABELS,
     "set": frozenset({"max_trials", "max_concurrent", "priority", "share", "preemptible", "journal_mb"}),
     "end": frozenset({"now", "reason"}),
@@ -88,7 +92,8 @@ class ExperimentEnding(NamedTuple):
 class Requests:
     """Checks what is asked for, and carries it out, or refuses it.
 
-    A request is *open* until the driver has answered it, or has queued the trial that it adds. ``set`` and ``end``
+    A request is *open* until the driver has answered it, or has queued the trial that it adds. One that asks for a config waits until
+    the searcher has one, and one that lets the journal grow until there is room. ``set`` and ``end``
     are in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
     finished.
     """
@@ -103,7 +108,10 @@ class Requests:
         checkpoints: CheckpointGC,
         restorer: Restorer,
         clock: Clock,
+        time_attr: str,
     ) -> None:
+        #: Why the driver starts nothing any more, or empty.
+        self.over = ""
         #: How the experiment is to end, once somebody has asked for that.
         self.ending: ExperimentEnding | None = None
         self._experiment = experiment
@@ -113,6 +121,7 @@ class Requests:
         self._checkpoints = checkpoints
         self._restorer = restorer
         self._clock = clock
+        self._time_attr = time_attr
         #: Those that change what is in force, and are not answered.
         self._settings: dict[str, Requested] = {}
         #: Those whose trial waits for a slot.
@@ -135,16 +144,23 @@ class Requests:
         for request in self.open()[:AT_ONCE]:
             if (trial := self._experiment.carried_out.get(request.id)) is not None:
                 # An earlier driver has carried it out and died before it answered.
-                self._path.carry_out(AnswerRequest(request.id, is_done=True, trial=trial))
+                reason = why_over(self._experiment.trials[TrialId(trial)]) if request.action == "tell" else ""
+                self._path.carry_out(AnswerRequest(request.id, is_done=True, reason=reason, trial=trial))
                 continue
+            action = None
             try:
                 action = self._action_for(request)
+                if action is None:
+                    continue
                 if isinstance(action, Addition):
                     self._queued.add(request.id)
                     self.add(action)
                 else:
                     self._path.carry_out(action)
             except (InvalidTransition, ConfigurationError) as error:
+                if isinstance(action, Stage) and action.suggested:
+                    # The searcher's config is at fault, and not who asks for one.
+                    raise
                 self.refuse(request.id, error)
         if self.ending is not None:
             for queued in self.queued():
@@ -174,7 +190,7 @@ class Requests:
         """Do at once what a request with these arguments asks for; see ``Driver.steer``."""
         request = self._request(action, trial, arguments)
         wanted = self._action_for(request, brought)
-        if isinstance(wanted, Addition | AnswerRequest):
+        if wanted is None or isinstance(wanted, Addition | AnswerRequest):
             request = replace(request, id=secrets.token_hex(16))
             self._restorer.surely(lambda: self._restorer.journal.request(request))
             self._restorer.wrote([request.encode()])
@@ -204,6 +220,24 @@ class Requests:
         stage = self._slots.staging(replace(added, request=""))
         self._path.carry_out(stage)
         return self._experiment.trials[stage.trial]
+
+    def take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial | None:
+        """Do now what a request to ask, or to tell, asks for, and return its trial; None while it has to wait.
+
+        Raises:
+            as ``Driver.steer``.
+        """
+        # What a config leaves out is sampled, the same for the same trial.
+        request = self._request(action, trial, arguments, id_=next_trial_id(self._experiment))
+        wanted = self._action_for(request)
+        if isinstance(wanted, Stage | Tell | Decide):
+            self._path.carry_out(replace(wanted, request=""))
+            found = wanted.trial.id if isinstance(wanted, Decide) else wanted.trial
+        elif isinstance(wanted, AnswerRequest):
+            found = TrialId(wanted.trial)
+        else:
+            return None
+        return self._experiment.trials[found]
 
     def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
         return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
@@ -254,8 +288,8 @@ class Requests:
 
     # The action that each asks for.
 
-    def _action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition:
-        """Return the action that carries a request out, or the trial that it adds once a slot is free.
+    def _action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition | None:
+        """Return the action that carries a request out, or the trial that it adds once a slot is free; None for one that waits.
 
         Args:
             request: what is asked for.
@@ -286,6 +320,10 @@ class Requests:
                 return self._restart(request, brought)
             case "add":
                 return self._add(request, brought)
+            case "ask":
+                return self._ask(request)
+            case "tell":
+                return self._tell(request)
             case "label":
                 trial = self._trial(request.trial) if request.trial else None
                 return Label(trial, (trial or self._experiment).labels.after(request.arguments))
@@ -354,6 +392,71 @@ class Requests:
             request=request.id,
             key=key,
         )
+
+    def _ask(self, request: Requested) -> Stage | AnswerRequest | None:
+        key = _argument(request, "key", str) or ""
+        if key in self._experiment.keys:
+            return AnswerRequest(request.id, is_done=True, trial=self._experiment.keys[key])
+        self._check_open()
+        if self.over:
+            raise ConfigurationError(f"nothing is started any more: the experiment ends ({self.over})")
+        config = _argument(request, "config", dict)
+        labels = NO_LABELS.changed(_argument(request, "tags", list), _argument(request, "notes", str))
+        ttl_s = optional_seconds("ttl_s", request.arguments.get("ttl_s"))
+        if self._restorer.journal.budget.is_full:
+            return None
+        if config is not None:
+            stage = self._slots.staging(Addition(self._space.complete(config, random.Random(request.id))))
+        elif (suggested := self._slots.suggestion()) is not None:
+            stage = suggested
+        elif self._slots.is_suggestion_due:
+            return None
+        else:
+            raise ConfigurationError(f"there is no config to ask for: {self._slots.why_none}; give one of your own")
+        return replace(stage, ttl_s=ttl_s, labels=labels, request=request.id, key=key, outside=True)
+
+    def _tell(self, request: Requested) -> Tell | Decide | AnswerRequest | None:
+        metrics = check_told(request.arguments.get("metrics"), self._experiment, self._time_attr)
+        ends = _argument(request, "ends", bool) is not False
+        if request.trial and (others := sorted(request.arguments.keys() & {"config", "tags", "notes", "key"})):
+            raise ConfigurationError(
+                f"tell has a trial and {others[0]!r}, which is for a new one: leave one of them out"
+            )
+        known = request.trial or self._experiment.keys.get(_argument(request, "key", str) or "")
+        if self._restorer.journal.budget.is_full:
+            return None
+        if not known:
+            return self._tell_new(request, metrics, ends=ends)
+        trial = self._trial(known)
+        if not trial.outside:
+            raise ConfigurationError(
+                f"trial {trial.id} is one that workers run, which report of it: only those that were asked for are told"
+            )
+        if trial.attempt.end is not None:
+            if has_told_all(trial, metrics) or not request.trial:
+                return AnswerRequest(request.id, is_done=True, trial=trial.id)
+            raise InvalidTransition(f"nothing more is told: {why_over(trial) or f'trial {trial.id} is COMPLETED'}")
+        if not is_repeated(trial, metrics, self._time_attr):
+            return Tell(trial=trial.id, metrics=metrics, ends=ends, request=request.id)
+        if ends:
+            reason = "its last step was told before"
+            return Decide(trial=trial, action=Action.COMPLETE, by="user", reason=reason, request=request.id)
+        return AnswerRequest(request.id, is_done=True, trial=trial.id)
+
+    def _tell_new(self, request: Requested, metrics: Metrics, *, ends: bool) -> Tell:
+        config = _argument(request, "config", dict)
+        if config is None:
+            raise ConfigurationError("tell lacks both a trial and a config")
+        if not ends:
+            raise ConfigurationError(
+                "tell has a config, and goes on: ask with the config first, and tell of that trial"
+            )
+        self._space.check(config)
+        stage = self._slots.staging(Addition(self._space.fit(config)))
+        labels = NO_LABELS.changed(_argument(request, "tags", list), _argument(request, "notes", str))
+        key = _argument(request, "key", str) or ""
+        stage = replace(stage, ttl_s=None, labels=labels, key=key, outside=True)
+        return Tell(trial=stage.trial, metrics=metrics, ends=True, stage=stage, request=request.id)
 
     def _setting(self, request: Requested) -> AnswerRequest:
         if request.action == "end":

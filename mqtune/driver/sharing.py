@@ -268,8 +268,7 @@ class Sharing:
     def _look(self, keeper: ShareKeeper, most: int | None) -> None:
         self._is_new = False
         experiment = self._experiment
-        running = experiment.counts[TrialStatus.RUNNING]
-        keeper.look(Held(running, experiment.live, not self.is_sated), self.standing, most, self._journal_mb)
+        keeper.look(Held(experiment.running, experiment.live, not self.is_sated), self.standing, most, self._journal_mb)
         self.limit_journal(self._journal_mb)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
@@ -284,7 +283,8 @@ class Sharing:
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
         trials = self._experiment.trials.values()
-        running = [trial for trial in trials if trial.status is TrialStatus.RUNNING and trial.attempt.end is None]
+        on_workers = (trial for trial in trials if trial.status is TrialStatus.RUNNING and not trial.outside)
+        running = [trial for trial in on_workers if trial.attempt.end is None]
         leaving = sum(not trial.attempt.is_open for trial in running)
         where = keeper.wanted_by_others
         could = [

@@ -68,6 +68,8 @@ class SlotFiller:
         self.waits_for = ""
         #: Whether a slot waits for the searcher, which answers later.
         self.is_suggestion_due = False
+        #: Whether the experiment is an open one, of which nobody suggests configs.
+        self.is_open = limits.is_open
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
         self.sharing = Sharing(experiment, backend, journal, limits.standing, limits.journal_mb)
@@ -78,7 +80,6 @@ class SlotFiller:
         self._deciders = deciders
         self._scheduler = deciders.scheduler
         self._ttl_s = limits.ttl_s
-        self._is_open = limits.is_open
         self._added: deque[Addition] = deque()
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
@@ -103,7 +104,7 @@ class SlotFiller:
         """
         if self._journal.budget.is_full:
             return False
-        comes_first = self._is_open and (self._experiment.to_restart or self._to_retry() is not None)
+        comes_first = self.is_open and (self._experiment.to_restart or self._to_retry() is not None)
         room = math.inf if comes_first else self._backend.slots * self._ahead
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
         return self._experiment.live < min(most, self.sharing.limit(self.max_concurrent))
@@ -162,6 +163,15 @@ class SlotFiller:
         return self.sharing.why or self.waits_for
 
     @property
+    def why_none(self) -> str:
+        """Why the searcher has, or is asked for, no other config."""
+        if self.is_open:
+            return "nothing is searched without a space"
+        return (
+            "the searcher has no other config" if self.exhausted else f"all of max_trials={self.max_trials} have begun"
+        )
+
+    @property
     def _wants_more(self) -> bool:
         return not self.exhausted and (self.max_trials is None or self._suggested < self.max_trials)
 
@@ -197,7 +207,15 @@ class SlotFiller:
         experiment = self._experiment
         match choice:
             case Start():
-                return self.staging(self._added.popleft()) if self._added else self._suggestion()
+                return self.staging(self._added.popleft()) if self._added else self.suggestion()
+            case Resume(trial_id, reason, config, source, _) if experiment.trials[trial_id].outside and (
+                config is not None or source is not None
+            ):
+                # Who evaluates it has the config that was asked for.
+                why = f"{reason}; nobody outside evaluates another config, or from another trial's checkpoint"
+                return Close(
+                    trial=experiment.trials[trial_id], status=TrialStatus.EARLY_STOPPED, by="scheduler", reason=why
+                )
             case Resume(trial_id, reason, config, source, named):
                 # A scheduler may have named it a while ago.
                 is_there = bool(named) and named in experiment.trials[trial_of(named)].checkpoints
@@ -273,7 +291,9 @@ class SlotFiller:
             key=added.key,
         )
 
-    def _suggestion(self) -> Stage | None:
+    def suggestion(self) -> Stage | None:
+        """Return the action that stages the searcher's next config; None where it has none now, or no more, or may not be asked."""
+        self.is_suggestion_due = False
         new = next_trial_id(self._experiment)
         suggestion = self._deciders.suggest(new) if self._wants_more else None
         if suggestion is WAIT:
@@ -282,7 +302,7 @@ class SlotFiller:
             return None
         if suggestion is None:
             self.exhausted = self.exhausted or self._wants_more
-            self.waits_for = "a trial to be added" if self._is_open else "the searcher has no other config"
+            self.waits_for = "a trial to be added" if self.is_open else "the searcher has no other config"
             return None
         self._suggested += 1
         return Stage(trial=new, config=suggestion, by="searcher", suggested=True, ttl_s=self._ttl_s)

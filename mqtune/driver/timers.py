@@ -14,6 +14,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.rates import Rates, too_fast
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
+from mqtune.driver.outside import expired
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
 from mqtune.driver.sharing import LOOK_S, SharedFleet
@@ -126,11 +127,13 @@ class DriverTimers:
 
     def _run(self, now: float) -> Iterator[DriverAction]:
         if self._lost_as is not None:
-            running = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.RUNNING]
+            trials = self._experiment.trials.values()
+            running = [trial.id for trial in trials if trial.status is TrialStatus.RUNNING and not trial.outside]
             error_type, self._lost_as = self._lost_as, None
             yield from self._losses(running, "any", error_type)
         for timer in self._timers:
             yield from timer.run_if_due(now)
+        yield from expired(self._experiment, self._clock.time())
         self.due = min(timer.due for timer in self._timers)
 
     def keep_lock_if_due(self) -> None:
@@ -146,7 +149,7 @@ class DriverTimers:
     def held_up_by(self) -> str:
         """Why no attempt runs yet, for people, as the server has it now; empty when one does, or nothing is known."""
         counts = self._experiment.counts
-        is_waiting = self._journal.loses_attempts and counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
+        is_waiting = self._journal.loses_attempts and counts[TrialStatus.STAGED] and not self._experiment.running
         if self.why_full or not is_waiting:
             return self.why_full
         return _in_words(self._journal.unclaimed(count=_HELD_COUNT))
@@ -268,7 +271,7 @@ class DriverTimers:
         An earlier driver may also have died before it published them, a queue may be that of slots that nobody offers, and a full server
         takes none.
         """
-        if self._room.why or self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
+        if self._room.why or self._experiment.running >= self._backend.slots:
             return
         was_full, self._was_full = self._was_full, False
         unclaimed = [each.trial for each in self._journal.unclaimed(older_than_s=older_than_s) if not each.worker]

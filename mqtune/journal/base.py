@@ -306,8 +306,8 @@ class Journal(ABC):
         """Return the experiment's definition, or None when there is no such experiment."""
 
     @abstractmethod
-    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
-        """Append an event that concerns the whole experiment; its definition, if it has one, replaces the earlier one."""
+    def record(self, *events: bytes, definition: bytes | None = None) -> None:
+        """Append, in one step, events that no worker acts on; the definition, if there is one, replaces the experiment's earlier one."""
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:

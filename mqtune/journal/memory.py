@@ -216,12 +216,13 @@ class MemoryJournal(Journal):
     def definition(self) -> bytes | None:
         return self._state.definition
 
-    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
+    def record(self, *events: bytes, definition: bytes | None = None) -> None:
         with self._lock:
             self._check_epoch()
             if definition is not None:
                 self._state.definition = definition
-            self._append(event)
+            for event in events:
+                self._append(event)
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         with self._lock:

@@ -114,8 +114,8 @@ _FULL: Final = "used memory > 'maxmemory'"
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
 #: A number of a server's has fewer digits.
 _DIGITS: Final = 20
-#: The action of a request that adds a trial: it waits while the server is full, as reports do.
-_ADD: Final = "add"
+#: The actions of requests that add trials or reports: they wait while the server is full, as the reports of workers do.
+_GROWING: Final = frozenset({"add", "ask", "tell"})
 #: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
 #: say only "The user executing the script can't run this command".
 _DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
@@ -344,8 +344,8 @@ class RedisJournal(Journal):
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
         return kept
 
-    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
-        self._drive("record", [], [uuid.uuid4().hex, event, definition or b""])
+    def record(self, *events: bytes, definition: bytes | None = None) -> None:
+        self._drive("record", [], [uuid.uuid4().hex, definition or b"", *events])
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
@@ -599,7 +599,7 @@ class RedisJournal(Journal):
 
     def request(self, event: Requested, *, is_capped: bool = False) -> str:
         # What ends or changes something may be what makes room.
-        is_small = event.action != _ADD
+        is_small = event.action not in _GROWING
         most_ahead_us = round(REQUESTS_AHEAD_S * 10**6) if is_capped else ""
         args = [event.id, event.encode(), int(is_small), most_ahead_us]
         entry = self._write("request", [self._keys.requests], args)

@@ -279,7 +279,8 @@ class _Contents:
                 self.requests.setdefault(event.id, entry.id)
             case TrialStaged():
                 self._numbers[event.trial] = event.attempt
-                self.live[event.trial, event.attempt] = None
+                if not event.outside:
+                    self.live[event.trial, event.attempt] = None
             case AttemptEnded():
                 self.live.pop((event.trial, event.attempt), None)
             case CheckpointSaved() if is_in_memory(CheckpointId(event.checkpoint)):

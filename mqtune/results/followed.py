@@ -19,6 +19,7 @@ from mqtune.core.events import (
     ExperimentCreated,
     ExperimentEnded,
     Reports,
+    Told,
     TrialStaged,
     decode_event,
 )
@@ -176,6 +177,8 @@ class Fold:
             return set()
         try:
             self.take(event)
+            if isinstance(event, Told):
+                self.take(event.report)
             self.is_out_of_order = self.is_out_of_order or self._has_later_reports(event)
         except InvalidTransition:
             self.is_out_of_order = True

@@ -19,7 +19,7 @@ import msgpack
 
 from mqtune.core.codec import REPORTS_PREFIX, Body, decode_value, encode_value
 from mqtune.core.errors import MqtuneError
-from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, decode_event, placed_events
+from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, decode_event, placed_events, with_told
 from mqtune.core.experiment import STATE_FORM, Experiment
 from mqtune.core.machine import replace_file
 from mqtune.core.trial import Report
@@ -217,7 +217,7 @@ class _Tail:
         split = start if mark is None else mark.end
         first = placed_events(_entries_between(self._file, start, split), self._pending)
         if start:
-            first = itertools.chain(self._pending.pop(self._mark.cursor, ()), first)
+            first = itertools.chain(with_told(self._pending.pop(self._mark.cursor, ())), first)
         rest = placed_events(_entries_between(self._file, split, self.end), self._pending)
         if not start:
             # That it was created is known.
@@ -225,7 +225,7 @@ class _Tail:
         yield first, mark
         yield rest, None
         # What a driver wrote after entries that are not here, as in a journal that was cut.
-        yield (event for events in self._pending.values() for event in events), None
+        yield (event for events in self._pending.values() for event in with_told(events)), None
 
     def _next_mark(self) -> Mark | None:
         if self._reached is None or not self._is_in_order:

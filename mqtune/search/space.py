@@ -517,6 +517,9 @@ class AnySpace(Space):
     def changed(self, config: Mapping[str, object], changes: Mapping[str, object], rng: random.Random) -> Config:
         return self.values({**config, **changes})
 
+    def fit(self, config: Mapping[str, object]) -> Config:
+        return self.values(config)
+
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(config, Mapping):
             raise SpaceError(f"the config {config!r} is not a dict")

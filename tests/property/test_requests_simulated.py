@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from simulation import FOR_EVER_S, MOST_STEPS, NAME, Killed, Simulation
 from worlds import SCHEDULERS, World, worlds
 
-from mqtune.core.events import DriverStarted, RequestAnswered, Requested
+from mqtune.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    DriverStarted,
+    RequestAnswered,
+    Requested,
+    Told,
+    TrialStaged,
+)
 from mqtune.journal.memory import MemoryJournal
 
 #: Those that treat pauses and added trials in different ways.
@@ -28,6 +36,15 @@ ASKED = st.one_of(
     st.tuples(TRIALS, st.sampled_from(["resume", "restart"]), CONFIGS.map(lambda config: {"config": config})),
     st.tuples(st.just(""), st.just("add"), CONFIGS.map(lambda config: {"config": config})),
     st.tuples(st.just(""), st.just("add"), st.just({"config": {"lr": 0.5}, "source": "0001"})),
+    st.tuples(st.just(""), st.just("ask"), st.just({}) | CONFIGS.map(lambda config: {"config": config})),
+    st.tuples(st.just(""), st.just("tell"), CONFIGS.map(lambda config: {"config": config, "metrics": {"loss": 0.5}})),
+    st.tuples(
+        TRIALS,
+        st.just("tell"),
+        st.tuples(st.integers(1, 4), st.booleans()).map(
+            lambda told: {"metrics": {"loss": 0.5, "training_iteration": told[0]}, "ends": told[1]}
+        ),
+    ),
     st.tuples(st.just(""), st.just("set"), st.integers(0, 9).map(lambda count: {"max_trials": count})),
     st.tuples(st.just(""), st.just("set"), st.integers(1, 3).map(lambda count: {"max_concurrent": count})),
     st.tuples(st.just(""), st.just("end"), st.booleans().map(lambda now: {"now": now})),
@@ -64,9 +81,9 @@ class Played:
         driver = self.simulation.driver(kill_at=kill_at)
         while not driver.is_finished:
             self._ask()
-            if "request" in driver.waiting_for:
-                # Trials are paused by request, and nobody asks for them any more.
-                self._append("last", ("", "end", {}))
+            if "request" in driver.waiting_for or "outside" in driver.waiting_for:
+                # Trials are paused by request, or evaluated outside, and nobody asks for them, or tells of them, any more.
+                self._append("last", ("", "end", {"now": True}))
             driver.step(FOR_EVER_S)
             self.steps += 1
             assert self.steps < MOST_STEPS
@@ -95,7 +112,9 @@ def assert_each_was_done_once(played: Played) -> None:
     for answer in answers:
         action = next(request.action for request in made if request.id == answer.id)
         has_event = action not in ("save", "set", "end")
-        assert effects.pop(answer.id, 0) == (1 if answer.done and has_event else 0), (action, answer)
+        # What is told again changes nothing.
+        least = 1 if answer.done and has_event and action != "tell" else 0
+        assert least <= effects.pop(answer.id, 0) <= (1 if answer.done and has_event else 0), (action, answer)
         assert answer.done or answer.reason
     assert not effects
     # What waits for a slot is answered when it has one; all else in the order in which it was asked for.
@@ -116,3 +135,25 @@ def test_whatever_is_asked_for_is_answered_once(name: str, world: World, asks: l
     # A trial that starts from a completed one's checkpoint has nothing to report: it fails however often it is tried.
     finite = world.but(max_failures=max(0, world.max_failures))
     assert_each_was_done_once(Played(finite, name, asks, kills))
+
+
+@SOME
+@settings(max_examples=15)
+@given(world=worlds(), asks=ASKS, kills=st.lists(st.integers(1, 60), max_size=3))
+def test_what_is_told_of_an_attempt_is_taken_in_once_in_order_and_only_while_it_is_under_way(
+    name: str, world: World, asks: list[Any], kills: list[int]
+) -> None:
+    played = Played(world.but(max_failures=max(0, world.max_failures)), name, asks, kills)
+
+    sequences: Counter[tuple[str, int]] = Counter()
+    outside = {event.trial for event in played.simulation.events() if isinstance(event, TrialStaged) and event.outside}
+    ended = set()
+    for event in played.simulation.events():
+        if isinstance(event, Told):
+            attempt = event.trial, event.attempt
+            sequences[attempt] += 1
+            assert (event.sequence, attempt in ended, event.trial in outside) == (sequences[attempt], False, True)
+        elif isinstance(event, AttemptEnded):
+            ended.add((event.trial, event.attempt))
+        elif isinstance(event, AttemptStarted):
+            assert event.trial not in outside

@@ -224,8 +224,8 @@ class SimulatedJournal(MemoryJournal):
         if not self.budget.is_full:
             self._fleet.release_held()
 
-    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
-        super().record(event, definition=definition)
+    def record(self, *events: bytes, definition: bytes | None = None) -> None:
+        super().record(*events, definition=definition)
         if definition is not None:
             self._fleet.is_lockstep = decode_value(definition).get("sync") == "lockstep"
 

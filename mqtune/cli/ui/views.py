@@ -358,7 +358,7 @@ def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
 
 def _waits(experiment: Experiment) -> bool:
     counts = experiment.counts
-    is_idle = not counts[TrialStatus.RUNNING] and experiment.outcome != "finished"
+    is_idle = not experiment.running and experiment.outcome != "finished"
     return is_idle or (not experiment.outcome and counts[TrialStatus.STAGED] > 0)
 
 

@@ -1,16 +1,17 @@
--- Append an event of the driver that concerns the whole experiment.
+-- Append events of the driver that no worker acts on.
 --
 -- KEYS  1 driver  2 meta  3 journal
--- ARGV  1 channel  2 epoch  3 mark, unique to this event  4 event  5 definition, or '' to leave it as it is
+-- ARGV  1 channel  2 epoch  3 mark, unique to these events  4 definition, or '' to leave it as it is
+--       then the events, at least one
 --
--- Returns 1 when the event is in the journal; an error STALEDRIVER when a later driver exists.
--- Idempotent by the mark, as long as no other event is recorded in between. The newest definition counts.
+-- Returns 1 when the events are in the journal; an error STALEDRIVER when a later driver exists.
+-- Idempotent by the mark, as long as nothing else is recorded in between. The newest definition counts.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
 if redis.call('HGET', KEYS[1], 'recorded') == ARGV[3] then return 1 end
 redis.call('HSET', KEYS[1], 'recorded', ARGV[3])
-if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'definition', ARGV[5]) end
-append(KEYS[2], KEYS[3], ARGV[1], ARGV[4])
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'definition', ARGV[4]) end
+for i = 5, #ARGV do append(KEYS[2], KEYS[3], ARGV[1], ARGV[i]) end
 return 1

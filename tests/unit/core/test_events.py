@@ -74,7 +74,7 @@ HELD: dict[str, st.SearchStrategy[Any]] = {
     "float | None": st.none() | st.floats(),
     "bool": st.booleans(),
     "list[str]": st.lists(texts, max_size=3),
-    **dict.fromkeys(("Body", "Config", "dict[str, object]"), maps),
+    **dict.fromkeys(("Body", "Config", "Metrics", "dict[str, object]"), maps),
     "Cursor": cursors,
     "Cursor | None": st.none() | cursors,
     "ActionName": st.sampled_from([action.value for action in Action]),

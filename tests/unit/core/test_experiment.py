@@ -114,7 +114,7 @@ def test_a_trial_that_reported_and_returned_is_completed(story: Story) -> None:
     assert trial.status is TrialStatus.COMPLETED
     assert (trial.attempt.end, trial.attempt.ended_at, trial.attempt.pid) == (AttemptEnd.COMPLETED, 14.0, 7)
     assert (trial.attempt.exit_code, trial.attempt.stdout_tail, trial.attempt.stderr_tail) == (0, "out", "err")
-    assert (story.experiment.busy, story.experiment.live) == (0, 0)
+    assert (story.experiment.running, story.experiment.live) == (0, 0)
 
 
 def test_an_event_that_can_not_follow_is_an_error_and_changes_nothing(story: Story) -> None:

@@ -314,7 +314,7 @@ def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
 def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_started():
     table = Table(q=2)
     trials = {id_: running_trial(id_) for id_ in ("0001", "0002")}
-    experiment = SimpleNamespace(trials=trials, counts=Counter({TrialStatus.RUNNING: 2}), live=2, mode="min")
+    experiment = SimpleNamespace(trials=trials, running=2, live=2, mode="min")
     sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
     other = table.keeper("b")
     sharing.is_sated = True
@@ -324,7 +324,7 @@ def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_s
     table.now += GRACE_S
 
     assert [action.trial.id for action in sharing.look(None)] == ["0001", "0002"]
-    experiment.counts[TrialStatus.RUNNING] = experiment.live = 0
+    experiment.running = experiment.live = 0
     list(sharing.look(None))
     assert table.demands["a"].wanted == 2
     assert look(other, hungry(2), priority="high") == 2
@@ -334,7 +334,7 @@ def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     """First those that never ran, from the last one on; then those that have come somewhere."""
     table = Table(q=4)
     trials = {id_: waiting_trial(id_, reports=3 * (id_ == "0004")) for id_ in ("0001", "0002", "0003", "0004")}
-    experiment = SimpleNamespace(trials=trials, counts=Counter(), live=4, mode="min")
+    experiment = SimpleNamespace(trials=trials, running=0, live=4, mode="min")
     sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(), 1.0)  # type: ignore[arg-type]
     other = table.keeper("b")
     list(sharing.look(None))
@@ -357,7 +357,13 @@ def waiting_trial(id_: str, *, reports: int) -> Trial:
 def running_trial(id_: str) -> SimpleNamespace:
     attempt = SimpleNamespace(end=None, is_open=True, queue="q")
     return SimpleNamespace(
-        id=id_, status=TrialStatus.RUNNING, attempt=attempt, checkpoint="c", best_value=math.nan, reports=3
+        id=id_,
+        status=TrialStatus.RUNNING,
+        outside=False,
+        attempt=attempt,
+        checkpoint="c",
+        best_value=math.nan,
+        reports=3,
     )
 
 

@@ -36,6 +36,7 @@ RUN_BY: Final = {
     "how-to/shared-fleet.md": "unit/repository/test_site.py",
     "loggers.md": "unit/integrations/test_loggers.py",
     "optuna.md": "acceptance/test_tutorials.py",
+    "outside.md": "acceptance/test_asking_and_telling.py",
     "results.md": "unit/repository/test_docs.py",
     "processes.md": "unit/repository/test_docs.py",
     "search.md": "unit/repository/test_docs.py",
