@@ -144,7 +144,9 @@ def _condition_name(name: str) -> str:
 
 def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
     choices = {"history": {"by": asked.x}, "curves": {"metric": asked.metric, "by": asked.x}}
-    given = {name: value for name, value in choices.get(kind, {}).items() if value}
+    given: dict[str, str | bool] = {name: value for name, value in choices.get(kind, {}).items() if value}
+    if kind == "curves" and asked.of:
+        given["apart"] = True
     if asked.metric and kind in ("slices", "importances"):
         given["metric"] = asked.metric
 

@@ -1,4 +1,4 @@
-"""Pictures of several experiments: the best value of each so far, the curve of its best trial, and its trials by their parameters."""
+"""Pictures of several trials, or several experiments: of these the best value of each so far, the curve of its best trial, and its trials by their parameters."""
 
 from __future__ import annotations
 
@@ -161,6 +161,17 @@ class Compared:
             raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
         counts = [f"{name}: {len(results.experiment.trials):,} trials" for name, results in self._results.items()]
         return Picture(title, " · ".join(counts), panels)
+
+
+def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
+    """Return the curves of few trials, which are told apart by their colours."""
+    series = []
+    for place, trial in enumerate(trials):
+        curve, look = curves[trial.id], Look(_COLORS[place % len(_COLORS)], width=2)
+        kept = spread(len(curve.value), MOST_POINTS // len(trials))
+        xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
+        series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
+    return Panel(x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series)
 
 
 def _metric(results: Read) -> str:

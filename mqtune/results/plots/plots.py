@@ -15,6 +15,7 @@ import numpy as np
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
 from mqtune.results.display import ranked, short_value
+from mqtune.results.plots.compared import curves_apart
 from mqtune.results.plots.data import (
     MOST_LINES,
     MOST_POINTS,
@@ -120,7 +121,7 @@ class Plots:
         self._curves_of = curves
         self._experiment = results.experiment
 
-    def draw(self, kind: str, **choices: str) -> Picture:
+    def draw(self, kind: str, **choices: str | bool) -> Picture:
         """Return the picture of this name, such as "curves", with *choices* as the method's arguments.
 
         Raises:
@@ -213,7 +214,7 @@ class Plots:
             return None
         return int((np.nanargmin if self._mode(metric) == "min" else np.nanargmax)(np.asarray(values)))
 
-    def curves(self, metric: str = "", by: str = "") -> Picture:
+    def curves(self, metric: str = "", by: str = "", *, apart: bool = False) -> Picture:
         """Return the learning curve of each trial by the scheduler's time, with marks where trials were stopped or failed.
 
         A panel for each metric. Where a trial began again from an older checkpoint, its curve does too.
@@ -221,6 +222,7 @@ class Plots:
         Args:
             metric: of reports, also one that is not the experiment's; by default all of the experiment's.
             by: "time" for the seconds since the trial's first report in place of the scheduler's time.
+            apart: each trial has a colour and a name of its own.
         """
         panels, trials = [], self._trials()
         for name in (metric,) if metric else self._experiment.objective.metrics:
@@ -229,7 +231,7 @@ class Plots:
             if by == "time":
                 curves = {trial.id: curves[trial.id].by_seconds() for trial in trials}
             x = Axis("time since the first report (s)" if by == "time" else label(time_attr_of(self._results)))
-            panels.append(self._curves_panel(name, x, trials, curves))
+            panels.append((curves_apart if apart else self._curves_panel)(name, x, trials, curves))
         return self._picture("learning curves", panels, trials)
 
     def _curves_panel(
