@@ -40,6 +40,7 @@ class Book:
         accept_no_report: bool = False,
         code_files: dict[str, str] | None = None,
         outcome_constraints: Sequence[str] = (),
+        space: dict[str, Any] | None = None,
     ):
         self.folder = folder
         self.entries: list[Entry] = []
@@ -56,6 +57,8 @@ class Book:
             "code_files": code_files or {},
             "searcher": {"searcher": "random", "outcome_constraints": list(outcome_constraints)},
         }
+        if space is not None:
+            definition["space"] = space
         self._write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from mqtune.cli.output import broker_option, json_option
-from mqtune.cli.place import complete_trial, find_place, find_trial, name_argument, server_of, steered
+from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, server_of, steered
 from mqtune.cli.steer import Outcome, ask, experiment_of, tell, timeout_option
 from mqtune.core.errors import AccessDenied, NameTaken
 from mqtune.core.trial import NO_LABELS, TrialId
@@ -51,19 +51,33 @@ def command(
     They are in force at once, with a driver and without one. `mqtune list --tag TAG` finds experiments by them, `mqtune
     show NAME --tag TAG` trials.
     """
-    given = _labels(tags, untags, note, replace=replace)
+    given, place = _labels(tags, untags, note, replace=replace), find_place(name, broker)
+    tell(place.name, label_chosen(place, trials, given, timeout_s), as_json=as_json)
+
+
+def label_chosen(place: Place, trials: Sequence[str], given: Body, timeout_s: float) -> Iterator[Outcome]:
+    """Give trials, or without any the experiment, labels, and yield what became of each request.
+
+    Args:
+        place: where the experiment is.
+        trials: their ids, whole or in short.
+        given: the arguments of the request.
+        timeout_s: how long an answer is waited for.
+
+    Raises:
+        ConfigurationError: they can't be labels, or there is no such trial.
+        MqtuneError: the account may not do it, or the broker is away.
+    """
     # A driver need not be asked to know that a tag is impossible.
     NO_LABELS.after(given)
-    place = find_place(name, broker)
     if place.folder is not None and is_in_folder_alone(place.folder):
-        chosen = _chosen(Results.load(place.folder).experiment, trials)
-        for trial in chosen:
+        for trial in _chosen(Results.load(place.folder).experiment, trials):
             label(place.folder, trial, given)
-        tell(place.name, [Outcome("label", trial, done=True) for trial in chosen], as_json=as_json)
+            yield Outcome("label", trial, done=True)
         return
     with steered(place) as handle, server_of(place) as url:
         chosen = _chosen(experiment_of(handle), trials) if trials else [TrialId("")]
-        tell(place.name, _requested(handle, url, place.folder, chosen, given, timeout_s), as_json=as_json)
+        yield from _requested(handle, url, place.folder, chosen, given, timeout_s)
 
 
 def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str | None, *, replace: bool) -> Body:
@@ -83,7 +97,7 @@ def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str | None, *,
     return {**{key: value for key, value in given.items() if value}, **notes}
 
 
-def _chosen(experiment: Experiment, trials: tuple[str, ...]) -> list[TrialId]:
+def _chosen(experiment: Experiment, trials: Sequence[str]) -> list[TrialId]:
     """Return the ids of the trials, each once; one empty id for the experiment itself."""
     return list(dict.fromkeys(find_trial(experiment, trial) for trial in trials)) or [TrialId("")]
 

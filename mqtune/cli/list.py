@@ -39,7 +39,7 @@ _COMPARED: Final = ("name", "status", "trials", "ran", "best", "trial", "config"
 _SELDOM: Final = frozenset({"owner", "failed", "tags"})
 #: The most entries of a journal on a broker that are read to know its best value: some tenths of a second.
 ENTRIES: Final = 10_000
-_NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best"}
+_NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best", "progress"}
 
 
 @click.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
 import time
@@ -80,11 +81,9 @@ class Condition(NamedTuple):
                 f"'{self.name}{self.operator}{short_value(values[0])}'"
             )
 
-    def holds(self, row: Mapping[str, object]) -> bool:
-        """Whether it holds for a trial; what a trial has not got fulfils no condition."""
-        if self.name not in row:
-            return False
-        left, right = row[self.name], self.value
+    def holds(self, left: object) -> bool:
+        """Whether it holds for a trial that has *left* there."""
+        right = self.value
         if is_number(left) != is_number(right) or isinstance(left, str) != isinstance(right, str):
             # A choice of "8" is written as 8 too; anything else that differs in kind has no order.
             left, right = str(left), str(right)
@@ -102,7 +101,12 @@ def conditions_of(texts: Iterable[str]) -> list[Condition]:
     Raises:
         click.UsageError: a text is no condition.
     """
-    return [_condition(part) for text in texts for part in _AND.split(text)]
+    return [_condition(part) for text in texts for part in parts_of(text)]
+
+
+def parts_of(text: str) -> list[str]:
+    """Return what stands in a text between the words "and"."""
+    return _AND.split(text)
 
 
 def _condition(text: str) -> Condition:
@@ -174,22 +178,53 @@ def _parts(text: str) -> list[str]:
 # What is known of a trial.
 
 
-def row_of(trial: Trial) -> dict[str, object]:
-    """Return what conditions and sorting may name: a trial's own columns, its config, and its metrics at its best and at last."""
-    config, metrics = dict(flatten(trial.config)), dict(flatten(trial.best_metrics))
-    named = {"config": config, "metrics": metrics, "last": dict(flatten(trial.last_metrics))}
-    return {
-        **metrics,
-        **config,
-        BEGUN: trial.id,
-        "status": trial.status.value,
-        "reason": trial.reason,
-        "reports": trial.reports,
-        "attempts": len(trial.attempts),
-        "worker": trial.attempts[-1].worker if trial.attempts else "",
-        **({"best": trial.best_value} if trial.has_metric else {}),
-        **{f"{group}.{name}": value for group, values in named.items() for name, value in values.items()},
-    }
+class _Absent:
+    """Stands for what a trial has not got: None is a value."""
+
+
+_ABSENT: Final = _Absent()
+#: The columns of a trial itself, which go before a parameter or a metric of the same name.
+_OWN: Final[dict[str, Callable[[Trial], object]]] = {
+    BEGUN: lambda trial: trial.id,
+    "status": lambda trial: trial.status.value,
+    "reason": lambda trial: trial.reason,
+    "reports": lambda trial: trial.reports,
+    "attempts": lambda trial: len(trial.attempts),
+    "worker": lambda trial: trial.attempts[-1].worker if trial.attempts else "",
+    "ran_s": lambda trial: trial.run_s,
+    BEST: lambda trial: trial.best_value if trial.has_metric else _ABSENT,
+}
+OWN_COLUMNS: Final = frozenset(_OWN)
+_GROUPS: Final[dict[str, Callable[[Trial], Mapping[str, object]]]] = {
+    "config": lambda trial: trial.config,
+    "metrics": lambda trial: trial.best_metrics,
+    "last": lambda trial: trial.last_metrics,
+}
+
+
+def _value_in(trial: Trial, name: str) -> object:
+    """Return what a condition or an order names: a trial's own column, or an entry of its config or its metrics."""
+    group, _, rest = name.partition(".")
+    if rest and group in _GROUPS and (found := _entry(_GROUPS[group](trial), rest)) is not _ABSENT:
+        return found
+    if name in _OWN:
+        return _OWN[name](trial)
+    found = _entry(trial.config, name)
+    return found if found is not _ABSENT else _entry(trial.best_metrics, name)
+
+
+def _entry(values: Mapping[str, object], name: str) -> object:
+    found = values.get(name, _ABSENT)
+    if found is not _ABSENT and not isinstance(found, Mapping):
+        return found
+    return dict(flatten(values)).get(name, _ABSENT) if found is not _ABSENT or "." in name else _ABSENT
+
+
+def _names_in(trials: Iterable[Trial]) -> dict[str, None]:
+    names: dict[str, None] = {}
+    for trial in trials:
+        names |= dict.fromkeys(name for name, _ in (*flatten(trial.best_metrics), *flatten(trial.config)))
+    return {name: None for name in (*names, *_OWN) if "." not in name}
 
 
 def selected(trials: Iterable[Trial], conditions: list[Condition]) -> list[Trial]:
@@ -198,17 +233,19 @@ def selected(trials: Iterable[Trial], conditions: list[Condition]) -> list[Trial
     Raises:
         ConfigurationError: a condition is about what no trial has, or compares numbers with a text.
     """
-    rows = [(trial, row_of(trial)) for trial in trials]
+    every = found = list(trials)
     for condition in conditions:
-        _check_known(condition.name, [row for _, row in rows])
-        condition.check([row[condition.name] for _, row in rows if condition.name in row])
-    return [trial for trial, row in rows if all(condition.holds(row) for condition in conditions)]
+        values = {trial.id: _value_in(trial, condition.name) for trial in every}
+        there = [value for value in values.values() if value is not _ABSENT]
+        _check_known(condition.name, every, there)
+        condition.check(there)
+        found = [trial for trial in found if values[trial.id] is not _ABSENT and condition.holds(values[trial.id])]
+    return found
 
 
-def _check_known(name: str, rows: list[dict[str, object]]) -> None:
-    if rows and not any(name in row for row in rows):
-        names = dict.fromkeys(known for row in rows for known in row if "." not in known)
-        raise ConfigurationError(f"no trial has {name!r}; there are {names_in_words(names)}")
+def _check_known(name: str, trials: Sequence[Trial], values: Sequence[object]) -> None:
+    if trials and not values:
+        raise ConfigurationError(f"no trial has {name!r}; there are {names_in_words(_names_in(trials))}")
 
 
 def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reverse: bool = False) -> list[Trial]:
@@ -216,17 +253,23 @@ def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reve
     if name == BEGUN:
         begun = {id_: place for place, id_ in enumerate(experiment.trials)}
         return sorted(trials, key=lambda trial: begun[trial.id], reverse=reverse)
-    rows = [(trial, row_of(trial)) for trial in trials]
-    _check_known(name, [row for _, row in rows])
+    every = list(trials)
+    values = [(_value_in(trial, name), trial) for trial in every]
+    _check_known(name, every, [value for value, _ in values if value is not _ABSENT])
     objective = experiment.objective
     metric = name.removeprefix("metrics.").removeprefix("last.")
     is_max = name == BEST and experiment.mode == "max"
     if metric in objective.metrics:
         is_max = objective.modes[objective.metrics.index(metric)] == "max"
-    with_it = [(row[name], trial) for trial, row in rows if name in row and row[name] == row[name]]
+    with_it = [(value, trial) for value, trial in values if value is not _ABSENT and not _is_nan(value)]
     ordered = sorted(with_it, key=lambda each: _sort_key(each[0]), reverse=is_max != reverse)
     found = {trial.id: trial for _, trial in ordered}
-    return [*found.values(), *(trial for trial, _ in rows if trial.id not in found)]
+    return [*found.values(), *(trial for trial in every if trial.id not in found)]
+
+
+def _is_nan(value: object) -> bool:
+    """Whether a value is not a number, which has no place in an order."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _sort_key(value: object) -> tuple[bool, float, str]:

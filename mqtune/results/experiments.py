@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
@@ -14,13 +14,14 @@ from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in
 from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.machine import mqtune_home
 from mqtune.core.objective import OUTCOME_CONSTRAINTS
-from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId
+from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, is_written
 
 #: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5
 _MINUTE_S: Final = 60
+_RUNNING: Final = "running"
 
 
 def saved_experiments() -> list[Path]:
@@ -162,8 +163,19 @@ def state_of_folder(folder: Path, outcome: str) -> str:
 def state_in_words(outcome: str, *, is_driven: bool, age_s: float) -> str:
     """Return the state of an experiment in a few words, from its outcome, whether it has a driver, and its newest event's age."""
     if outcome or is_driven:
-        return outcome or "running"
-    return f"not ended, last event {duration(max(0.0, age_s))} ago"
+        return outcome or _RUNNING
+    return f"driver away for {duration(max(0.0, age_s))}"
+
+
+def with_waiting(state: str, counts: Mapping[str, int]) -> str:
+    """Return the state of an experiment, or that it waits for a slot where it has a driver and none of its trials runs.
+
+    Args:
+        state: in words, as ``state_in_words`` returns it.
+        counts: how many trials have each status.
+    """
+    waits = counts.get(TrialStatus.STAGED.value) and not counts.get(TrialStatus.RUNNING.value)
+    return "waiting for a slot" if state == _RUNNING and waits else state
 
 
 def duration(seconds: float) -> str:

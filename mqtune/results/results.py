@@ -47,6 +47,7 @@ from mqtune.results.experiments import (
 )
 from mqtune.results.frames import Library, Row, Rows, attempt_rows, frame_of, in_order, report_rows, trial_rows
 from mqtune.results.kept_state import fold_copy
+from mqtune.results.progress import progress_of
 from mqtune.results.repeated import Repeated, repeated_configs
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
@@ -634,6 +635,7 @@ class Results:
             "notes": self.notes,
             "unreadable_reports": experiment.unreadable,
             "budget": self.budget._asdict(),
+            "progress": progress_of(experiment, self.definition),
             "best": None if best is None else {**_summary(best), "value": best.best_value},
             **(
                 {} if experiment.objective.is_single else {"pareto_front": list(map(_summary, experiment.pareto_front))}

@@ -22,6 +22,7 @@ from book import ASHA, Book
 from click.testing import CliRunner
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.keys import Keys
 from test_client import NAME, AnsweringDriver
 
 from mqtune.cli import group
@@ -208,7 +209,7 @@ def browser(opened: Browser) -> Iterator[Browser]:
 
 def test_the_token_opens_the_page_and_does_not_stay_in_the_address(browser: Browser):
     browser.open()
-    browser.shows("mine", "hostile", "loss = 0.004274")
+    browser.shows("mine", "hostile", "0.004274 loss", "30 of 30")
 
     assert browser.run("return location.hash") == "#/"
     assert browser.run("return document.cookie") == ""
@@ -250,23 +251,137 @@ def test_an_experiment_has_its_pictures_and_its_trials(browser: Browser):
         eventually(lambda kind=kind: browser.run(f"return document.querySelector('[data-kind={kind}]').hidden"))
 
 
-def test_trials_are_filtered_and_sorted(browser: Browser):
+def test_the_list_is_searched_sorted_and_compared(browser: Browser):
+    browser.go("#/?sort=name")
+    eventually(lambda: rows(browser) == ["growing", "hostile", "mine"])
+    browser.driver.find_element("xpath", "//th/button[starts-with(., 'progress')]").click()
+    eventually(lambda: "sort=progress" in browser.run("return location.hash"))
+    browser.driver.find_element("css selector", "input[type=search]").send_keys("MIN")
+    browser.shows("Experiments (1 of 3)")
+    browser.driver.find_element("css selector", "[aria-label='select mine']").click()
+    browser.driver.find_element("css selector", "input[type=search]").send_keys(3 * Keys.BACKSPACE)
+    browser.shows("Experiments (3)", "1 selected")
+    browser.driver.find_element("css selector", "[aria-label='select hostile']").click()
+    click(browser, "compare")
+
+    browser.shows("Side by side", "best config: width", "5 of 5")
+    for kind in ("runs", "bests", "parameters"):
+        card = f"document.querySelector('[data-kind={kind}]')"
+        browser.run(f"{card}.scrollIntoView()")
+        eventually(lambda card=card: browser.run(f"return {card}.querySelectorAll('.trace').length"))
+        assert browser.run(f"return {card}.querySelector('.note').innerText").startswith("mine: 30 trials"), kind
+    check_text_alone(browser)
+
+
+def test_trials_are_filtered_sorted_and_shown_by_the_columns_that_are_chosen(browser: Browser):
     browser.expected = "status of 404"
     browser.go("#/e/mine")
-    browser.shows("Trials (30)")
+    browser.shows("Trials (30)", "width")
 
     browser.driver.find_element("css selector", "input[type=search]").send_keys("lr<0.35")
     browser.shows("Trials (3)")
-    browser.driver.find_element("xpath", "//th/button[.='trial']").click()
+    browser.driver.find_element("xpath", "//th/button[.='width']").click()
     eventually(lambda: rows(browser) == ["0001", "0002", "0003"])
-    browser.driver.find_element("xpath", "//th/button[starts-with(., 'trial')]").click()
+    browser.driver.find_element("xpath", "//th/button[starts-with(., 'width')]").click()
     eventually(lambda: rows(browser) == ["0003", "0002", "0001"])
-    browser.driver.find_element("css selector", "input[type=search]").send_keys(" and depth=1")
+    click(browser, "columns", "summary")
+    browser.driver.find_element("xpath", "//label[contains(., 'width')]/input").click()
+    eventually(lambda: not browser.driver.find_elements("xpath", "//th/button[starts-with(., 'width')]"))
+    # It is remembered.
+    browser.go("#/")
+    browser.shows("growing")
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)", "worker")
+    assert not browser.driver.find_elements("xpath", "//th/button[starts-with(., 'width')]")
+    browser.run("localStorage.clear()")
+    browser.driver.find_element("css selector", "input[type=search]").send_keys("depth=1")
     browser.shows("no trial has 'depth'")
 
 
+def test_selected_trials_stand_side_by_side_and_go_into_a_file(browser: Browser):
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+    for trial in ("0030", "0028"):
+        browser.driver.find_element("css selector", f"[aria-label='select trial {trial}']").click()
+    browser.shows("2 selected")
+    # Nothing is written to a disk here: what would be is kept.
+    browser.run(
+        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.written = text; }); return '#'; }"
+    )
+    click(browser, "export")
+    browser.shows("2 trials written to mine.csv")
+    assert "0030" in str(eventually(lambda: browser.run("return window.written")))
+    click(browser, "compare")
+
+    browser.shows("Side by side", "2.8")
+    differ = "return [...document.querySelectorAll('tr.differs td:first-child')].map((each) => each.innerText)"
+    assert {"lr", "width", "best loss"} <= set(browser.run(differ))
+
+
+def test_any_number_of_trials_is_scrolled_through_a_window_of_rows(driver: Any, tmp_path: Path):
+    book = Book(tmp_path / "many")
+    for number in range(1, 1_001):
+        book.run(f"{number:04}", float(number))
+    book.save()
+    with serving(driver, Places([Place("many", tmp_path / "many", None)], None, broker_alone=False)) as page:
+        page.go("#/e/many")
+        page.shows("Trials (1,000)", "0001")
+        page.run("const pane = document.querySelector('.window'); pane.scrollTop = pane.scrollHeight")
+        eventually(lambda: rows(page)[-1] == "1000")
+        assert 0 < len(rows(page)) < 200
+        page.driver.find_element("css selector", "[aria-label^='select all']").click()
+        page.shows("1,000 selected")
+
+
+def test_a_chart_has_its_choices_which_a_link_brings_back(browser: Browser):
+    curves = "document.querySelector('[data-kind=curves]')"
+    lines = f"return {curves}.querySelectorAll('.legend .key[aria-pressed=true]').length"
+    scale = f"return {curves}?.querySelector('.plot')._fullLayout?.yaxis.type"
+
+    browser.go('#/e/mine?chart=curves&y=log&smooth=0.5&hidden=["early stopped"]&where=status!%3Dfailed')
+
+    eventually(lambda: browser.run(scale) == "log")
+    assert browser.run(f"return {curves}.querySelector('.key[aria-pressed=false]').innerText") == "early stopped"
+    before = browser.run(lines)
+    browser.run(f"{curves}.querySelector('.key[aria-pressed=false]').click()")
+    eventually(lambda: browser.run(lines) == before + 1)
+    browser.run(
+        f"const y = {curves}.querySelector('[aria-label=\"vertical axis\"]'); y.value = 'linear'; y.dispatchEvent(new Event('change'))"
+    )
+    eventually(lambda: browser.run(scale) == "linear")
+    browser.run(
+        f"const x = {curves}.querySelector('[aria-label=\"horizontal axis\"]'); x.value = 'time'; x.dispatchEvent(new Event('change'))"
+    )
+    eventually(lambda: "since the first report" in browser.run(f"return {curves}.innerText"))
+    browser.run(f"[...{curves}.querySelectorAll('.menu button')].find((each) => each.textContent === 'link').click()")
+    eventually(lambda: "x=time" in browser.run("return location.hash"))
+    assert "smooth=0.5" in browser.run("return location.hash")
+    # A point says which trial it is, and its config.
+    point = "{text: '0030', x: 1, y: 2, data: {name: 'completed'}}"
+    browser.run(
+        f"{curves}.querySelector('.plot').emit('plotly_hover', {{points: [{point}], event: {{clientX: 9, clientY: 9}}}})"
+    )
+    browser.shows("trial 0030 · completed", "lr = 3")
+
+
+def test_a_box_on_parallel_coordinates_filters_the_table(browser: Browser):
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+    card = "document.querySelector('[data-kind=parallel]')"
+    browser.run(f"{card}.scrollIntoView()")
+    eventually(lambda: browser.run(f"return {card}.querySelectorAll('.trace').length"))
+
+    browser.run(f"{card}.querySelector('.plot').emit('plotly_selected', {{range: {{x: [-0.1, 0.1], y: [0.9, 1.04]}}}})")
+
+    # The first axis is lr, from 0.1 to 3.0.
+    browser.shows("Trials (3)")
+    assert browser.run("return document.querySelector('input[type=search]').value") == "lr>=2.71"
+
+
 def rows(browser: Browser) -> list[str]:
-    found: list[str] = browser.run("return [...document.querySelectorAll('tbody tr')].map((row) => row.dataset.id)")
+    found: list[str] = browser.run(
+        "return [...document.querySelectorAll('tbody tr[data-id]')].map((row) => row.dataset.id)"
+    )
     return found
 
 
@@ -516,35 +631,46 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             click(page, "pause")
             page.shows("trial 0001 is paused")
             click(page, "fail")
-            driver.switch_to.alert.accept()
+            page.shows("fail trial 0001?", "This can't be undone.")
+            click(page, "fail trial 0001")
             page.shows("fail is refused", "trial 0001 has ended already")
             page.go("#/e/steered")
-            page.shows("Trials (2)", "trial 0001 has waited for")
+            page.shows("Trials (2)", "trial 0001 has waited for", "waiting for a slot")
+            # Nothing is offered before something is selected.
+            assert "pause 2" not in page.text
+            driver.find_element("css selector", "[aria-label^='select all']").click()
+            page.shows("2 selected", "pause 2")
             click(page, "pause 2")
-            assert driver.switch_to.alert.text == "pause 2 trials of steered?"
-            driver.switch_to.alert.dismiss()
-            driver.find_element("css selector", "input[type=search]").send_keys("trial=0002")
-            page.shows("Trials (1)", "pause 1")
+            page.shows("pause 2 trials of steered?", "0001, 0002", "Resume undoes this.")
+            click(page, "cancel")
+            driver.find_element("css selector", "[aria-label='select trial 0001']").click()
+            page.shows("1 selected", "pause 1")
             click(page, "pause 1")
-            assert driver.switch_to.alert.text == "pause 1 trial of steered with trial=0002?"
-            driver.switch_to.alert.accept()
+            click(page, "pause 1 trial")
             page.shows("pause: done for 1 of 1 trials")
+            click(page, "add tags or notes")
+            driver.find_element("css selector", "[aria-label=tags]").send_keys("good, new")
+            driver.find_element("css selector", "[aria-label=notes]").send_keys("look again")
+            click(page, "save")
+            eventually(lambda: drives.seen[-1].action == "label")
+            eventually(lambda: "add tags or notes" not in page.text and "look again" in page.text)
             driver.find_element("css selector", "[aria-label='max trials']").send_keys("7")
             click(page, "set")
             page.shows("steered has new limits: max_trials=7")
             click(page, "end now")
-            driver.switch_to.alert.dismiss()
+            page.shows("end now steered?", "those that run are stopped")
+            click(page, "cancel")
             page.go("#/fleet")
             page.shows("What waits", "trial 0001 has waited for")
-            # A filter that is typed slowly is none until it is whole.
-            assert page.complaints("status of 400", "status of 404") == []
+            assert page.complaints() == []
     finally:
         drives.end()
 
     asked = [(each.action, each.trial, each.arguments) for each in drives.seen]
     why = {"reason": "by hand, on the live page"}
     trials = [("pause", "0001", why), ("fail", "0001", why), ("pause", "0002", why)]
-    assert asked == [*trials, ("set", "", {"max_trials": 7})]
+    label = ("label", "", {"tags": ["good", "new"], "notes": "look again"})
+    assert asked == [*trials, label, ("set", "", {"max_trials": 7})]
 
 
 def test_the_fleet_says_who_has_how_much_and_nothing_that_is_no_demand_or_quota(
@@ -602,8 +728,9 @@ def test_what_a_trial_uses_is_on_its_page_and_on_the_fleets_and_what_its_worker_
         drives.end()
 
 
-def click(browser: Browser, button: str) -> None:
-    browser.driver.find_element("xpath", f"//button[.='{button}']").click()
+def click(browser: Browser, name: str, kind: str = "button") -> None:
+    eventually(lambda: browser.driver.find_elements("xpath", f"//{kind}[.='{name}']"))
+    browser.driver.find_element("xpath", f"//{kind}[.='{name}']").click()
 
 
 def test_a_report_is_one_file_in_which_what_a_trial_wrote_is_text(opened: Browser, home: Path, tmp_path: Path):

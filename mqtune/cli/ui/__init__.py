@@ -87,9 +87,8 @@ def command(
     places = Places(
         [find_place(name, broker) for name in names], broker, broker_alone=bool(broker) and is_asked_for("broker")
     )
-    if problem := places.listed().problem:
-        # What is wrong with the broker is said before anybody looks.
-        raise problem
+    # What is wrong with the broker is said before anybody looks.
+    places.check_broker()
     with contextlib.suppress(KeyboardInterrupt), _listening(host, port) as listening:
         serve(listening, host, places, hosts, steers=steers)
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import click
 from starlette.applications import Starlette
@@ -19,13 +19,14 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mqtune.cli.ui import views
+from mqtune.cli.steer import ACTIONS
+from mqtune.cli.ui import trials, views
 from mqtune.cli.ui.access import Access, Gate
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.paced import Paced
 from mqtune.cli.ui.places import Places
-from mqtune.cli.ui.steering import steer
+from mqtune.cli.ui.steering import ids_of, steer
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.journal.logs import LogStream
 from mqtune.results.frames import Row
@@ -39,12 +40,12 @@ _TICK_S: Final = 0.05
 _QUIET_S: Final = 15.0
 #: The pause before output is looked at again: nothing says that it has grown.
 _LOOK_S: Final = 0.2
-#: The most rows of a table at first.
+#: How many rows of a table are sent where nothing else is asked for.
 _ROWS: Final = 25
 #: How many pictures are made at once: one that takes long holds up no other, and all together leave room for what happens.
 _PICTURES_AT_ONCE: Final = 2
-#: The longest body of a request.
-_MOST_BYTES: Final = 64 * 1024
+#: The longest body of a request: the ids of 100,000 trials.
+_MOST_BYTES: Final = 1024 * 1024
 
 
 class Json(Response):
@@ -89,7 +90,10 @@ class Page:
             Route("/api/experiments", self.experiments),
             Route("/api/fleet", self.fleet),
             Route("/api/trials", self.trials),
+            Route("/api/export", self.export, methods=["POST"]),
             Route("/api/picture", self.picture),
+            Route("/api/compared", self.compared),
+            Route("/api/summaries", self.summaries),
             Route("/api/trial", self.trial),
             Route("/api/usage", self.usage),
             Route("/api/why", self.why),
@@ -136,7 +140,8 @@ class Page:
 
     def me(self, _: Request) -> Response:
         """Return what the page may do."""
-        return Json({"csrf": self._access.csrf, "steer": self._steers})
+        verbs = {verb: [status.value for status in what.statuses] for verb, what in ACTIONS.items()}
+        return Json({"csrf": self._access.csrf, "steer": self._steers, "verbs": verbs})
 
     async def steer(self, request: Request) -> Response:
         """Carry out what a button says."""
@@ -158,20 +163,49 @@ class Page:
         return self._made(("fleet",), object(), lambda: views.fleet_page(self._places, self.feeds))
 
     def trials(self, request: Request) -> Response:
-        """Return the trials of an experiment, filtered and sorted."""
+        """Return some trials of an experiment, filtered and sorted; or the ids of all of them, or the trials that are named."""
         feed, asked = self._feed(request), request.query_params
         where, sort, reverse = asked.get("where", "").strip(), asked.get("sort", ""), "reverse" in asked
-        count = _number(asked.get("count", ""), _ROWS)
-        make = functools.partial(views.table, feed, where, sort, reverse=reverse, count=count)
-        return self._made(("trials", feed.place.name, where, sort, reverse, count), (id(feed), feed.last), make)
+        make = functools.partial(trials.ordered, feed, where, sort, reverse=reverse)
+        key = ("trials", feed.place.name, where, sort, reverse)
+        order = self._paced.get(key, (id(feed), feed.last), make)
+        ids = cast("list[str]", order.value["ids"])
+        if "ids" in asked:
+            return Json({"ids": ids, "statuses": trials.statuses_of(feed, ids)})
+        begin, count = _number(asked.get("begin", ""), 0), _number(asked.get("count", ""), _ROWS)
+        shown = asked.getlist("trial") or ids[begin : begin + min(count, trials.MOST_ROWS)]
+        rows = trials.rows_of(feed, shown)
+        found = {"columns": order.value["columns"], "rows": rows, "begin": begin, "total": len(ids)}
+        return Json({**found, "pause_s": order.pause_s})
+
+    async def export(self, request: Request) -> Response:
+        """Return the trials that are named as a file."""
+        body = await _body(request)
+        return Json(await run_in_threadpool(self._exported, body))
+
+    def _exported(self, wanted: Row) -> Row:
+        return trials.exported(self.feeds.get(str(wanted.get("name") or "")), ids_of(wanted))
 
     def picture(self, request: Request) -> Response:
         """Return a picture of an experiment or a trial."""
         feed, asked = self._feed(request), request.query_params
-        kind, trial, columns = asked.get("kind", ""), asked.get("trial", ""), _number(asked.get("columns", ""), 3)
-        make = functools.partial(views.picture, feed, kind, columns=columns, trial=trial)
-        key = ("picture", feed.place.name, kind, trial, columns)
+        kind, trial = asked.get("kind", ""), asked.get("trial", "")
+        metric, x, where = (asked.get(each, "").strip() for each in ("metric", "x", "where"))
+        chosen = views.Asked(_number(asked.get("columns", ""), 3), metric, x, where, tuple(asked.getlist("of")))
+        make = functools.partial(views.picture, feed, kind, chosen, trial=trial)
+        key = ("picture", feed.place.name, kind, trial, chosen)
         return self._made(key, (id(feed), feed.last), make, self._pictures)
+
+    def compared(self, request: Request) -> Response:
+        """Return a picture of several experiments."""
+        asked = request.query_params
+        names, kind, columns = asked.getlist("of"), asked.get("kind", ""), _number(asked.get("columns", ""), 3)
+        make = functools.partial(views.compared, self.feeds, names, kind, columns)
+        return self._made(("compared", *names, kind, columns), object(), make, self._pictures)
+
+    def summaries(self, request: Request) -> Response:
+        """Return how several experiments stand."""
+        return Json(views.summaries(self.feeds, request.query_params.getlist("of")))
 
     def trial(self, request: Request) -> Response:
         """Return a trial."""

@@ -25,7 +25,7 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
-from mqtune.results.plots.data import Curve, Read, time_attr_of
+from mqtune.results.plots.data import Curve, Read, curves_of, time_attr_of
 from mqtune.results.results import Results
 
 #: How long an experiment is followed when nobody looks any more: a page that is loaded again finds it there.
@@ -205,8 +205,13 @@ class Feed:
             return make(self.results)
 
     def curves(self, results: Read, metric: str) -> Mapping[TrialId, Curve]:
-        """Return the reports so far of each trial that *results* have, as pictures are made of them."""
+        """Return the reports so far of each trial that *results* have, as pictures are made of them.
+
+        For a metric that is not the experiment's own all of the journal is read.
+        """
         known = results.experiment.trials
+        if metric not in self.experiment.objective.metrics:
+            return {id_: curve for id_, curve in curves_of(results, metric).items() if id_ in known}
         with self.lock:
             found = [(id_, curves[metric]) for id_, curves in self._fold.curves.items() if id_ in known]
         return {id_: curve.copy() for id_, curve in found}

@@ -13,11 +13,14 @@ from mqtune.cli.ui.paced import Paced
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
+from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder, with_waiting
 from mqtune.results.frames import Row
 
 #: What the list needs of an experiment.
-_LISTED: Final = ("name", "state", "outcome", "created_at", "metric", "trials", "reports", "statuses", "tags", "error")
+_LISTED: Final = (
+    *("name", "outcome", "created_at", "metric", "trials", "reports", "statuses", "progress"),
+    *("tags", "notes", "error"),
+)
 
 
 class Listed(NamedTuple):
@@ -78,6 +81,18 @@ class Places:
         live = [each for each in others if not each.get("outcome")]
         return Listed([*live, *mine, *(each for each in others if each.get("outcome"))], problem)
 
+    def check_broker(self) -> None:
+        """Ask the broker, if there is one, for the names of its experiments.
+
+        Raises:
+            MqtuneError: it does not answer, or refuses the account.
+        """
+        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+        if self.broker:
+            with Client(self.broker) as there:
+                there.experiments()
+
     def servers(self) -> Iterator[str]:
         """Yield the URLs of the servers that experiments which are shown run on."""
         urls = {self.broker or ""}
@@ -96,8 +111,8 @@ class Places:
         assert folder is not None  # noqa: S101 - for types
         version = os.stat(folder / JOURNAL_FILE).st_mtime_ns
         made = self._paced.get(folder, version, lambda: described_here(folder))
-        listed = _listed(made.value)
-        return {**listed, "name": place.name, "state": state_of_folder(folder, str(listed.get("outcome") or ""))}
+        state = state_of_folder(folder, str(made.value.get("outcome") or ""))
+        return {**_listed(made.value, state), "name": place.name}
 
     def _there(self) -> Iterator[Row]:
         from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
@@ -112,16 +127,17 @@ class Places:
                         key, version = (state.name,), (state.entries, state.is_driven)
                         made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
                         words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
-                        yield {**_listed(made.value), "state": words}
+                        yield _listed(made.value, words)
                 except (BrokerUnavailable, AccessDenied):
                     continue
                 except MqtuneError as error:
                     yield {"name": experiment.name, "error": str(error)}
 
 
-def _listed(described: Row) -> Row:
-    best = described.get("best")
+def _listed(described: Row, state: str) -> Row:
+    best, counts = described.get("best"), described.get("statuses")
     found: Row = {name: described[name] for name in _LISTED if name in described}
+    found["state"] = with_waiting(state, counts if isinstance(counts, dict) else {})
     if owner := str(owner_of(described)):
         found["owner"] = owner
     if isinstance(best, dict):

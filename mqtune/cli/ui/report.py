@@ -13,7 +13,8 @@ from typing import Final
 
 from mqtune.cli.place import View
 from mqtune.cli.ui.app import ASSETS
-from mqtune.cli.ui.views import MOST_ROWS, as_figure
+from mqtune.cli.ui.trials import MOST_ROWS
+from mqtune.cli.ui.views import as_figure
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file

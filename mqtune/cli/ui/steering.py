@@ -6,12 +6,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from mqtune.cli.place import find_trial, steered
-from mqtune.cli.steer import ACTIONS, Choice, Outcome, ask, experiment_of, in_words, steer_trial, with_limits
+from mqtune.cli.label import label_chosen
+from mqtune.cli.place import Place, find_trial, steered
+from mqtune.cli.steer import ACTIONS, Outcome, ask, experiment_of, in_words, steer_trial, with_limits
 from mqtune.cli.ui.places import Places
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
-from mqtune.core.trial import Trial
+from mqtune.core.trial import Trial, TrialId
 from mqtune.results.frames import Row
 
 if TYPE_CHECKING:
@@ -32,17 +33,18 @@ def steer(places: Places, wanted: Row) -> Row:
     Args:
         places: the experiments that are shown.
         wanted: the name of the experiment, the verb, for some the trial, and what else the verb takes; in place of a trial,
-            ``where`` with a condition, or without one for all, and the ``count`` of trials that are meant at most.
+            ``trials`` with the ids of several.
 
     Raises:
-        ConfigurationError: there is no such experiment, trial or verb, a limit is none, or no trial has what the condition names.
-        click.UsageError: the condition is none.
+        ConfigurationError: there is no such experiment, trial or verb, or a limit, a tag or a note is none.
         MqtuneError: the account may not do it, or the broker is away.
     """
     name, verb, trial = (str(wanted.get(key) or "") for key in ("name", "verb", "trial"))
+    if verb == "label":
+        return _label(places.find(name), trial, wanted)
     with steered(places.find(name)) as handle:
-        if verb in ACTIONS and "where" in wanted:
-            return _steer_many(handle, verb, str(wanted["where"] or "").strip(), wanted.get("count"))
+        if verb in ACTIONS and "trials" in wanted:
+            return _steer_many(handle, verb, ids_of(wanted))
         if verb in ACTIONS:
             experiment = experiment_of(handle)
             found = experiment.trials[find_trial(experiment, trial)]
@@ -54,16 +56,27 @@ def steer(places: Places, wanted: Row) -> Row:
             request = partial(handle.set, max_trials=most, max_concurrent=at_once, timeout_s=_ANSWER_S)
             outcome = with_limits(ask("set", "", request), {"max_trials": most, "max_concurrent": at_once})
         else:
-            raise ConfigurationError(f"{verb!r} is not an action; there are {names_in_words([*ACTIONS, 'end', 'set'])}")
+            raise ConfigurationError(
+                f"{verb!r} is not an action; there are {names_in_words([*ACTIONS, 'end', 'label', 'set'])}"
+            )
     return _told(outcome, name)
 
 
-def _steer_many(handle: ExperimentHandle, verb: str, where: str, count: object) -> Row:
-    choice = Choice((), everyone=True, wheres=(where,) if where else (), statuses=())
-    trials = choice.of(experiment_of(handle), ACTIONS[verb].statuses)
-    if type(count) is not int or len(trials) > count:
-        text = f"nothing was asked: it would be {len(trials)} trials by now; press it again"
-        return {"text": text, "done": False, "refused": True}
+def ids_of(wanted: Row) -> list[str]:
+    """Return the ids of the trials that a request names."""
+    found = wanted.get("trials")
+    return list(map(str, found)) if isinstance(found, list) else []
+
+
+def _label(place: Place, trial: str, wanted: Row) -> Row:
+    given = {key: value for key in ("tags", "untag", "notes") if (value := wanted.get(key)) not in (None, [])}
+    (outcome,) = label_chosen(place, [trial] if trial else [], given, _ANSWER_S)
+    return _told(outcome, place.name)
+
+
+def _steer_many(handle: ExperimentHandle, verb: str, ids: list[str]) -> Row:
+    experiment = experiment_of(handle)
+    trials = [experiment.trials[TrialId(id_)] for id_ in ids if id_ in experiment.trials]
     # All of them together take no longer than one may; then requests are left there, and no answer is waited for.
     deadline = time.monotonic() + _ANSWER_S
     outcomes = [_steered(handle, verb, trial, max(0.0, deadline - time.monotonic())) for trial in trials]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import asdict, replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
@@ -25,30 +26,35 @@ from mqtune.cli.fleet import (
 from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.place import live_broker
 from mqtune.cli.steer import ACTIONS
-from mqtune.cli.terms import conditions_of, in_order, selected
+from mqtune.cli.terms import OWN_COLUMNS
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
+from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, row_of
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import counted, flatten, printable
-from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, is_number
 from mqtune.core.usage import LiveUse
-from mqtune.results.display import Column, columns_of, ranked, short_value
+from mqtune.results.display import short_value
+from mqtune.results.experiments import with_waiting
 from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
 from mqtune.results.plots.by_plotly import plain
+from mqtune.results.plots.compared import MOST_COMPARED, Compared
 from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_attr_of
 from mqtune.results.plots.panels import BLUE, Axis, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
+from mqtune.results.progress import progress_of
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import is_digest
 
-#: The most rows of a table that are sent at once, and of changed trials that a page hears of.
-MOST_ROWS: Final = 1_000
+#: The most changed trials that a page hears of at once.
 _MOST_CHANGED: Final = 200
+#: How many of the newest trials are looked at for the names of what was reported.
+_LOOKED_AT: Final = 50
 #: The most panels of a trial's metrics.
 _MOST_PANELS: Final = 12
 #: The heights of a panel alone, and of one of several, in pixels: two rows of them fit on a screen.
@@ -68,9 +74,10 @@ TRIAL: Final = "trial"
 def summary(feed: Feed) -> Row:
     """Return how an experiment stands, in the time that one trial takes."""
     experiment, best = feed.experiment, feed.experiment.best
+    counts = {status.value: count for status, count in experiment.counts.items() if count}
     return {
         "name": experiment.name,
-        "state": feed.state,
+        "state": with_waiting(feed.state, counts),
         "outcome": experiment.outcome,
         "problem": feed.problem,
         "reason": experiment.reason,
@@ -78,7 +85,9 @@ def summary(feed: Feed) -> Row:
         "created_at": experiment.created_at,
         "owner": str(experiment.owner),
         "trials": len(experiment.trials),
-        "counts": {status.value: count for status, count in experiment.counts.items() if count},
+        "counts": counts,
+        "ended": sum(count for status, count in experiment.counts.items() if status.is_terminal),
+        "planned": feed.results.definition.get("max_trials"),
         "reports": experiment.reports,
         "unreadable": experiment.unreadable,
         "best": None if best is None else _best(best),
@@ -97,95 +106,161 @@ def changed(feed: Feed, after: str) -> tuple[str, Row]:
     """Return what has changed behind an entry of the journal, and the entry up to which that is."""
     with feed.lock:
         changes = feed.changes(after)
-        columns = _columns(feed.experiment) if changes.trials else []
-        rows = [_table_row(columns, feed.experiment, trial) for trial in changes.trials[:_MOST_CHANGED]]
+        rows = [row_of(feed.experiment, trial) for trial in changes.trials[:_MOST_CHANGED]]
         return changes.entry, {"summary": summary(feed), "rows": rows}
-
-
-def table(feed: Feed, where: str, sort: str, *, reverse: bool, count: int) -> Row:
-    """Return the trials for which a condition holds, the first *count* of them in an order; by default the best first.
-
-    Raises:
-        click.UsageError: the condition is none.
-        ConfigurationError: no trial has what it, or the order, names.
-    """
-
-    def made(results: Results) -> Row:
-        experiment = results.experiment
-        columns = _columns(experiment)
-        trials = ranked(experiment)
-        if where:
-            trials = selected(trials, conditions_of([where]))
-        if sort:
-            trials = in_order(experiment, trials, sort, reverse=reverse)
-        rows = [_table_row(columns, experiment, trial) for trial in trials[: min(count, MOST_ROWS)]]
-        return {
-            "heads": [each.head for each in columns],
-            "rows": rows,
-            "total": len(trials),
-            "verbs": _verbs_for(trials),
-        }
-
-    return feed.unlocked(made)
-
-
-def _verbs_for(trials: Iterable[Trial]) -> dict[str, int]:
-    """Return to how many of these trials each verb may be done."""
-    counts = Counter(trial.status for trial in trials)
-    found = {verb: sum(counts[status] for status in what.statuses) for verb, what in ACTIONS.items()}
-    return {verb: count for verb, count in found.items() if count}
-
-
-def _columns(experiment: Experiment) -> list[Column]:
-    has_tags = any(trial.labels.tags for trial in experiment.trials.values())
-    return [column for column in columns_of(experiment) if has_tags or column.head != "tags"]
-
-
-def _table_row(columns: Sequence[Column], experiment: Experiment, trial: Trial) -> Row:
-    cells = [column.cell(experiment, trial) for column in columns]
-    return {"id": trial.id, "status": trial.status.value, "cells": cells}
 
 
 # Pictures.
 
 
-def picture(feed: Feed, kind: str, *, columns: int, trial: str = "") -> Row:
-    """Return a picture as Plotly draws it, or why there is none.
+class Asked(NamedTuple):
+    """What a reader has chosen of a picture: how many panels stand beside each other, what is drawn, and which trials."""
+
+    columns: int
+    metric: str = ""
+    x: str = ""
+    where: str = ""
+    of: tuple[str, ...] = ()
+
+
+def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
+    """Return a picture as Plotly draws it, or why there is none; and what may be chosen of it.
 
     Raises:
-        ConfigurationError: there is no such picture, or no such trial.
+        click.UsageError: a condition for the trials is none.
+        ConfigurationError: there is no such picture, no such trial, or no trial has what a condition names.
     """
     if kind != TRIAL and kind not in KINDS:
         raise ConfigurationError(f"there is no picture {kind!r}")
     try:
-        drawn = _trial_picture(feed, _trial(feed, trial)) if kind == TRIAL else _drawn(feed, kind)
+        drawn = _trial_picture(feed, _trial(feed, trial), asked) if kind == TRIAL else _drawn(feed, kind, asked)
     except (NothingToDraw, ConfigurationError) as error:
-        return {"nothing": str(error)}
-    return as_figure(drawn, columns)
+        return {"nothing": str(error), "choices": _choices(feed, kind, trial)}
+    return {**as_figure(drawn, asked.columns), "choices": _choices(feed, kind, trial)}
 
 
 def as_figure(drawn: Picture, columns: int) -> Row:
     """Return a picture as Plotly draws it, with its note, in as many columns."""
     height = drawn.height or (_HEIGHT if len(drawn.panels) == 1 else _SMALL_HEIGHT)
-    return {"note": drawn.note, **plain(replace(drawn, height=height, most_columns=max(1, columns)))}
+    scales = [{**asdict(each), "key": _condition_name(each.name)} for each in drawn.scales]
+    figure = plain(replace(drawn, height=height, most_columns=max(1, columns)))
+    return {"note": drawn.note, "scales": scales, **figure}
 
 
-def _drawn(feed: Feed, kind: str) -> Picture:
-    return feed.unlocked(lambda results: Plots(results, feed.curves).draw(kind))
+def _condition_name(name: str) -> str:
+    """Return how a condition names a parameter or a metric that a trial's own column may hide."""
+    return f"config.{name}" if name in OWN_COLUMNS else name
 
 
-def _trial_picture(feed: Feed, trial: Trial) -> Picture:
-    """Return all metrics of a trial by the scheduler's time; a panel for each."""
+def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
+    choices = {"history": {"by": asked.x}, "curves": {"metric": asked.metric, "by": asked.x}}
+    given: dict[str, str | bool] = {name: value for name, value in choices.get(kind, {}).items() if value}
+    if kind == "curves" and asked.of:
+        given["apart"] = True
+    if asked.metric and kind in ("slices", "importances"):
+        given["metric"] = asked.metric
+
+    def made(results: Results) -> Picture:
+        return Plots(_some_of(results, asked), feed.curves).draw(kind, **given)
+
+    return feed.unlocked(made)
+
+
+def _some_of(results: Results, asked: Asked) -> Results:
+    """Return results with the trials alone that are asked for."""
+    if not asked.where and not asked.of:
+        return results
+    kept = {trial.id for trial in chosen(results.experiment, asked.where)}
+    if asked.of:
+        kept &= set(map(TrialId, asked.of))
+    some = copy(results)
+    some.experiment = copy(results.experiment)
+    # In the order in which they began.
+    some.experiment.trials = {id_: trial for id_, trial in results.experiment.trials.items() if id_ in kept}
+    return some
+
+
+def _choices(feed: Feed, kind: str, trial: str) -> Row:
+    """Return the metrics and the horizontal axes that a picture may be asked for, each with its name in words."""
+    objective, time_attr = feed.experiment.objective, time_attr_of(feed.results)
+    if kind == TRIAL:
+        names = [
+            ["", "all metrics"],
+            *([name, label(name)] for name in _metrics_of(feed.detail(TrialId(trial)), objective.metrics)),
+        ]
+        return {"metrics": names, "x": {"": label(time_attr), "time": "time"}}
+    if kind == "history":
+        return {"x": {"": "by time", "trial": "by trial number"}}
+    if kind == "curves":
+        last: dict[str, object] = {}
+        with feed.lock:
+            for each in islice(reversed(feed.experiment.trials.values()), _LOOKED_AT):
+                last |= {name: value for name, value in flatten(each.last_metrics) if is_number(value)}
+        others = [name for name in _metrics_of(last, objective.metrics) if name != time_attr]
+        first = objective.metrics[0] if objective.is_single else "all metrics"
+        rest = others[1:] if objective.is_single else others
+        return {
+            "metrics": [["", label(first)], *([name, label(name)] for name in rest)],
+            "x": {"": f"by {label(time_attr)}", "time": "by time"},
+        }
+    if kind in ("slices", "importances") and not objective.is_single:
+        return {"metrics": [[name, label(name)] for name in objective.metrics]}
+    return {}
+
+
+def _metrics_of(named: Iterable[str], objective: Sequence[str]) -> list[str]:
+    """Return the experiment's metrics, then others, and what mqtune adds to reports last."""
+    there = set(named)
+    others = sorted(there - set(objective), key=lambda name: (name in BOOKKEEPING, name))
+    return [*(name for name in objective if name in there), *others]
+
+
+def compared(feeds: Feeds, names: Sequence[str], kind: str, columns: int) -> Row:
+    """Return a picture of several experiments as Plotly draws it, or why there is none.
+
+    Raises:
+        as ``Feeds.get``; and ConfigurationError where there is no such picture.
+    """
+    found = {name: feeds.get(name) for name in names[:MOST_COMPARED]}
+    by_name = {feed.experiment.name: feed for feed in found.values()}
+    results = {name: feed.unlocked(lambda results: results) for name, feed in found.items()}
+    try:
+        drawn = Compared(results, lambda read, metric: by_name[read.experiment.name].curves(read, metric)).draw(kind)
+    except NothingToDraw as error:
+        return {"nothing": str(error)}
+    return as_figure(drawn, columns)
+
+
+def summaries(feeds: Feeds, names: Sequence[str]) -> Row:
+    """Return how several experiments stand.
+
+    Raises:
+        as ``Feeds.get``.
+    """
+    found = []
+    for name in names[:MOST_COMPARED]:
+        feed = feeds.get(name)
+        with feed.lock:
+            made = progress_of(feed.experiment, feed.results.definition)
+            ran_s = float(str(made["updated_at"])) - (feed.experiment.created_at or 0.0)
+            found.append({**summary(feed), "ran_s": ran_s})
+    return {"experiments": found}
+
+
+def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
+    """Return the metrics of a trial by the scheduler's time, or the one that is asked for; a panel for each."""
     curves = feed.detail(trial.id)
-    first = [name for name in feed.experiment.objective.metrics if name in curves]
-    names = [*first, *sorted(curves.keys() - set(first))]
+    every = _metrics_of(curves, feed.experiment.objective.metrics)
+    names = [asked.metric] if asked.metric in curves else [name for name in every if name not in BOOKKEEPING] or every
     if not names:
         raise NothingToDraw(f"trial {trial.id} has reported no number yet")
     shown = names[:_MOST_PANELS]
-    time_attr = time_attr_of(feed.results)
-    panels = [_metric_panel(time_attr, name, curves[name], MOST_POINTS // len(shown)) for name in shown]
+    by_time = asked.x == "time"
+    x = "time since the first report (s)" if by_time else time_attr_of(feed.results)
+    drawn = {name: curves[name].by_seconds() if by_time else curves[name] for name in shown}
+    panels = [_metric_panel(x, name, curve, MOST_POINTS // len(shown)) for name, curve in drawn.items()]
     note = counted(trial.reports, "report") + (
-        f" · {len(shown)} of {len(names)} metrics" if len(shown) < len(names) else ""
+        f" · {len(shown)} of {len(every)} metrics" if len(shown) < len(every) else ""
     )
     return Picture(f"trial {trial.id}", note, panels)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from mqtune.core.codec import Body
-from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet
+from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
 
 #: Pixels of the picture's size to an inch, and of a file to one of those.
 _DPI: Final = 100
@@ -75,13 +76,15 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
     axes.tick_params(labelsize=size - 1, colors=TEXT)
     axes.spines[["top", "right"]].set_visible(False)
     for name, axis in (("x", panel.x), ("y", panel.y)):
-        _set_axis(axes, name, axis, size)
+        _set_axis(axes, name, axis, [value for each in panel.series for value in getattr(each, name)], size)
 
 
-def _set_axis(axes: Axes, name: str, axis: Axis, size: int) -> None:
+def _set_axis(axes: Axes, name: str, axis: Axis, values: Sequence[float], size: int) -> None:
     getattr(axes, f"set_{name}label")(_plain(axis.label), fontsize=size, color=TEXT)
     if axis.is_log:
         getattr(axes, f"set_{name}scale")("log")
+    elif not axis.ticks and step_of(values) is not None:
+        getattr(axes, f"{name}axis").set_major_locator(MaxNLocator(integer=True))
     if axis.ends is not None:
         getattr(axes, f"set_{name}lim")(*axis.ends)
     if axis.ticks:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.results.frames import Row
-from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet
+from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
 
 #: The height of title and legend, in pixels, and the share of the width or height that is left between panels.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
+#: From this ratio on the ticks of a logarithmic axis are powers of ten alone.
+_TENS: Final = 100
 #: The buttons on a picture. By default there is one more, which offers to send what is drawn to Plotly's cloud.
 BUTTONS: Final = {
     "displaylogo": False,
@@ -43,8 +45,9 @@ def plain(picture: Sheet) -> Row:
     for number, panel in enumerate(picture.panels):
         suffix = str(number + 1) if number else ""
         left, right, bottom, top = _place(picture, number)
-        layout[f"xaxis{suffix}"] = {**_axis(panel.x), "domain": [left, right], "anchor": f"y{suffix}"}
-        layout[f"yaxis{suffix}"] = {**_axis(panel.y), "domain": [bottom, top], "anchor": f"x{suffix}"}
+        xs, ys = ([value for each in panel.series for value in getattr(each, axis)] for axis in ("x", "y"))
+        layout[f"xaxis{suffix}"] = {**_axis(panel.x, xs), "domain": [left, right], "anchor": f"y{suffix}"}
+        layout[f"yaxis{suffix}"] = {**_axis(panel.y, ys), "domain": [bottom, top], "anchor": f"x{suffix}"}
         annotations += _annotations(panel, suffix, (left + right) / 2, top)
         for each in panel.series:
             is_new = bool(each.name) and each.name not in named
@@ -80,16 +83,25 @@ def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
     return left, left + wide, max(0.0, top - high + (_GAP / 2 if rows > 1 else 0)), top
 
 
-def _axis(axis: Axis) -> Row:
+def _axis(axis: Axis, values: Sequence[float]) -> Row:
     found: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
     if axis.is_log:
-        found |= {"type": "log", "exponentformat": "power"}
+        found |= {"type": "log", **_log_ticks(values)}
     if axis.ends is not None:
         found["range"] = [math.log10(each) if axis.is_log else each for each in axis.ends]
+    if not axis.is_log and not axis.ticks and (step := step_of(values)) is not None:
+        found |= {"tick0": 0, "dtick": step}
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
         found |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
     return found
+
+
+def _log_ticks(values: Sequence[float]) -> Row:
+    """Return powers of ten as ticks where there are several, and else the numbers between them too, all of one size."""
+    there = [value for value in values if math.isfinite(value) and value > 0]
+    spans = bool(there) and max(there) / min(there) >= _TENS
+    return {"dtick": 1, "exponentformat": "power"} if spans else {"dtick": "D2", "tickformat": "~g"}
 
 
 def _annotations(panel: Panel, suffix: str, middle: float, top: float) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from mqtune.results.display import ranked, short_value
 from mqtune.results.experiments import RecordedReport
 from mqtune.results.plots.panels import Look, Series, label
 from mqtune.schedulers.policy import PolicyStep
-from mqtune.search.domains import Choice, Interval, Multiples, ReverseInterval
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, ReverseInterval
 from mqtune.search.space import Space, space_of
 
 #: About the most points of a picture, which every browser draws at once, and the most lines that can be followed.
@@ -76,6 +76,10 @@ class Curve:
         self.at.append(at)
         self.time.append(time if is_number(time) and math.isfinite(time) else len(self.at))
         self.value.append(value if is_number(value) and math.isfinite(value) else math.nan)
+
+    def by_seconds(self) -> Curve:
+        """Return the same by the seconds since its first report in place of the scheduler's time."""
+        return Curve(self.at, array("d", (at - self.at[0] for at in self.at)), self.value)
 
     def copy(self) -> Curve:
         """Return the reports so far, which later ones don't change; another thread may take one in meanwhile."""
@@ -205,7 +209,8 @@ def _space_of(results: Read) -> Space | None:
 
 def _parameter(name: str, values: Sequence[object], space: Space | None) -> Parameter:
     there = [value for value in values if value is not None]
-    if all(is_number(value) and math.isfinite(value) for value in there):
+    is_chosen = _is_chosen(name, there, space)
+    if not is_chosen and all(is_number(value) and math.isfinite(value) for value in there):
         places = [float(value) if is_number(value) else math.nan for value in values]
         return Parameter(name, places, _is_log(name, places, space))
     names = tuple(_categories(name, there, space))
@@ -218,8 +223,22 @@ def _parameter(name: str, values: Sequence[object], space: Space | None) -> Para
     )
 
 
+def _is_chosen(name: str, values: Sequence[object], space: Space | None) -> bool:
+    """Whether a parameter is a choice among few: what lies between two of its numbers is nothing that a trial can have."""
+    options = [
+        option
+        for domain in _domains_of(name, space)
+        for option in (domain.options if isinstance(domain, Choice) else [None])
+    ]
+    return 0 < len(options) <= _MOST_CATEGORIES and all(value in options for value in values)
+
+
+def _domains_of(name: str, space: Space | None) -> list[Domain]:
+    return [] if space is None else [each for path, each in space.domains.items() if space.places[path] == name]
+
+
 def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
-    domains = [] if space is None else [each for path, each in space.domains.items() if space.places[path] == name]
+    domains = _domains_of(name, space)
     # A scheduler that explores may have brought a value to where there is no logarithm.
     if any(place <= 0 for place in places):
         return False
@@ -234,7 +253,7 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
 def _categories(name: str, values: Sequence[object], space: Space | None) -> Iterator[str]:
     """Yield the names of places: those of a choice in its order, and the most frequent ones of trials."""
     counts = Counter(map(short_value, values))
-    domains = [] if space is None else [each for path, each in space.domains.items() if space.places[path] == name]
+    domains = _domains_of(name, space)
     options = [short_value(option) for each in domains if isinstance(each, Choice) for option in each.options]
     names = [each for each in dict.fromkeys(options) if each in counts]
     others = [each for each, _ in counts.most_common() if each not in names]

@@ -21,6 +21,8 @@ TEXT, GRID = "#222222", "#E5E5E5"
 PANEL: Final = (820, 460)
 SMALL_PANEL: Final = (400, 300)
 ROW_PANELS: Final = 3
+#: Up to so many whole numbers each has its tick.
+_FEW_WHOLE: Final = 10
 #: The longest label that is drawn, in characters.
 _LABEL_CHARS: Final = 60
 
@@ -76,6 +78,17 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """What heights from 0 to 1 on an axis of parallel coordinates stand for: a parameter's range, or its names."""
+
+    name: str
+    low: float
+    high: float
+    is_log: bool
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Sheet:
     """The panels of a picture, and where they stand."""
 
@@ -87,6 +100,8 @@ class Sheet:
     height: int | None = None
     #: The most panels beside each other.
     most_columns: int = ROW_PANELS
+    #: Of parallel coordinates, those of its axes.
+    scales: Sequence[Scale] = ()
 
     @property
     def columns(self) -> int:
@@ -99,6 +114,14 @@ class Sheet:
         width, height = PANEL if len(self.panels) == 1 else SMALL_PANEL
         rows = math.ceil(len(self.panels) / self.columns)
         return max(PANEL[0], width * self.columns), (self.height or height) * rows
+
+
+def step_of(values: Sequence[float]) -> int | None:
+    """Return 1 where ticks between these values would else stand at halves: all are whole, and few whole numbers span them."""
+    there = [value for value in values if math.isfinite(value)]
+    if not there or max(there) - min(there) > _FEW_WHOLE:
+        return None
+    return 1 if all(value == int(value) for value in there) else None
 
 
 def label(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ import numpy as np
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
 from mqtune.results.display import ranked, short_value
+from mqtune.results.plots.compared import curves_apart
 from mqtune.results.plots.data import (
     MOST_LINES,
     MOST_POINTS,
@@ -46,7 +48,8 @@ from mqtune.results.plots.panels import (
     label,
 )
 from mqtune.results.plots.picture import Picture, require
-from mqtune.results.plots.timeline import Bar, Run, bars, slot_names, slots
+from mqtune.results.plots.scales import heights_of, names_on, scale_of
+from mqtune.results.plots.timeline import Bar, Run, bars, in_numbers, slot_names, slots
 from mqtune.schedulers.halving import levels_of
 
 if TYPE_CHECKING:
@@ -118,8 +121,8 @@ class Plots:
         self._curves_of = curves
         self._experiment = results.experiment
 
-    def draw(self, kind: str) -> Picture:
-        """Return the picture of this name, such as "curves".
+    def draw(self, kind: str, **choices: str | bool) -> Picture:
+        """Return the picture of this name, such as "curves", with *choices* as the method's arguments.
 
         Raises:
             ConfigurationError: there is none.
@@ -127,15 +130,32 @@ class Plots:
         """
         if kind not in KINDS:
             raise ConfigurationError(f"there is no plot {kind!r}; there are {', '.join(KINDS)}")
-        picture: Picture = getattr(self, kind)()
+        picture: Picture = getattr(self, kind)(**choices)
         return picture
 
     # Over time.
 
-    def history(self) -> Picture:
-        """Return the best value so far over time, and the best one of each trial when it was reported; a panel for each metric."""
-        panels = [self._history_of(metric) for metric in self._experiment.objective.metrics]
-        return self._picture("best so far", panels, self._trials())
+    def history(self, by: str = "time") -> Picture:
+        """Return the best value so far over time, and the best one of each trial when it was reported; a panel for each metric.
+
+        Args:
+            by: "time", or "trial" for the number of the trial in the order in which they began.
+        """
+        of = self._history_by_trial if by == "trial" else self._history_of
+        return self._picture("best so far", list(map(of, self._experiment.objective.metrics)), self._trials())
+
+    def _history_by_trial(self, metric: str) -> Panel:
+        begun = {trial.id: float(place) for place, trial in enumerate(self._trials(), 1)}
+        valued = [trial for trial in self._valued(metric) if not self._given_up(trial.id)]
+        counted = [trial for trial in valued if self._experiment.is_feasible(trial)]
+        x = np.asarray([begun[trial.id] for trial in counted])
+        value = np.asarray([value_of(self._results, trial, metric) for trial in counted])
+        dots = chosen(self._results, valued, _MOST_DOTS)
+        series = self._by_status(dots, lambda t: begun[t.id], lambda t: value_of(self._results, t, metric))
+        if len(x):
+            series.append(Series("best so far", *_steps(x, value, is_min=self._mode(metric) == "min"), _BEST))
+        is_log = is_wide([each for one in series for each in one.y])
+        return Panel(Axis("trials, in the order in which they began"), Axis(self._value_label(metric), is_log), series)
 
     def _history_of(self, metric: str) -> Panel:
         curves = {
@@ -194,19 +214,29 @@ class Plots:
             return None
         return int((np.nanargmin if self._mode(metric) == "min" else np.nanargmax)(np.asarray(values)))
 
-    def curves(self) -> Picture:
+    def curves(self, metric: str = "", by: str = "", *, apart: bool = False) -> Picture:
         """Return the learning curve of each trial by the scheduler's time, with marks where trials were stopped or failed.
 
         A panel for each metric. Where a trial began again from an older checkpoint, its curve does too.
+
+        Args:
+            metric: of reports, also one that is not the experiment's; by default all of the experiment's.
+            by: "time" for the seconds since the trial's first report in place of the scheduler's time.
+            apart: each trial has a colour and a name of its own.
         """
         panels, trials = [], self._trials()
-        for metric in self._experiment.objective.metrics:
-            curves = self._curves(metric)
+        for name in (metric,) if metric else self._experiment.objective.metrics:
+            curves = self._curves(name)
             trials = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_LINES)
-            panels.append(self._curves_panel(metric, trials, curves))
+            if by == "time":
+                curves = {trial.id: curves[trial.id].by_seconds() for trial in trials}
+            x = Axis("time since the first report (s)" if by == "time" else label(time_attr_of(self._results)))
+            panels.append((curves_apart if apart else self._curves_panel)(name, x, trials, curves))
         return self._picture("learning curves", panels, trials)
 
-    def _curves_panel(self, metric: str, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
+    def _curves_panel(
+        self, metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]
+    ) -> Panel:
         most = max(2, MOST_POINTS // len(trials) // len(self._experiment.objective.metrics))
         lines = {trial.id: self._thinned(curves[trial.id], metric, most) for trial in trials}
         series = []
@@ -224,7 +254,7 @@ class Plots:
         if best is not None and best.id in lines:
             series.append(Series(f"best: trial {best.id}", *lines[best.id], _BEST, [best.id] * len(lines[best.id][0])))
         is_log = is_wide([each for one in series for each in one.y])
-        return Panel(Axis(label(time_attr_of(self._results))), Axis(label(metric), is_log), series)
+        return Panel(x_axis, Axis(label(metric), is_log), series)
 
     def _thinned(self, curve: Curve, metric: str, most: int) -> tuple[list[float], list[float]]:
         """Return some points of a curve: the first, the last and the best among them; a NaN where it goes back."""
@@ -288,7 +318,7 @@ class Plots:
         kept = {trial.id for trial in chosen(self._results, trials, MOST_LINES)}
         order = {trial.id: place for place, trial in enumerate(ranked(self._experiment))}
         rows = sorted((order[trial.id], number) for number, trial in enumerate(trials) if trial.id in kept)
-        heights = [_heights(each) for each in parameters]
+        heights = [heights_of(each) for each in parameters]
         series = []
         for (begin, _, _), (share, color, name) in zip(((0.0, "", ""), *_TIERS[:-1]), _TIERS, strict=True):
             span = rows[math.ceil(begin * len(rows)) : math.ceil(share * len(rows))]
@@ -297,7 +327,7 @@ class Plots:
                 series.append(
                     joined(name, Look(color, width=1.8 if color == BLACK else 1, marker="circle", size=3), lines)
                 )
-        texts = [(float(x), *text) for x, each in enumerate(parameters) for text in _scale(each)]
+        texts = [(float(x), *text) for x, each in enumerate(parameters) for text in names_on(each)]
         ticks = [(float(x), label(each.name) + (" (log)" if each.is_log else "")) for x, each in enumerate(parameters)]
         x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4))
         panel = Panel(
@@ -307,7 +337,8 @@ class Plots:
             texts=texts,
         )
         more = _more(len(every), len(parameters) - len(metrics), "parameters")
-        return self._picture("parallel coordinates", [panel], [trials[number] for _, number in rows], more)
+        drawn = self._picture("parallel coordinates", [panel], [trials[number] for _, number in rows], more)
+        return replace(drawn, scales=list(map(scale_of, parameters)))
 
     def importances(self, metric: str | None = None) -> Picture:
         """Return how much of the differences between trials each parameter explains: fANOVA (Hutter, Hoos and Leyton-Brown, 2014), by Optuna.
@@ -394,7 +425,8 @@ class Plots:
             raise self._nothing("timeline", "no attempt has begun")
         runs.sort(key=lambda run: run.begin)
         places = slots(runs)
-        rows = {slot: float(row) for row, slot in enumerate(sorted(set(places))[:_MOST_ROWS])}
+        shown = sorted(set(places), key=in_numbers)[:_MOST_ROWS]
+        rows = {slot: float(row) for row, slot in enumerate(shown)}
         start, now = self._start(runs[0].begin), max(self._now(), runs[-1].begin)
         unit = _unit_of(now - start)
         those = [
@@ -408,7 +440,9 @@ class Plots:
             for slot, run in zip(places, runs, strict=True)
             if slot in rows
         ]
-        panel = Panel(Axis(f"time since the start ({unit.name})"), _rows_axis(slot_names(rows)), list(bars(those)))
+        panel = Panel(
+            Axis(f"time since the start ({unit.name})"), _rows_axis(slot_names(rows), downwards=True), list(bars(those))
+        )
         drawn = _more(len(set(places)), len(rows), "slots") or f"attempts: {len(runs):,}, slots: {len(rows)}"
         return self._picture("timeline", [panel], self._trials(), drawn, rows=len(rows))
 
@@ -647,36 +681,9 @@ def _bar_chart(title: str, shares: Mapping[str, float]) -> Panel:
     return Panel(x, _rows_axis(names), [bars], texts=list(zip(sizes, rows, texts, strict=True)))
 
 
-def _span(parameter: Parameter) -> tuple[float, float]:
-    if parameter.names:
-        return 0.0, len(parameter.names) - 1.0
-    there = [place for place in parameter.places if not math.isnan(place)]
-    return min(there), max(there)
-
-
-def _heights(parameter: Parameter) -> list[float]:
-    """Return the places of trials as shares of the parameter's range."""
-    low, high = _span(parameter)
-    of: Callable[[float], float] = math.log if parameter.is_log else float
-    if low == high:
-        return [place if math.isnan(place) else 0.5 for place in parameter.places]
-    return [(of(place) - of(low)) / (of(high) - of(low)) for place in parameter.places]
-
-
-def _scale(parameter: Parameter) -> Iterator[tuple[float, str]]:
-    """Yield the heights and the names of some places on a parameter's axis of a parallel picture."""
-    low, high = _span(parameter)
-    if low == high:
-        yield 0.5, label(parameter.names[0]) if parameter.names else short_value(low)
-    elif parameter.names:
-        yield from ((place / high, label(name)) for place, name in enumerate(parameter.names))
-    else:
-        middle = math.sqrt(low) * math.sqrt(high) if parameter.is_log else low / 2 + high / 2
-        yield from zip((0.0, 0.5, 1.0), map(short_value, (low, middle, high)), strict=True)
-
-
-def _rows_axis(names: Sequence[str]) -> Axis:
-    return Axis("", ticks=[(float(row), label(name)) for row, name in enumerate(names)], ends=(-0.6, len(names) - 0.4))
+def _rows_axis(names: Sequence[str], *, downwards: bool = False) -> Axis:
+    ends = (len(names) - 0.4, -0.6) if downwards else (-0.6, len(names) - 0.4)
+    return Axis("", ticks=[(float(row), label(name)) for row, name in enumerate(names)], ends=ends)
 
 
 def _entries(curve: Curve, levels: Sequence[float]) -> list[tuple[int, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -25,6 +26,9 @@ _GAP: Final = 1 / 800
 
 #: A slot goes on to its next trial while the end of the one before is still on its way: some milliseconds, more on a busy machine.
 _HANDOVER_S: Final = 0.1
+
+
+_NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 
 
 class Run(NamedTuple):
@@ -53,6 +57,12 @@ def slots(runs: Iterable[Run]) -> list[Slot]:
         ends[number : number + 1] = [run.end]
         found.append(Slot(run.attempt.worker, number))
     return found
+
+
+def in_numbers(slot: Slot) -> list[object]:
+    """Return a sort key of slots by which w9 comes before w10."""
+    parts = enumerate(_NUMBERS.split(slot.worker))
+    return [*((int(part) if place % 2 else part) for place, part in parts), slot.number]
 
 
 def slot_names(rows: Mapping[Slot, float]) -> list[str]:

@@ -32,6 +32,7 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import Event
+from mqtune.core.machine import ARCHIVED
 from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.driver.bundling import BundleFolder
 from mqtune.journal.base import Entry
@@ -223,21 +224,100 @@ def test_nothing_but_the_pages_files_is_served(served: Served):
 # What it answers.
 
 
-def test_trials_are_filtered_and_sorted_as_on_the_command_line(served: Served):
+def ids(served: Served, query: str) -> list[str]:
+    return [row["id"] for row in served.ask(f"/api/trials?{query}")[2]["rows"]]
+
+
+def test_trials_are_filtered_and_sorted_as_on_the_command_line_or_by_a_text(served: Served):
     served.login()
 
-    ids = [row["id"] for row in served.ask("/api/trials?name=mine&where=lr%3E0.2&sort=lr&reverse")[2]["rows"]]
-
-    assert ids == ["0005", "0004", "0003"]
-    assert [row["id"] for row in served.ask("/api/trials?name=mine&count=2")[2]["rows"]] == ["0005", "0004"]
-    # One has ended, the other runs.
-    assert served.ask("/api/trials?name=odd")[2]["verbs"].keys() >= {"stop", "pause", "save"}
-    assert set(served.ask("/api/trials?name=odd")[2]["verbs"].values()) == {1}
-    assert served.ask("/api/trials?name=odd&where=status=completed")[2]["verbs"] == {}
+    assert ids(served, "name=mine&where=lr%3E0.2&sort=lr&reverse") == ["0005", "0004", "0003"]
+    assert ids(served, "name=mine&where=lr=0.4") == ids(served, "name=mine&where=lr=0.4%20and%20Completed") == ["0004"]
+    assert ids(served, "name=odd&where=script%20and%20running") == ["0002"]
+    assert ids(served, "name=mine&where=what") == []
     status, _, body = served.ask("/api/trials?name=mine&where=depth%3E1")
     assert status == 404
     assert "no trial has 'depth'" in body["error"]
-    assert served.ask("/api/trials?name=mine&where=what")[0] == 400
+    assert served.ask("/api/trials?name=mine&where=lr%3E")[0] == 400
+
+
+def test_a_part_of_the_trials_comes_with_all_columns_and_how_many_there_are(served: Served):
+    served.login()
+
+    found = served.ask("/api/trials?name=mine&begin=1&count=2")[2]
+
+    assert (found["begin"], found["total"]) == (1, 5)
+    assert [row["id"] for row in found["rows"]] == ["0004", "0003"]
+    titles = {each["key"]: each["title"] for each in found["columns"] if each["shown"]}
+    assert list(titles.items())[:3] == [("reports", "iteration"), ("best", "best loss"), ("config.lr", "lr")]
+    row = found["rows"][0]
+    assert (row["status"], row["cells"]["best"], row["cells"]["config.lr"]) == ("completed", "0.25", "0.4")
+    for column in found["columns"]:
+        status = served.ask(f"/api/trials?name=mine&sort={column['key']}")[0]
+        assert status == 200 or not column["sorts"], column
+    assert ids(served, "name=mine&trial=0002&trial=0001&trial=9") == ["0002", "0001"]
+    every = served.ask("/api/trials?name=mine&where=lr%3E0.3&ids")[2]
+    assert every == {"ids": ["0005", "0004"], "statuses": ["completed", "completed"]}
+
+
+def test_chosen_trials_are_written_as_export_writes_them(served: Served):
+    served.login()
+
+    found = served.ask("/api/export", {"name": "mine", "trials": ["0003", "9"]})[2]
+
+    head, row = found["text"].splitlines()
+    assert found["file"] == "mine.csv"
+    assert dict(zip(head.split(","), row.split(","), strict=True))["config.lr"] == "0.3"
+    assert served.ask("/api/export", {"name": "yours"})[0] == 404
+
+
+def test_the_list_says_how_far_each_experiment_has_come(served: Served):
+    served.login()
+
+    listed = {each["name"]: each for each in served.ask("/api/experiments")[2]["experiments"]}
+
+    mine = listed["mine"]["progress"]
+    assert (mine["ended"], mine["planned"]) == (5, 4)
+    assert mine["best_so_far"] == [1.0, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
+    assert listed["odd"]["progress"]["ended"] == 1
+    assert re.fullmatch(r"driver away for .*", listed["odd"]["state"])
+
+
+def test_a_picture_is_of_what_a_reader_has_chosen(served: Served):
+    served.login()
+
+    def labels(query: str) -> set[str]:
+        found = served.ask(f"/api/picture?name=mine&kind={query}")[2]
+        return {text for trace in found["data"] for text in trace["text"] if text}
+
+    assert labels("history&where=lr%3E0.3&x=trial") == {"0004", "0005"}
+    assert labels("curves&of=0001&of=0002") == {"0001", "0002"}
+    apart = served.ask("/api/picture?name=mine&kind=curves&of=0001&of=0002")[2]["data"]
+    assert [trace["name"] for trace in apart] == ["trial 0001", "trial 0002"]
+    assert len({trace["line"]["color"] for trace in apart}) == 2
+    by_time = served.ask("/api/picture?name=mine&kind=curves&metric=epoch&x=time")[2]
+    assert by_time["layout"]["xaxis"]["title"]["text"] == "time since the first report (s)"
+    assert max(value for trace in by_time["data"] for value in trace["y"] if value is not None) == 2
+    assert by_time["choices"]["metrics"] == [["", "loss"], ["epoch", "epoch"]]
+    (scale, best) = served.ask("/api/picture?name=mine&kind=parallel")[2]["scales"]
+    assert (scale["key"], scale["low"], scale["high"]) == ("lr", 0.1, 0.5)
+    assert best["key"] == "loss"
+
+
+def test_several_experiments_are_drawn_beside_each_other(served: Served):
+    served.login()
+
+    of = "of=mine&of=odd"
+
+    # A parameter that is a number in one and a text, as NaN is, in the other has no axis for both.
+    for kind, names in (("runs", {"mine", "odd"}), ("bests", {"mine", "odd"}), ("parameters", {"mine"})):
+        found = served.ask(f"/api/compared?{of}&kind={kind}")[2]
+        assert {trace["name"] for trace in found["data"]} == names, kind
+    assert served.ask(f"/api/compared?{of}&kind=what")[0] == 404
+    assert "anything to draw" in served.ask("/api/compared?of=coded&kind=runs")[2]["nothing"]
+    summaries = served.ask(f"/api/summaries?{of}")[2]["experiments"]
+    assert [(each["name"], each["trials"]) for each in summaries] == [("mine", 5), ("odd", 2)]
+    assert served.ask("/api/summaries?of=yours")[0] == 404
 
 
 @pytest.mark.parametrize("kind", ["curves", "timeline"])
@@ -353,6 +433,24 @@ def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
 
     assert (status, "give its broker" in body["error"]) == (404, True)
     assert nowhere[0] == 404
+
+
+def test_labels_are_given_on_the_page_as_on_the_command_line(mqtune_home: Path):
+    written(mqtune_home)
+    (mqtune_home / "mine" / ARCHIVED).touch()
+    with contextlib.closing(Served(Places([], None, broker_alone=False), steers=True)) as served:
+        served.login()
+        label = {"name": "mine", "verb": "label", "trial": "0002", "tags": ["good"], "notes": "look\nagain"}
+        assert served.ask("/api/steer", label, X_Mqtune=served.access.csrf)[2]["done"]
+        removed = {"name": "mine", "verb": "label", "tags": ["a", "b"], "untag": [], "notes": None}
+        served.ask("/api/steer", removed, X_Mqtune=served.access.csrf)
+        served.ask("/api/steer", {**removed, "tags": [], "untag": ["a"]}, X_Mqtune=served.access.csrf)
+        status, _, body = served.ask("/api/steer", {**label, "tags": ["\n"]}, X_Mqtune=served.access.csrf)
+
+    found = Results.load(mqtune_home / "mine").experiment
+    labels = found.trials[TrialId("0002")].labels
+    assert (labels.tags, labels.notes, found.labels.tags) == (("good",), "look\nagain", ("b",))
+    assert (status, "is not a tag" in body["error"]) == (404, True)
 
 
 # What happens.
@@ -510,7 +608,7 @@ def test_nobody_waits_while_a_picture_is_made_or_all_reports_of_a_trial_are_read
 
     monkeypatch.setattr(Plots, "draw", slow(Plots.draw))
     monkeypatch.setattr(Results, "reports", slow(Results.reports))
-    for make in (lambda: views.picture(live, "history", columns=1), lambda: live.detail(TrialId("0001"))):
+    for make in (lambda: views.picture(live, "history", views.Asked(1)), lambda: live.detail(TrialId("0001"))):
         gate.clear()
         has_begun.clear()
         with ThreadPoolExecutor() as pool:

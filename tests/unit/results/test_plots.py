@@ -19,11 +19,14 @@ from book import ASHA, Book
 import mqtune
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.trial import Attempt, AttemptEnd, TrialId
+from mqtune.results.plots import by_plotly
 from mqtune.results.plots.data import MOST_POINTS
+from mqtune.results.plots.panels import Axis, Look, Panel, Series
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS
-from mqtune.results.plots.timeline import Run, slots
+from mqtune.results.plots.timeline import Run, Slot, in_numbers, slots
 from mqtune.results.results import Results
+from mqtune.search.space import Space
 
 NAN, INF = math.nan, math.inf
 #: With a name that is markup for one library, a formula for the other, and several lines.
@@ -184,11 +187,48 @@ def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out_a
     assert {*panels} == {"lr", "width", "opt.name", "opt.momentum"}
     assert panels["lr"].x.is_log
     assert not panels["width"].x.is_log
-    # A fixed distance of ticks would leave an axis of less than a decade without any.
-    assert "dtick" not in results.plot.slices().figure("plotly").layout.xaxis.to_plotly_json()
     assert [name for _, name in panels["opt.name"].x.ticks] == ["adam", "sgd"]
     with_momentum = sum("momentum" in result.config["opt"] for result in results)
     assert 0 < sum(len(each.x) for each in panels["opt.momentum"].series) == with_momentum < len(results)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_log", "ticks"),
+    [
+        ([1.0, 2.0, 9.0], False, 1),
+        ([1.0, 2.0, 90.0], False, None),
+        ([1.0, 2.5], False, None),
+        ([0.001, 0.5], True, 1),
+        # Powers of ten alone would leave it without any.
+        ([0.02, 0.05], True, "D2"),
+    ],
+)
+def test_ticks_stand_where_there_may_be_a_value(values: list[float], is_log: bool, ticks: int | str | None):
+    series = Series("", values, [1.0] * len(values), Look("#000000", marker="circle"))
+    picture = Picture("", "", [Panel(Axis("x", is_log), Axis("y"), [series])])
+
+    assert by_plotly.plain(picture)["layout"]["xaxis"].get("dtick") == ticks
+    places = picture.figure("matplotlib").axes[0].xaxis.get_major_locator()()
+    assert ticks != 1 or is_log or all(place == int(place) for place in places)
+
+
+def test_a_choice_of_numbers_has_no_place_between_them(tmp_path: Path):
+    space = {"batch": mqtune.choice([32, 64, 128]), "width": mqtune.randint(1, 200)}
+    book = Book(tmp_path / "chosen", space=Space(space).describe())
+    for number, batch in enumerate((128, 32, 64, 32), 1):
+        book.run(f"{number:04}", 1 / number, config={"batch": batch, "width": 10 * number})
+
+    panels = {panel.x.label: panel for panel in results_of(book).plot.slices().panels}
+
+    assert [name for _, name in panels["batch"].x.ticks] == ["32", "64", "128"]
+    assert not panels["width"].x.ticks
+
+
+def test_slots_come_by_their_numbers():
+    names = ["w10@h", "w9@h", "w9@h", "w1@h2", "w1@h10"]
+    found = sorted((Slot(name, place) for place, name in enumerate(names)), key=in_numbers)
+
+    assert [slot.worker for slot in found] == ["w1@h2", "w1@h10", "w9@h", "w9@h", "w10@h"]
 
 
 def test_a_parameter_that_matters_is_more_important_than_one_that_does_not(experiments: dict[str, Results]):

@@ -1,0 +1,152 @@
+"""The table of trials: its columns, the trials that a filter keeps in an order, the rows of some of them, and the same as a file."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mqtune.cli.terms import BEST, conditions_of, in_order, parts_of, selected
+from mqtune.cli.ui.feed import Feed
+from mqtune.core.experiment import Experiment
+from mqtune.core.text import flatten, printable
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Trial, TrialId
+from mqtune.results.display import ranked, short_value
+from mqtune.results.experiments import duration
+from mqtune.results.frames import Row, trial_rows
+from mqtune.results.results import Results, csv_text
+
+#: What mqtune itself adds to reports: a person seldom asks for it.
+BOOKKEEPING: Final = frozenset(
+    {ITERATION, TIME_THIS_ITER, TIME_TOTAL, "iterations_since_restore", "time_since_restore_s"}
+)
+#: The most rows that are sent at once, and the most columns: of more parameters and metrics nobody sees all.
+MOST_ROWS: Final = 1_000
+_MOST_COLUMNS: Final = 200
+#: How many parameters and further metrics have a column at first.
+_PARAMETERS, _METRICS = 12, 4
+#: What tells a condition from a text that is looked for.
+_COMPARES: Final = re.compile(r"[<>=]")
+
+
+def chosen(experiment: Experiment, where: str) -> list[Trial]:
+    """Return the trials that a filter keeps, the best first.
+
+    A filter is conditions such as ``lr<0.1``, and texts that a trial has in its id, status, config, worker, tags, notes or
+    reason, with "and" between them.
+
+    Raises:
+        click.UsageError: a condition is none.
+        ConfigurationError: no trial has what a condition names.
+    """
+    trials, parts = ranked(experiment), parts_of(where) if where else []
+    trials = selected(trials, conditions_of(part for part in parts if _COMPARES.search(part)))
+    texts = [part.strip().casefold() for part in parts if not _COMPARES.search(part)]
+    return [trial for trial in trials if all(text in _said_of(trial) for text in texts)] if texts else trials
+
+
+def _said_of(trial: Trial) -> str:
+    config = " ".join(f"{name}={short_value(value)}" for name, value in flatten(trial.config))
+    worker = trial.attempts[-1].worker if trial.attempts else ""
+    labels = " ".join((*trial.labels.tags, trial.labels.notes))
+    return f"{trial.id} {trial.status.value.replace('_', ' ')} {config} {worker} {labels} {trial.reason}".casefold()
+
+
+def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
+    """Return the ids of the trials that a filter keeps, in an order, by default the best first; and all columns.
+
+    Raises:
+        as ``chosen``.
+    """
+
+    def made(results: Results) -> Row:
+        experiment = results.experiment
+        trials = chosen(experiment, where)
+        if sort:
+            trials = in_order(experiment, trials, sort, reverse=reverse)
+        return {"ids": [trial.id for trial in trials], "columns": columns_of(experiment)}
+
+    return feed.unlocked(made)
+
+
+def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
+    """Return the rows of these trials, as they are now; of one that is not there, none."""
+    with feed.lock:
+        trials = feed.experiment.trials
+        return [row_of(feed.experiment, trials[TrialId(id_)]) for id_ in ids if id_ in trials]
+
+
+def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
+    """Return the status of each of these trials, as it is now."""
+    with feed.lock:
+        return [feed.experiment.trials[TrialId(id_)].status.value for id_ in ids]
+
+
+def row_of(experiment: Experiment, trial: Trial) -> Row:
+    """Return a trial with its cells as text, by the keys of their columns."""
+    attempt = trial.attempts[-1] if trial.attempts else None
+    ran_s = trial.run_s
+    if attempt is not None and attempt.started_at is not None and attempt.ended_at is None:
+        ran_s += max(0.0, time.time() - attempt.started_at)
+    cells = {
+        "reports": str(trial.last_metrics.get(ITERATION, attempt.reports if attempt is not None else 0)),
+        BEST: short_value(trial.best_value) if trial.has_metric else "",
+        f"last.{experiment.metric}": short_value(trial.last_metrics.get(experiment.metric, "")),
+        "front": "yes" if any(each.id == trial.id for each in experiment.pareto_front) else "",
+        "feasible": "no" if trial.best_metrics and not experiment.is_feasible(trial) else "",
+        "ran_s": duration(ran_s) if attempt is not None and attempt.started_at is not None else "",
+        "worker": printable(attempt.worker) if attempt is not None else "",
+        "attempts": str(len(trial.attempts)),
+        "tags": printable(", ".join(trial.labels.tags)),
+        "notes": printable(trial.labels.notes),
+        "reason": printable(trial.reason),
+        **{f"config.{name}": short_value(value) for name, value in flatten(trial.config)},
+        **{f"metrics.{name}": short_value(value) for name, value in flatten(trial.best_metrics)},
+    }
+    return {"id": trial.id, "status": trial.status.value, "cells": {key: text for key, text in cells.items() if text}}
+
+
+def columns_of(experiment: Experiment) -> list[Row]:
+    """Return the columns that there may be: each with its key, which sorts by it, its title, and whether it is shown at first."""
+    trials, objective = list(experiment.trials.values()), experiment.objective
+    parameters = list(dict.fromkeys(name for trial in trials for name, _ in flatten(trial.config)))
+    metrics = dict.fromkeys(name for trial in trials for name, _ in flatten(trial.best_metrics))
+    others = [name for name in metrics if name not in objective.metrics]
+    first = [name for name in others if name not in BOOKKEEPING][:_METRICS]
+    values = (
+        [_column(BEST, f"best {objective.metrics[0]}"), _column(f"last.{experiment.metric}", "last", is_shown=False)]
+        if objective.is_single
+        else [*(_column(f"metrics.{name}", name) for name in objective.metrics), _column("front", "front", sorts=False)]
+    )
+    if objective.constraints:
+        values.append(_column("feasible", "feasible", sorts=False))
+    has_tags = any(trial.labels.tags for trial in trials)
+    has_notes = any(trial.labels.notes for trial in trials)
+    found = [
+        _column("reports", "iteration"),
+        *values,
+        *(
+            _column(f"config.{name}", name, "parameter", is_shown=place < _PARAMETERS)
+            for place, name in enumerate(parameters)
+        ),
+        *(_column(f"metrics.{name}", name, "metric", is_shown=name in first) for name in others),
+        _column("ran_s", "ran"),
+        _column("worker", "worker"),
+        _column("tags", "tags", is_shown=has_tags, sorts=False),
+        _column("notes", "notes", is_shown=has_notes, sorts=False),
+        _column("attempts", "attempts", is_shown=False),
+        _column("reason", "reason", is_shown=False),
+    ]
+    return found[:_MOST_COLUMNS]
+
+
+def _column(key: str, title: str, kind: str = "", *, is_shown: bool = True, sorts: bool = True) -> Row:
+    return {"key": key, "title": printable(title), "kind": kind, "shown": is_shown, "sorts": sorts}
+
+
+def exported(feed: Feed, ids: Sequence[str]) -> Row:
+    """Return these trials as CSV, as ``mqtune export`` writes them, and a name for the file."""
+    with feed.lock:
+        rows = {str(row["trial"]): row for row in trial_rows(feed.experiment)}
+    return {"file": f"{feed.experiment.name}.csv", "text": csv_text([rows[id_] for id_ in ids if id_ in rows])}

@@ -1,0 +1,188 @@
+"""Pictures of several trials, or several experiments: of these the best value of each so far, the curve of its best trial, and its trials by their parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError, NothingToDraw
+from mqtune.core.trial import Trial, TrialId
+from mqtune.results.plots.data import (
+    MOST_POINTS,
+    Curve,
+    Parameter,
+    Read,
+    chosen,
+    curves_of,
+    is_wide,
+    parameters_of,
+    spread,
+    time_attr_of,
+    value_of,
+)
+from mqtune.results.plots.panels import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Axis,
+    Look,
+    Panel,
+    Series,
+    label,
+)
+from mqtune.results.plots.picture import Picture
+
+#: The colours of experiments, which begin again after the last; and the most that are drawn.
+_COLORS: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
+MOST_COMPARED: Final = 10
+#: The most trials of an experiment with a point of their own, and the most parameters.
+_MOST_DOTS, _MOST_PANELS = 300, 12
+
+
+class Compared:
+    """The pictures of several experiments beside each other, by the first metric of each.
+
+    Each method raises NothingToDraw where no experiment has anything for it.
+
+    Args:
+        results: of the experiments, by their names.
+        curves: returns the reports of each trial with a metric; by default it reads the journal.
+    """
+
+    def __init__(
+        self, results: Mapping[str, Read], curves: Callable[[Read, str], Mapping[TrialId, Curve]] = curves_of
+    ) -> None:
+        self._results = dict(list(results.items())[:MOST_COMPARED])
+        self._curves_of = curves
+
+    def draw(self, kind: str) -> Picture:
+        """Return the picture of this name: "runs", "bests" or "parameters".
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if kind not in ("runs", "bests", "parameters"):
+            raise ConfigurationError(f"there is no picture {kind!r} of several experiments")
+        found: Picture = getattr(self, kind)()
+        return found
+
+    def runs(self) -> Picture:
+        """Return the best value so far of each experiment, by how many of its trials have begun."""
+        series = []
+        for name, results, look in self._each():
+            metric, trials = _metric(results), list(results.experiment.trials.values())
+            places = [
+                (place, value)
+                for place, trial in enumerate(trials, 1)
+                if not math.isnan(value := _counted(results, trial, metric))
+            ]
+            best = list(accumulate((value for _, value in places), _better(results)))
+            kept = spread(len(best), MOST_POINTS // MOST_COMPARED)
+            if kept:
+                series.append(
+                    Series(name, [float(places[each][0]) for each in kept], [best[each] for each in kept], look)
+                )
+        return self._picture("best so far", [self._panel("trials, in the order in which they began", series)])
+
+    def bests(self) -> Picture:
+        """Return the learning curve of the best trial of each experiment."""
+        series, times = [], []
+        for name, results, look in self._each():
+            best = results.experiment.best
+            curve = None if best is None else self._curves_of(results, _metric(results)).get(best.id)
+            if best is None or curve is None:
+                continue
+            kept = spread(len(curve.value), MOST_POINTS // MOST_COMPARED)
+            xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
+            series.append(Series(name, xs, ys, look, [best.id] * len(kept)))
+            times.append(time_attr_of(results))
+        return self._picture("the best trial of each", [self._panel(label(", ".join(dict.fromkeys(times))), series)])
+
+    def parameters(self) -> Picture:
+        """Return the best value of each trial against the parameters that several experiments share, or all of them where none is shared."""
+        drawn = {
+            name: chosen(results, list(results.experiment.trials.values()), _MOST_DOTS)
+            for name, results in self._results.items()
+        }
+        found = {
+            name: {each.name: each for each in parameters_of(self._results[name], trials)}
+            for name, trials in drawn.items()
+        }
+        names = list(dict.fromkeys(each for parameters in found.values() for each in parameters))
+        shared = [each for each in names if sum(each in parameters for parameters in found.values()) > 1] or names
+        panels = [self._parameter(each, drawn, found) for each in shared[:_MOST_PANELS]]
+        return self._picture("parameters", panels)
+
+    def _parameter(
+        self, parameter: str, drawn: Mapping[str, Sequence[Trial]], found: Mapping[str, Mapping[str, Parameter]]
+    ) -> Panel:
+        those = {name: parameters[parameter] for name, parameters in found.items() if parameter in parameters}
+        # Numbers of one and texts of another have no axis in common: it is that of the first.
+        has_names = bool(next(iter(those.values())).names)
+        those = {name: each for name, each in those.items() if bool(each.names) == has_names}
+        # One may have a value that another has not: names of all, each once.
+        every = list(dict.fromkeys(each for parameter_ in those.values() for each in parameter_.names))
+        series = []
+        for name, results, look in self._each():
+            if name in those:
+                mine = those[name]
+                places = [
+                    place if math.isnan(place) or not mine.names else float(every.index(mine.names[int(place)]))
+                    for place in mine.places
+                ]
+                values = [value_of(results, trial, _metric(results)) for trial in drawn[name]]
+                dots = Look(look.color, marker="circle", size=5, opacity=0.7)
+                series.append(Series(name, places, values, dots, [trial.id for trial in drawn[name]]))
+        ticks = [(float(place), label(each)) for place, each in enumerate(every)]
+        x = Axis(label(parameter), all(each.is_log for each in those.values()), ticks)
+        return Panel(x, self._values_axis(series), series)
+
+    def _panel(self, x: str, series: Sequence[Series]) -> Panel:
+        return Panel(Axis(x), self._values_axis(series), series)
+
+    def _values_axis(self, series: Sequence[Series]) -> Axis:
+        metrics = dict.fromkeys(_metric(results) for results in self._results.values())
+        return Axis(label(", ".join(metrics)), is_wide([value for each in series for value in each.y]))
+
+    def _each(self) -> list[tuple[str, Read, Look]]:
+        return [
+            (name, results, Look(_COLORS[place % len(_COLORS)], width=2))
+            for place, (name, results) in enumerate(self._results.items())
+        ]
+
+    def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
+        if not any(each.y for panel in panels for each in panel.series):
+            raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
+        counts = [f"{name}: {len(results.experiment.trials):,} trials" for name, results in self._results.items()]
+        return Picture(title, " · ".join(counts), panels)
+
+
+def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
+    """Return the curves of few trials, which are told apart by their colours."""
+    series = []
+    for place, trial in enumerate(trials):
+        curve, look = curves[trial.id], Look(_COLORS[place % len(_COLORS)], width=2)
+        kept = spread(len(curve.value), MOST_POINTS // len(trials))
+        xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
+        series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
+    return Panel(x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series)
+
+
+def _metric(results: Read) -> str:
+    return results.experiment.objective.metrics[0]
+
+
+def _better(results: Read) -> Callable[[float, float], float]:
+    return min if results.experiment.objective.modes[0] == "min" else max
+
+
+def _counted(results: Read, trial: Trial, metric: str) -> float:
+    """Return the value that a trial counts with; NaN where it has none, was abandoned or violates a constraint."""
+    counts = not trial.is_abandoned and results.experiment.is_feasible(trial)
+    return value_of(results, trial, metric) if counts else math.nan
