@@ -86,7 +86,7 @@ def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(own
 
 def test_down_to_no_worker_and_up_again_costs_nothing(own_broker: str, start: Start, tune: Tune):
     both = [start("one"), start("two")]
-    tuner = tune(saving.CountsInDict, *[counting(steps, step_s=0.05) for steps in (60, 60, 20)])
+    tuner = tune(saving.CountsInDict, *[counting(steps, step_s=0.05) for steps in (100, 100, 20)])
     drive(tuner, lambda: sum(trial.attempt.reports >= 3 for trial in tuner.get_trials()) == 2)
 
     done = drain(own_broker, "--all")

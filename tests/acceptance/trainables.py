@@ -24,6 +24,13 @@ def steady(config):
         mqtune.report({"loss": config["x"] / (epoch + 1), "epoch": epoch + 1})
 
 
+def steady_once_open(config):
+    """Report as ``steady`` does once there is a file."""
+    while not Path(config["gate"]).exists():
+        time.sleep(0.02)
+    steady(config)
+
+
 def saves_folder(config):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "state").write_text(str(config["x"]))

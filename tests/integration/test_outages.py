@@ -137,7 +137,7 @@ def test_a_long_journal_is_put_back_whole(server: RestartableRedis, journal: Red
     found = put_back(journal, copy, before[-1].id, [], at=1.0)
 
     after = entries(journal)
-    assert found == (len(before), len(before))
+    assert found == (len(before), len(before), [])
     assert len(before) > UPLOAD_COUNT
     assert after[: len(before)] == before
     ends = [decode_event(entry.data) for entry in after[len(before) :]]
