@@ -49,6 +49,8 @@ class Claims:
         #: When a broken device of a worker was found so, and of which devices the experiment has said it.
         self._found_broken: dict[tuple[str, str], float] = {}
         self._said_broken: set[tuple[str, str]] = set()
+        #: Ends that nobody had journaled, and when they were.
+        self._undecided: dict[tuple[str, int], tuple[Violation, float]] = {}
         self._times: dict[str, float] = defaultdict(float)
         self._written = BEGINNING
         self._sizes: dict[str, int] = {"0-0": 0}
@@ -82,6 +84,7 @@ class Claims:
                 self._end(entry, body)
             case "decided" if attempt := self._current(entry, body["trial"], body["attempt"], "1"):
                 attempt.is_decided = True
+                self._decided_before(body)
             case "saved" if attempt := self._running(entry, body["trial"], body["attempt"]):
                 self.states.setdefault(body["checkpoint"], attempt.state)
             case "trial_closed" if not self.attempts[body["trial"]][-1].is_ended:
@@ -202,12 +205,19 @@ class Claims:
         told = attempt.is_decided or given_back or (is_revoked and end == "stopped")
         if end in ("stopped", "paused", "handed_back") and not told:
             self._wrong("5", entry, f"trial {trial} attempt {number} is {end}, which nobody had journaled")
+            self._undecided[trial, number] = self._found[-1], body.get("at", 0.0)
         # Its worker kills a trial that has written into its pipe.
         by_itself = attempt.config.get("mischief") == "noise" and body.get("error_type") == NOISE
         is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal") and not by_itself)
         may_go = attempt.is_decided or is_revoked or self._observed.may_lose or self._is_undriven(body)
         if is_gone and not may_go:
             self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")
+
+    def _decided_before(self, body: dict[str, Any]) -> None:
+        """Take back that an end was not journaled: a Redis that was set back had lost that, and its driver brought it back after the worker's."""
+        wrong, ended_at = self._undecided.pop((body["trial"], body["attempt"]), (None, 0.0))
+        if wrong is not None and self._observed.forgot and body["at"] <= ended_at:
+            self._found.remove(wrong)
 
     def _is_broken(self, entry: Entry, attempt: _Attempt, trial: str) -> bool:
         """Whether an attempt is handed back because its device is broken, or is said to be."""

@@ -195,6 +195,21 @@ def test_what_a_driver_was_told_that_redis_forgot_before_it_was_replaced_counts_
     assert run.violations()
 
 
+def test_a_decision_that_redis_forgot_may_be_back_behind_the_end_that_it_caused(run: Run) -> None:
+    decision, dropped, report_, end = [kind_and_body for _, *kind_and_body in run.entries[8:12]]
+    moved = [(f"{number}000-0", *rest) for number, rest in enumerate((report_, end, decision, dropped), 9)]
+    run.entries[8:12] = moved
+    run.body(11)["at"], run.body(10)["at"] = 9.0, 9.5
+    unknown = Violation("5", "entry 10000-0 (ended): trial 0002 attempt 1 is paused, which nobody had journaled")
+    assert unknown in run.violations()
+    run.observed.forgot = [(9.5, 10.0)]
+
+    assert unknown not in run.violations()
+
+    run.body(11)["at"] = 9.7
+    assert unknown in run.violations()
+
+
 def drop(number: int) -> Callable[[Run], None]:
     return lambda run: run.entries.pop(number - 1) and None
 
