@@ -102,7 +102,7 @@ def shares(broker: str, *tuners: mqtune.Tuner) -> list[tuple[str, float, int]]:
 def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
     make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(demands, "DEMAND_S", 3.0)
+    monkeypatch.setattr(demands, "DEMAND_S", 5.0)
     monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
     monkeypatch.setenv("MQTUNE_BROKER", fleet)
     first = make(share=3.0)
@@ -132,7 +132,7 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
 def test_a_driver_that_is_killed_has_its_share_until_its_demand_runs_out_and_another_has_the_slots_then(
     make: Make, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(demands, "DEMAND_S", 3.0)
+    monkeypatch.setattr(demands, "DEMAND_S", 5.0)
     monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
     second = make()
     eventually(lambda: running(second)[0] > 4, 60)
