@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Final, NamedTuple
 
 from mqtune.core.errors import TrainableNotFound
+from mqtune.trainable.frozen_code import body_of
 from mqtune.trainable.spec import TrainableSpec, is_in_session
 
 #: The longest text of a value that is written into the module: what a person writes is shorter, and what is longer is data.
@@ -155,11 +156,7 @@ def _function_in(found: object) -> object:
 
 
 def _definitions(cell: str, *names: str) -> Iterator[ast.stmt]:
-    try:
-        nodes = list(ast.walk(ast.parse(cell)))
-    except SyntaxError:
-        return
-    for node in nodes:
+    for node in ast.walk(ast.Module(body_of(cell), [])):
         if (isinstance(node, _DEFINITIONS) and node.name in names) or (
             isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda) and _targets(node) == [names[0]]
         ):
@@ -183,7 +180,7 @@ def _names_in(source: str) -> list[str]:
 
 def _submodules_in(source: str, name: str, module: str) -> Iterator[str]:
     """Yield the imports of those parts of a module that a source names behind it, such as ``a.b`` where it has ``a.b.c()``."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.Module(body_of(source), [])):
         path = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
         inner = f"{module}{path.removeprefix(name)}"
         if path.startswith(f"{name}.") and inner in sys.modules:

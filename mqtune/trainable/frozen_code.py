@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import source_hash
@@ -210,9 +211,14 @@ def without_main(source: bytes) -> bytes:
     return b"".join(lines).rstrip()
 
 
-def body_of(source: bytes) -> list[ast.stmt]:
-    """Return the statements of a source; none if it can't be parsed."""
+#: CPython 3.11 counts how deep it is in a tree for all threads together, and raises a SystemError where two of them parse at once.
+_PARSING: Final = threading.Lock()
+
+
+def body_of(source: bytes | str) -> list[ast.stmt]:
+    """Return the statements of a source; none if it can't be parsed. Several threads may ask at once."""
     try:
-        return ast.parse(source).body
+        with _PARSING:
+            return ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError):
         return []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,26 @@ def write(root: Path, **files: str) -> None:
 
 
 # What tells versions apart.
+
+
+def test_several_threads_find_an_experiments_code_at_once(tmp_path: Path) -> None:
+    """Each tuner of a process may be driven in a thread of its own."""
+    write(
+        tmp_path,
+        train="def train(config, rates=[1, 2]):\n    return {'x': [config, (rates, 2)], 'y': lambda: 3}\n" * 40,
+    )
+    before, before_callbacks = gc.get_threshold(), list(gc.callbacks)
+    with ThreadPoolExecutor(4) as threads:
+        try:
+            # Other threads go on in the middle of parsing.
+            gc.set_threshold(5)
+            gc.callbacks.append(lambda *_: time.sleep(1e-6))
+            found = list(threads.map(lambda _: list(read_code(TRAIN, tmp_path)), range(100)))
+        finally:
+            gc.callbacks[:] = before_callbacks
+            gc.set_threshold(*before)
+
+    assert found == [["train.py"]] * 100
 
 
 def test_what_only_the_driver_runs_is_no_part_of_a_files_fingerprint() -> None:
