@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -187,7 +188,7 @@ def test_requests_over_a_cap_are_refused_with_its_name_and_neither_stall_the_dri
     steered = Running(redis_server, "capped", trainables.counts, steps=3_000, step_s=0.01, saves=False)
     other = Running(redis_server, "other", trainables.counts, steps=3_000, step_s=0.01, saves=False)
     eventually(lambda: steered.has_begun and steered.has_reported() and other.has_reported(), SOON_S)
-    refused = []
+    refused, began = [], time.monotonic()
     with mqtune.Client(redis_server.url) as client:
         handle = client.experiment(steered.name)
         for number in range(50):
@@ -198,10 +199,15 @@ def test_requests_over_a_cap_are_refused_with_its_name_and_neither_stall_the_dri
         assert client.experiment(other.name).label(note="a note", timeout_s=SOON_S).is_done
 
     # One comes in each six seconds.
-    assert 30 <= len(refused) <= 40
+    assert 10 <= 50 - len(refused) <= 11 + (time.monotonic() - began) / 6
     assert f"takes no more requests for now, and this one was not made: 10 requests a minute {whose}" in refused[0]
-    done = CliRunner().invoke(group, ["stop", steered.name, "--experiment", "--broker", redis_server.url])
-    assert (done.exit_code, whose in " ".join(done.output.split())) == (1, True), done.output
+
+    def refusal() -> str:
+        done = CliRunner().invoke(group, ["label", steered.name, "--note", "more", "--broker", redis_server.url])
+        return done.output if done.exit_code == 1 else ""
+
+    # Another one may have come in by now.
+    assert whose in " ".join(eventually(refusal, SOON_S).split())
 
     says("quota", "capped-*", "--requests-per-min", "1000")
 
