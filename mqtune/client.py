@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
+from mqtune.core.checks import given_of
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
 from mqtune.core.events import (
     START,
@@ -210,12 +211,7 @@ class TrialHandle:
         return self._steering.steer("label", self.id, given, timeout_s=timeout_s, request_id=request_id)
 
     def _do(self, action: str, timeout_s: float | None, request_id: str, **arguments: object) -> Answer:
-        return self._steering.steer(action, self.id, _given(**arguments), timeout_s=timeout_s, request_id=request_id)
-
-
-def _given(**arguments: object) -> dict[str, object]:
-    """Return the arguments that were given."""
-    return {name: value for name, value in arguments.items() if value is not None and value != ""}
+        return self._steering.steer(action, self.id, given_of(**arguments), timeout_s=timeout_s, request_id=request_id)
 
 
 def _labels(tags: Sequence[str], untag: Sequence[str], note: str, notes: str | None) -> dict[str, object]:
@@ -394,8 +390,9 @@ class ExperimentHandle:
             notes: what there is to say about it.
             key: a name of your own for it; where the experiment has a trial with this key, that is the answer, at once.
         """
-        labels = {"tags": list(tags) or None, "notes": notes}
-        given = _given(config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, key=key, **labels)
+        given = given_of(
+            config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, key=key, tags=list(tags), notes=notes
+        )
         return self.steer("add", "", given, timeout_s=timeout_s, request_id=request_id)
 
     def ask(
@@ -423,8 +420,7 @@ class ExperimentHandle:
         Raises:
             RequestRefused: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
         """
-        labels = {"tags": list(tags) or None, "notes": notes}
-        given = _given(config=config, ttl_s=ttl_s, key=key, **labels)
+        given = given_of(config=config, ttl_s=ttl_s, key=key, tags=list(tags), notes=notes)
         answer = self.steer("ask", "", given, timeout_s=timeout_s, request_id=request_id)
         if answer.is_done and answer.config is None:
             # One with this key was there before.
@@ -464,8 +460,7 @@ class ExperimentHandle:
             RequestRefused: the trial is none that was asked for, or has ended; the config is not of the space; or a metric is missing.
         """
         id_, config = (trial, None) if isinstance(trial, str) else ("", dict(trial))
-        labels = {"tags": list(tags) or None, "notes": notes}
-        given = _given(metrics=dict(metrics), ends=ends, config=config, key=key, **labels)
+        given = given_of(metrics=dict(metrics), ends=ends, config=config, key=key, tags=list(tags), notes=notes)
         return self.steer("tell", id_, given, timeout_s=timeout_s, request_id=request_id)
 
     def set(
@@ -491,7 +486,7 @@ class ExperimentHandle:
             journal_mb: how large its journal may be; where it is raised, trials that wait go on within some seconds.
         """
         limits = {"max_trials": max_trials, "max_concurrent": max_concurrent}
-        given = _given(**limits, priority=priority, share=share, preemptible=preemptible, journal_mb=journal_mb)
+        given = given_of(**limits, priority=priority, share=share, preemptible=preemptible, journal_mb=journal_mb)
         if not given:
             raise ConfigurationError(
                 "set() changes nothing: give max_trials, max_concurrent, priority, share, preemptible or journal_mb"

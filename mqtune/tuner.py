@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from mqtune.backends.base import Backend
+from mqtune.core.checks import given_of
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
@@ -348,13 +349,12 @@ class Tuner:
         if (known := self.find(key)) is not None:
             return known
         new = next_trial_id(runner.experiment)
-        origin = {"source": source.id if isinstance(source, Trial) else source, "checkpoint": checkpoint}
-        given = origin | {"ttl_s": ttl_s, "key": key}
+        from_trial = source.id if isinstance(source, Trial) else source
         arguments: dict[str, object] = {
             "config": runner.plan.space.complete(config, random.Random(f"{runner.definition['seed']}:{int(new)}")),
             "tags": checked_tags(tags),
             "notes": checked_notes(notes),
-            **{key: value for key, value in given.items() if value not in ("", None)},
+            **given_of(source=from_trial, checkpoint=checkpoint, ttl_s=ttl_s, key=key),
         }
         brought = LocalSteering(runner).bring("add", new, arguments)
         return driver.requests.start(arguments, brought=brought)
@@ -376,8 +376,7 @@ class Tuner:
             SpaceError: the config does not fit the space.
             ConfigurationError: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
         """
-        given = {"config": config, "ttl_s": ttl_s, "notes": notes, "key": key, "tags": list(tags)}
-        return self._take("ask", "", {name: value for name, value in given.items() if value not in (None, "", [])})
+        return self._take("ask", "", given_of(config=config, ttl_s=ttl_s, notes=notes, key=key, tags=list(tags)))
 
     def tell(
         self,
@@ -400,9 +399,8 @@ class Tuner:
         """
         config = None if isinstance(trial, Trial | str) else dict(trial)
         id_ = trial.id if isinstance(trial, Trial) else trial if isinstance(trial, str) else ""
-        given = {"metrics": dict(metrics), "config": config, "notes": notes, "key": key, "tags": list(tags)}
-        arguments: dict[str, object] = {"ends": ends, **{k: v for k, v in given.items() if v not in (None, "", [])}}
-        return self._take("tell", id_, arguments)
+        given = given_of(metrics=dict(metrics), ends=ends, config=config, notes=notes, key=key, tags=list(tags))
+        return self._take("tell", id_, given)
 
     def _take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
         driver = self._runner.open()

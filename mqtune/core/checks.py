@@ -12,6 +12,11 @@ from mqtune.core.errors import ConfigurationError
 T = TypeVar("T")
 
 
+def given_of(**arguments: object) -> dict[str, object]:
+    """Return the arguments that were given: those that are neither None nor an empty text or list."""
+    return {name: value for name, value in arguments.items() if value is not None and value not in ("", [])}
+
+
 def number(
     owner: str,
     argument: str,

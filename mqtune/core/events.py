@@ -562,7 +562,7 @@ class WorkerInfo:
 
     @property
     def note(self) -> str:
-        """What keeps it from its work, for people; empty while nothing does, and the same text as long as nothing changes."""
+        """Its impairments as a text for people; empty without any, and the same text as long as nothing changes."""
         return "; ".join(each.reason for each in self.impairments)
 
     @property

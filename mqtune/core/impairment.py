@@ -1,4 +1,4 @@
-"""What keeps a worker, or a device of it, from its work: one shape for every cause, and one place that words it."""
+"""Impairments: a worker, or a device of it, is kept from its work. There is one shape for every cause, and one place that words it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Impairment(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What it is, for people; the same text as long as nothing changes."""
+        """The impairment as a text for people; the same text as long as nothing changes."""
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
         return f"the worker {'takes no trials' if self.stops_trials else 'keeps no output of trials'}, {self.text}"

@@ -93,7 +93,7 @@ AGING_S: Final = 86_400.0
 
 
 class Cap(NamedTuple):
-    """What the operator of a fleet lets the experiments have whose names fit a pattern, each for itself, and who has set that."""
+    """The most that each experiment whose name fits a pattern may have, and who has set that."""
 
     priority: Priority = PRIORITIES[0]
     share: float = math.inf

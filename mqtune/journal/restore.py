@@ -251,7 +251,7 @@ def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter
 
 
 class _Contents:
-    """What entries say: the experiment, the last attempt of each trial, those under way, the requests, and the dicts that are kept."""
+    """The contents of entries: the experiment, the last attempt of each trial, those under way, the requests, and the dicts that are kept."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.ids: list[str] = []

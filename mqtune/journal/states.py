@@ -55,6 +55,12 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
     Raises:
         BrokerUnavailable: the server is away.
     """
+    answers = _answers(client, commands, patience_s=patience_s)
+    return [None if isinstance(answer, redis.RedisError) else answer for answer in answers]
+
+
+def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[Any]:
+    """Return the answer to each command, or the server's error."""
 
     def ask(part: Sequence[tuple[str | bytes, ...]]) -> list[Any]:
         with client.pipeline(transaction=False) as pipe:
@@ -66,7 +72,7 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
             if isinstance(answer, redis.ConnectionError | redis.TimeoutError):
                 # It loads its file, or was cut off.
                 raise answer
-        return [None if isinstance(answer, redis.RedisError) else answer for answer in answers]
+        return answers
 
     found: list[Any] = []
     for begin in range(0, len(commands), _COMMANDS):
@@ -78,15 +84,9 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
 def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
     """Return the names of the experiments on a server that the account may read, newest first."""
     names = experiments_on(client, patience_s=patience_s)
-
-    def look() -> list[object]:
-        with client.pipeline(transaction=False) as pipe:
-            for name in names:
-                pipe.hget(ExperimentKeys(name).meta, "last")
-            return pipe.execute(raise_on_error=False)
-
-    answers = zip(names, retrying(look, patience_s=patience_s), strict=True)
-    return [name for name, answer in answers if not isinstance(answer, redis.exceptions.NoPermissionError)]
+    answers = _answers(client, [("HGET", ExperimentKeys(name).meta, "last") for name in names], patience_s=patience_s)
+    found = zip(names, answers, strict=True)
+    return [name for name, answer in found if not isinstance(answer, redis.exceptions.NoPermissionError)]
 
 
 class States:

@@ -21,21 +21,29 @@ def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row
     ``best_so_far`` has the best value after each trial, in the order in which trials began; of many trials some. It is
     empty where the experiment has no single metric.
     """
-    trials = list(experiment.trials.values())
-    times = [max(trial.last_timestamp, trial.history[-1].at if trial.history else 0.0) for trial in trials]
     return {
         "ended": sum(count for status, count in experiment.counts.items() if status.is_terminal),
         "planned": definition.get("max_trials"),
-        "updated_at": max([experiment.created_at or 0.0, *times]),
+        "updated_at": updated_at(experiment),
         "best_so_far": _best_so_far(experiment),
     }
+
+
+def updated_at(experiment: Experiment) -> float:
+    """Return the time of the newest report, or change of a trial, in seconds since the epoch."""
+    trials = list(experiment.trials.values())
+    times = (max(trial.last_timestamp, trial.history[-1].at if trial.history else 0.0) for trial in trials)
+    return max(times, default=0.0) or experiment.created_at or 0.0
 
 
 def _best_so_far(experiment: Experiment) -> list[float]:
     values = [
         trial.best_value
         for trial in list(experiment.trials.values())
-        if is_number(trial.best_value) and math.isfinite(trial.best_value) and experiment.is_feasible(trial)
+        if is_number(trial.best_value)
+        and math.isfinite(trial.best_value)
+        and experiment.is_feasible(trial)
+        and not trial.is_abandoned
     ]
     if not values or not experiment.objective.is_single:
         return []

@@ -1,4 +1,4 @@
-"""What keeps a worker, or devices of it, from their work: each cause, and how the worker finds out that it is over."""
+"""The causes that keep a worker, or devices of it, from their work, and how the worker finds out that one is over."""
 
 from __future__ import annotations
 

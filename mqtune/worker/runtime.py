@@ -220,7 +220,7 @@ class WorkerRuntime:
         return slots if more is None else min(slots, running + more)
 
     def _impaired(self) -> list[Impairment]:
-        """What keeps it from its work; once it shuts down, that alone."""
+        """Return its impairments; once it shuts down, that one alone."""
         if not self._reason:
             return self._impairments.all
         self._left_at = self._left_at or self.services.clock.time()

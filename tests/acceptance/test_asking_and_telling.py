@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from pages import ROOT
+from test_cli_steer import driven
 from waiting import eventually
 from walkthrough import blocks_of
 
@@ -22,26 +22,6 @@ from mqtune.core.trial import ITERATION, TrialStatus
 from mqtune.schedulers.asha import ASHA
 
 Tune = Callable[..., mqtune.Tuner]
-
-
-@contextlib.contextmanager
-def driven(tuner: mqtune.Tuner) -> Iterator[None]:
-    """Drive an experiment in a thread, and leave it as a driver does that is told to go."""
-    over = threading.Event()
-
-    def drive() -> None:
-        while not over.is_set() and not tuner.is_finished:
-            tuner.step(0.1)
-
-    eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 60)
-    thread = threading.Thread(target=drive)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        tuner.close()
 
 
 def run(*arguments: str) -> str:
@@ -63,7 +43,7 @@ def test_a_lab_asks_and_tells_beside_the_workers_and_a_later_driver_knows_it_all
         return tune("steady_once_open", space, name="with-a-lab", max_trials=8, scheduler=scheduler, seed=1)
 
     with mqtune.Client(fleet) as client:
-        with driven(tuner()):
+        with driven(tuner(), leave=True):
             lab = client.experiment("with-a-lab")
             asked = lab.ask(tags=["lab"], key="run-7")
             gate.touch()
@@ -80,7 +60,7 @@ def test_a_lab_asks_and_tells_beside_the_workers_and_a_later_driver_knows_it_all
         # Nobody drives: it is in the journal all the same.
         unread = lab.tell(asked.trial, {"loss": 1e-10, "epoch": 9}, request_id="once")
         assert (on_the_way.is_done, table.is_done, unread.is_done) == (True, True, False)
-        with driven(tuner()):
+        with driven(tuner(), leave=True):
             assert lab.tell(asked.trial, {"loss": 1e-10, "epoch": 9}, request_id="once").is_done
             assert (
                 run("tell", "with-a-lab", by_hand["trial"], "loss=3,epoch=9") == f"trial {by_hand['trial']} is told\n"
@@ -109,7 +89,7 @@ def test_the_examples_of_the_page_run(tune: Tune, fleet: str, tmp_path: Path):
         "table": [{"config": {"lr": 0.25}, "loss": 0.25}],
     }
     with mqtune.Client(fleet) as client:
-        with driven(tune("silent", space, name="digits", max_trials=8)):
+        with driven(tune("silent", space, name="digits", max_trials=8), leave=True):
             exec(first.replace("redis://broker:6379/0", fleet), names)
             names["experiment"] = client.experiment("digits")
             names["asked"] = names["experiment"].ask({"lr": 0.5})

@@ -103,7 +103,7 @@ class Running:
 
     @property
     def results(self) -> mqtune.Results:
-        """What has become of it, once it has ended."""
+        """Its results, once it has ended."""
         self._thread.join(SOON_S)
         [results] = self._results
         return results

@@ -74,7 +74,7 @@ def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
     """Return the rows of these trials, as they are now; of one that is not there, none."""
     with feed.lock:
         trials = feed.experiment.trials
-        return [row_of(feed.experiment, trials[TrialId(id_)]) for id_ in ids if id_ in trials]
+        return rows_for(feed.experiment, [trials[TrialId(id_)] for id_ in ids if id_ in trials])
 
 
 def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
@@ -83,8 +83,13 @@ def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
         return [feed.experiment.trials[TrialId(id_)].status.value for id_ in ids]
 
 
-def row_of(experiment: Experiment, trial: Trial) -> Row:
-    """Return a trial with its cells as text, by the keys of their columns."""
+def rows_for(experiment: Experiment, trials: Sequence[Trial]) -> list[Row]:
+    """Return trials with their cells as text, by the keys of their columns."""
+    front = {each.id for each in experiment.pareto_front}
+    return [_row(experiment, trial, is_ahead=trial.id in front) for trial in trials]
+
+
+def _row(experiment: Experiment, trial: Trial, *, is_ahead: bool) -> Row:
     attempt = trial.attempts[-1] if trial.attempts else None
     ran_s = trial.run_s
     if attempt is not None and attempt.started_at is not None and attempt.ended_at is None:
@@ -93,7 +98,7 @@ def row_of(experiment: Experiment, trial: Trial) -> Row:
         "reports": str(trial.last_metrics.get(ITERATION, attempt.reports if attempt is not None else 0)),
         BEST: short_value(trial.best_value) if trial.has_metric else "",
         f"last.{experiment.metric}": short_value(trial.last_metrics.get(experiment.metric, "")),
-        "front": "yes" if any(each.id == trial.id for each in experiment.pareto_front) else "",
+        "front": "yes" if is_ahead else "",
         "feasible": "no" if trial.best_metrics and not experiment.is_feasible(trial) else "",
         "ran_s": duration(ran_s) if attempt is not None and attempt.started_at is not None else "",
         "worker": printable(attempt.worker) if attempt is not None else "",

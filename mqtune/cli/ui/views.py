@@ -29,7 +29,7 @@ from mqtune.cli.steer import ACTIONS
 from mqtune.cli.terms import OWN_COLUMNS
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
-from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, row_of
+from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, rows_for
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
 from mqtune.core.events import busy_as
@@ -47,7 +47,7 @@ from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_
 from mqtune.results.plots.panels import BLUE, Axis, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
-from mqtune.results.progress import progress_of
+from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import is_digest
 
@@ -106,7 +106,7 @@ def changed(feed: Feed, after: str) -> tuple[str, Row]:
     """Return what has changed behind an entry of the journal, and the entry up to which that is."""
     with feed.lock:
         changes = feed.changes(after)
-        rows = [row_of(feed.experiment, trial) for trial in changes.trials[:_MOST_CHANGED]]
+        rows = rows_for(feed.experiment, changes.trials[:_MOST_CHANGED])
         return changes.entry, {"summary": summary(feed), "rows": rows}
 
 
@@ -114,7 +114,7 @@ def changed(feed: Feed, after: str) -> tuple[str, Row]:
 
 
 class Asked(NamedTuple):
-    """What a reader has chosen of a picture: how many panels stand beside each other, what is drawn, and which trials."""
+    """The choices of a reader for a picture: how many panels stand beside each other, the metric and the axis, and which trials."""
 
     columns: int
     metric: str = ""
@@ -241,8 +241,7 @@ def summaries(feeds: Feeds, names: Sequence[str]) -> Row:
     for name in names[:MOST_COMPARED]:
         feed = feeds.get(name)
         with feed.lock:
-            made = progress_of(feed.experiment, feed.results.definition)
-            ran_s = float(str(made["updated_at"])) - (feed.experiment.created_at or 0.0)
+            ran_s = updated_at(feed.experiment) - (feed.experiment.created_at or 0.0)
             found.append({**summary(feed), "ran_s": ran_s})
     return {"experiments": found}
 

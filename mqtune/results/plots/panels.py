@@ -79,7 +79,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What heights from 0 to 1 on an axis of parallel coordinates stand for: a parameter's range, or its names."""
+    """An axis of parallel coordinates, whose heights from 0 to 1 stand for a parameter's range, or for its names."""
 
     name: str
     low: float

@@ -48,17 +48,17 @@ def test_several_threads_find_an_experiments_code_at_once(tmp_path: Path) -> Non
         train="def train(config, rates=[1, 2]):\n    return {'x': [config, (rates, 2)], 'y': lambda: 3}\n" * 40,
     )
     before, before_callbacks = gc.get_threshold(), list(gc.callbacks)
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(8) as threads:
         try:
             # Other threads go on in the middle of parsing.
             gc.set_threshold(5)
             gc.callbacks.append(lambda *_: time.sleep(1e-6))
-            found = list(threads.map(lambda _: list(read_code(TRAIN, tmp_path)), range(100)))
+            found = list(threads.map(lambda _: list(read_code(TRAIN, tmp_path)), range(400)))
         finally:
             gc.callbacks[:] = before_callbacks
             gc.set_threshold(*before)
 
-    assert found == [["train.py"]] * 100
+    assert found == [["train.py"]] * 400
 
 
 def test_what_only_the_driver_runs_is_no_part_of_a_files_fingerprint() -> None:
