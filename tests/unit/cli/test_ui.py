@@ -102,7 +102,9 @@ def written(home: Path, name: str = "mine", **options: Any) -> Book:
 def everybodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all tests that only ask."""
     home = tmp_path_factory.mktemp("ui")
-    places = [Place(book.folder.name, book.folder, None) for book in (written(home), odd(home), coded(home))]
+    places = [
+        Place(book.folder.name, book.folder, None) for book in (written(home), odd(home), coded(home), torn(home))
+    ]
     with contextlib.closing(Served(Places(places, None, broker_alone=False))) as found:
         yield found
 
@@ -119,6 +121,17 @@ def odd(home: Path) -> Book:
     book.run("0001", 1.0, config={"lr": 0.5})
     book.stage("0002", {"lr": float("nan"), "<b>": "<script>"})
     book.report("0002", {"loss": float("nan"), "memory": float("inf")}, {"loss": 2.0, "memory": 3})
+    book.save()
+    return book
+
+
+def torn(home: Path) -> Book:
+    """Of two metrics, by which two trials are ahead and one is not."""
+    book = Book(home / "torn", metric=["loss", "size"], mode=["min", "min"])
+    for trial, loss, size in (("0001", 1.0, 3), ("0002", 2.0, 2), ("0003", 3.0, 4)):
+        book.stage(trial)
+        book.report(trial, {"loss": loss, "size": size})
+        book.end(trial)
     book.save()
     return book
 
@@ -258,6 +271,15 @@ def test_a_part_of_the_trials_comes_with_all_columns_and_how_many_there_are(serv
     assert ids(served, "name=mine&trial=0002&trial=0001&trial=9") == ["0002", "0001"]
     every = served.ask("/api/trials?name=mine&where=lr%3E0.3&ids")[2]
     assert every == {"ids": ["0005", "0004"], "statuses": ["completed", "completed"]}
+
+
+def test_of_several_metrics_the_table_says_which_trials_are_ahead(served: Served):
+    served.login()
+
+    rows = served.ask("/api/trials?name=torn")[2]["rows"]
+
+    assert {row["id"] for row in rows if row["cells"].get("front") == "yes"} == {"0001", "0002"}
+    assert all("front" not in row["cells"] for row in served.ask("/api/trials?name=mine")[2]["rows"])
 
 
 def test_chosen_trials_are_written_as_export_writes_them(served: Served):

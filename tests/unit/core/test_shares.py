@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtune.core.shares import PRIORITIES, Demand, Priority, entitlements
+from mqtune.core.rates import ANY_RATES
+from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, entitlements, held_to
 
 ONE = ("q",)
 ALL = 1_000
@@ -129,3 +130,19 @@ def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(d
 
 def lower(one: Priority, than: Priority) -> bool:
     return PRIORITIES.index(one) > PRIORITIES.index(than)
+
+
+def test_of_several_caps_the_lowest_rate_of_each_kind_counts_with_the_cap_that_sets_it() -> None:
+    caps = {
+        "a*": Cap(reports_per_s=10.0, requests_per_min=60.0, by="olaf"),
+        "*b": Cap(reports_per_s=20.0, requests_per_min=6.0, by="eve"),
+        "*": Cap(),
+    }
+    demand = wants("ab")
+
+    reports, requests = held_to(demand, caps, caps).rates
+
+    most = "are the most for experiments whose names fit"
+    assert reports == (100_000, f"10 reports a second {most} a*, as set by olaf")
+    assert requests == (10_000_000, f"6 requests a minute {most} *b, as set by eve")
+    assert held_to(demand, ["*"], caps).rates == ANY_RATES
