@@ -59,10 +59,10 @@ def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
     return [None if isinstance(answer, redis.RedisError) else answer for answer in answers]
 
 
-def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[Any]:
+def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[object]:
     """Return the answer to each command, or the server's error."""
 
-    def ask(part: Sequence[tuple[str | bytes, ...]]) -> list[Any]:
+    def ask(part: Sequence[tuple[str | bytes, ...]]) -> list[object]:
         with client.pipeline(transaction=False) as pipe:
             for command in part:
                 # redis-py has no types for it.
@@ -74,7 +74,7 @@ def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
                 raise answer
         return answers
 
-    found: list[Any] = []
+    found: list[object] = []
     for begin in range(0, len(commands), _COMMANDS):
         part = commands[begin : begin + _COMMANDS]
         found += retrying(partial(ask, part), patience_s=patience_s)
