@@ -643,6 +643,16 @@ def with_told(events: Iterable[Event]) -> Iterator[Event | Report]:
             yield event.report
 
 
+def reports_of(entries: Iterable[tuple[str, bytes]], trial: TrialId) -> Iterator[Report]:
+    """Yield the reports of one trial, in its order; entries that don't name it are not decoded."""
+    name = trial.encode()
+    for id_, data in entries:
+        if name in data:
+            event = decode_event(data, id_)
+            reports = event if isinstance(event, Reports) else [event.report] if isinstance(event, Told) else []
+            yield from (report for report in reports if report.trial == trial)
+
+
 def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
     """Yield what others than the driver wrote, and behind each what the driver wrote there, which leaves *pending*; as above."""
     for id_, data in entries:

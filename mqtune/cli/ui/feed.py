@@ -25,7 +25,7 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
-from mqtune.results.plots.data import Curve, Read, curves_of, time_attr_of
+from mqtune.results.plots.data import Curve, Read, time_attr_of
 from mqtune.results.results import Results
 
 #: How long an experiment is followed when nobody looks any more: a page that is loaded again finds it there.
@@ -36,8 +36,8 @@ _WAIT_S: Final = 0.5
 _STATE_S: Final = 2.0
 #: Reading everything again waits for so many times as long as the last time took.
 AGAIN: Final = 20.0
-#: Trials of which all metrics are kept, those looked at last.
-_DETAILS: Final = 8
+#: Trials and metrics of which the values are kept, those looked at last; a metric of 1,000,000 reports takes 24 MB.
+_LOOKS: Final = 8
 #: How often something is made anew because a trial has changed meanwhile.
 _TRIES: Final = 5
 
@@ -48,6 +48,13 @@ _FEW: Final = 20
 
 Curves = dict[str, Curve]
 T = TypeVar("T")
+
+
+class _Look(NamedTuple):
+    """A trial of which somebody looks at all metrics, or else a metric of which somebody looks at all trials."""
+
+    trial: TrialId | None = None
+    metric: str = ""
 
 
 class _Turns:
@@ -133,8 +140,9 @@ class Feed:
         self._is_closed = threading.Event()
         #: What has come since all was begun to be folded again; None while it is not.
         self._since: list[Entry] | None = None
-        #: What has come of trials whose metrics are being read.
-        self._pending: dict[TrialId, list[Report]] = {}
+        #: What has come of trials and metrics whose values are being read, and who reads them.
+        self._pending: dict[_Look, list[Report]] = {}
+        self._reading = Locks()
         with contextlib.ExitStack() as stack:
             self._source, self._state_of, folder = _open_source(place, stack)
             #: What was taken in.
@@ -207,35 +215,43 @@ class Feed:
     def curves(self, results: Read, metric: str) -> Mapping[TrialId, Curve]:
         """Return the reports so far of each trial that *results* have, as pictures are made of them.
 
-        For a metric that is not the experiment's own all of the journal is read.
+        For a metric that is not the experiment's own all of the journal is read when it is first looked at.
         """
         known = results.experiment.trials
-        if metric not in self.experiment.objective.metrics:
-            return {id_: curve for id_, curve in curves_of(results, metric).items() if id_ in known}
+        by_trial = None if metric in self.experiment.objective.metrics else self._looked_at(_Look(metric=metric))
         with self.lock:
-            found = [(id_, curves[metric]) for id_, curves in self._fold.curves.items() if id_ in known]
+            each = (self._fold.curves if by_trial is None else by_trial).items()
+            found = [(id_, curves[metric]) for id_, curves in each if id_ in known]
         return {id_: curve.copy() for id_, curve in found}
 
     def detail(self, trial: TrialId) -> Curves:
-        """Return all metrics of a trial that are numbers, by their names."""
+        """Return all metrics of a trial that are numbers, by their names; the journal is read when it is first looked at."""
+        by_trial = self._looked_at(_Look(trial))
         with self.lock:
-            is_known, part = trial in self._details, copy(self._written)
-            if not is_known:
-                self._pending[trial] = []
-        if not is_known:
-            # All of the journal is read for it.
-            found: Curves = {}
-            for report in Results(self.experiment, self.results.folder, part).reports(trial):
-                if not report.late:
-                    self._add_detail(found, report)
+            return {name: curve.copy() for name, curve in by_trial.get(trial, {}).items()}
+
+    def _looked_at(self, look: _Look) -> dict[TrialId, Curves]:
+        """Return the values of a trial or a metric, by trial; it goes on while it is one of those looked at last."""
+        # Who looks meanwhile finds what the first one has read.
+        with self._reading.held(look):
             with self.lock:
-                for each in self._pending.pop(trial, ()):
-                    self._add_detail(found, each)
-                self._details[trial] = found
-                while len(self._details) > _DETAILS:
-                    del self._details[next(iter(self._details))]
-        with self.lock:
-            return {name: curve.copy() for name, curve in self._details.get(trial, {}).items()}
+                found, part = self._looks.pop(look, None), copy(self._written)
+                if found is not None:
+                    self._looks[look] = found
+                    return found
+                pending = self._pending[look] = []
+            found = {}
+            for report in Results(self.experiment, self.results.folder, part).reports(look.trial):
+                if not report.late:
+                    self._add(found, look, report)
+            with self.lock:
+                del self._pending[look]
+                for each in pending:
+                    self._add(found, look, each)
+                self._looks[look] = found
+                while len(self._looks) > _LOOKS:
+                    del self._looks[next(iter(self._looks))]
+                return found
 
     # Folding.
 
@@ -251,7 +267,7 @@ class Feed:
 
     def _go_on_with(self, fold: _CurveFold) -> None:
         self._followed.fold = fold
-        self._details: dict[TrialId, Curves] = {}
+        self._looks: dict[_Look, dict[TrialId, Curves]] = {}
         self._wait_with_folding(fold.began_at)
 
     def _wait_with_folding(self, began: float) -> None:
@@ -290,21 +306,30 @@ class Feed:
         self._tell()
 
     def _hear(self, report: Report) -> None:
-        if report.trial in self._pending:
-            self._pending[report.trial].append(report)
-        if report.trial in self._details:
-            self._add_detail(self._details[report.trial], report)
+        for look, pending in self._pending.items():
+            if look.trial in (None, report.trial):
+                pending.append(report)
+        for look, found in self._looks.items():
+            self._add(found, look, report)
 
-    def _add_detail(self, curves: Curves, report: Report | RecordedReport) -> None:
-        time_attr, metrics = self._fold.time_attr, dict(flatten(report.metrics))
-        for name, value in metrics.items():
-            if is_number(value) and name != time_attr:
-                curves.setdefault(name, Curve()).take(report.timestamp, metrics, time_attr, name)
+    def _add(self, found: dict[TrialId, Curves], look: _Look, report: Report | RecordedReport) -> None:
+        """Take a report into the values of a trial, or of a metric."""
+        time_attr = self._fold.time_attr
+        if look.trial is None:
+            curves = found.get(report.trial)
+            if curves is None:
+                curves = found[report.trial] = {look.metric: Curve()}
+            curves[look.metric].take(report.timestamp, report.metrics, time_attr, look.metric)
+        elif look.trial == report.trial:
+            metrics, curves = dict(flatten(report.metrics)), found.setdefault(report.trial, {})
+            for name, value in metrics.items():
+                if is_number(value) and name != time_attr:
+                    curves.setdefault(name, Curve()).take(report.timestamp, metrics, time_attr, name)
 
     def _take_entry(self, entry: Entry) -> None:
         if self._since is not None:
             self._since.append(entry)
-        heard: list[Report] | None = [] if self._details or self._pending else None
+        heard: list[Report] | None = [] if self._looks or self._pending else None
         self._fold.heard = heard
         changed = self._followed.take(entry)
         for report in heard or ():

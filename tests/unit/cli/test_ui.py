@@ -38,6 +38,7 @@ from mqtune.driver.bundling import BundleFolder
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, saved_events
+from mqtune.results.plots.data import Curve
 from mqtune.results.plots.plots import Plots
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import Bundle, File
@@ -647,35 +648,43 @@ def test_nobody_waits_while_a_picture_is_made_or_all_reports_of_a_trial_are_read
             assert made.result(30)
 
 
-def test_what_a_trial_reports_while_its_reports_are_read_is_not_lost(
-    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda live: live.detail(TrialId("0006"))["accuracy"], id="of a trial"),
+        pytest.param(lambda live: live.curves(live.results, "accuracy")[TrialId("0006")], id="of a metric"),
+    ],
+)
+def test_what_is_reported_while_the_journal_is_read_is_not_lost_and_it_is_read_once(
+    look: Callable[[Feed], Curve], feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
 ):
     book, file, live = feed
-    gate, has_begun, read = threading.Event(), threading.Event(), Results.reports
+    gate, reads, read = threading.Event(), [0], Results.reports
 
-    def reports(results: Results, trial: str) -> Iterator[RecordedReport]:
-        has_begun.set()
+    def reports(results: Results, trial: str | None) -> Iterator[RecordedReport]:
+        reads[0] += 1
         assert gate.wait(30)
         return read(results, trial)
 
-    monkeypatch.setattr(Results, "reports", reports)
-    before = len(book.entries)
-    book.stage("0006")
-    book.report("0006", {"loss": 0.5})
-    file.append(book.entries[before:])
-    eventually(lambda: live.last == book.entries[-1].id)
-    with ThreadPoolExecutor() as pool:
-        made = pool.submit(live.detail, TrialId("0006"))
-        assert has_begun.wait(30)
-        book.report("0006", {"loss": 0.4})
+    def report(accuracy: float) -> None:
+        book.report("0006", {"loss": 1.0, "accuracy": accuracy})
         file.append(book.entries[-1:])
         eventually(lambda: live.last == book.entries[-1].id)
+
+    monkeypatch.setattr(Results, "reports", reports)
+    book.stage("0006")
+    file.append(book.entries[-2:])
+    report(0.5)
+    with ThreadPoolExecutor() as pool:
+        made = [pool.submit(look, live), pool.submit(look, live)]
+        eventually(lambda: reads[0])
+        report(0.6)
         gate.set()
 
-        assert list(made.result(30)["loss"].value) == [0.5, 0.4]
-    book.report("0006", {"loss": 0.3})
-    file.append(book.entries[-1:])
-    eventually(lambda: list(live.detail(TrialId("0006"))["loss"].value) == [0.5, 0.4, 0.3])
+        assert [list(each.result(30).value) for each in made] == [[0.5, 0.6]] * 2
+    report(0.7)
+    eventually(lambda: list(look(live).value) == [0.5, 0.6, 0.7])
+    assert reads == [1]
 
 
 def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile, Feed]):
