@@ -106,8 +106,8 @@ def _beginning(name: str, trials: int) -> Iterator[bytes]:
     from mqtune.core.events import START, AttemptStarted, ExperimentCreated, TrialStaged
     from mqtune.core.trial import TrialId
 
-    scheduler = {"scheduler": "fifo"}
-    definition = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": scheduler}
+    deciders = {"searcher": {"searcher": "random"}, "scheduler": {"scheduler": "fifo"}}
+    definition = {"metric": "loss", "mode": "min", "max_failures": 0, **deciders}
     yield ExperimentCreated(name=name, definition=definition, at=1.0).encode()
     for trial in (TrialId(f"{number:04d}") for number in range(1, trials + 1)):
         config = {"lr": 0.1, "layers": 3, "optimizer": "adam"}

@@ -28,6 +28,7 @@ from mqtune.core.usage import LiveUse
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration
+from mqtune.results.progress import deciders_of
 from mqtune.results.results import Results, TrialResult
 
 #: The number of trials in the table without --all or a filter, and of failed ones below it without --all.
@@ -188,6 +189,7 @@ def show_experiment(
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {counted(experiment.reports, 'report')} · {printable(place)}")
+    console.print(printable(str(deciders_of(results.definition))))
     _show_labels(console, experiment.labels)
     if experiment.unreadable:
         console.print(

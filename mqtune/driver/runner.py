@@ -34,6 +34,7 @@ from mqtune.driver.settings import LEARNT, Definition
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.kept_state import keep_whole_state
+from mqtune.results.progress import deciders_of
 from mqtune.results.results import Results
 from mqtune.results.warm_start import teach
 from mqtune.search.background import BackgroundSearcher
@@ -246,7 +247,8 @@ class Runner:
         self.definition = place.definition
         opened.callback(self._end_worker)
         if plan.settings.run.progress:
-            self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said)]
+            deciders = str(deciders_of(place.definition))
+            self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said, deciders)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         searcher = plan.searcher(place.definition["seed"])
         teach(searcher, place.definition.get(LEARNT, ()))
@@ -424,7 +426,7 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-def _progress(total: Callable[[], int | None], folder: Path, said: Callable[[], str]) -> Callback:
+def _progress(total: Callable[[], int | None], folder: Path, said: Callable[[], str], deciders: str) -> Callback:
     from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich takes longer to import than all else here
 
-    return ProgressDisplay(total=total, folder=folder, said=said)
+    return ProgressDisplay(total=total, folder=folder, said=said, deciders=deciders)

@@ -262,6 +262,7 @@ class ProgressDisplay(Callback):
         console: where to draw; by default as described above.
         clock: a monotonic clock, in seconds.
         said: returns the line that somebody else has written to the terminal, below the table; empty until then.
+        deciders: the experiment's searcher and scheduler, in words: the first line.
     """
 
     in_loop = True
@@ -274,7 +275,9 @@ class ProgressDisplay(Callback):
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         said: Callable[[], str] = str,
+        deciders: str = "",
     ) -> None:
+        self._deciders = deciders
         self._total = total
         self._said = said
         self._moved_for = ""
@@ -309,6 +312,9 @@ class ProgressDisplay(Callback):
                 self._ended.append(trial)
             else:
                 self._open[trial.id] = trial
+        if self._deciders:
+            with self._quiet_when_nobody_reads():
+                self._print_line(f"{printable(experiment.name)} · {printable(self._deciders)}")
 
     def on_stage(self, trial: Trial) -> None:
         self._open[trial.id] = trial

@@ -1,18 +1,23 @@
-"""How far an experiment has come: for a list that shows many of them, in a few values each."""
+"""How far an experiment has come, and by which searcher and scheduler: in a few values, for lists and headings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from mqtune.core.experiment import Experiment
+from mqtune.core.registry import CLASS, Description
 from mqtune.core.trial import is_number
 from mqtune.results.frames import Row
 
 #: The most values of the line that a list draws: its picture is some 100 pixels wide.
 _MOST: Final = 40
+
+_NONE: Final = "none"
+#: Names by which users know what definitions call otherwise.
+_NAMES: Final = {"optuna": "tpe", "fifo": _NONE, "nobody": _NONE}
 
 
 def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row:
@@ -27,6 +32,33 @@ def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row
         "updated_at": updated_at(experiment),
         "best_so_far": _best_so_far(experiment),
     }
+
+
+class Deciders(NamedTuple):
+    """The searcher and the scheduler of an experiment by their names, such as "random" and "asha"; "none" where there is none."""
+
+    searcher: str
+    scheduler: str
+
+    def __str__(self) -> str:
+        """Return both in words, for people."""
+        searches = "no searcher, trials are added" if self.searcher == _NONE else f"searcher {self.searcher}"
+        ends = "no scheduler, each trial runs to its end" if self.scheduler == _NONE else f"scheduler {self.scheduler}"
+        return f"{searches}; {ends}"
+
+
+def deciders_of(definition: Mapping[str, Any]) -> Deciders:
+    """Return who decides in an experiment of this definition."""
+    return Deciders(*(_name_of(definition[role], role) for role in Deciders._fields))
+
+
+def _name_of(description: Description, role: str) -> str:
+    """Return the name of a class of the user's own, or else of mqtune's: of a wrapper with that of what it wraps."""
+    own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description[role])
+    # Optuna's own name for a sampler says more than whose it is.
+    name = own or str(description.get("sampler", "")) or _NAMES.get(kind, kind)
+    wrapped = [_name_of(each, role) for each in description.values() if isinstance(each, dict) and role in each]
+    return f"{name} of {wrapped[0]}" if wrapped else name
 
 
 def updated_at(experiment: Experiment) -> float:

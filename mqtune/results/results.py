@@ -47,7 +47,7 @@ from mqtune.results.experiments import (
 )
 from mqtune.results.frames import Library, Row, Rows, attempt_rows, frame_of, in_order, report_rows, trial_rows
 from mqtune.results.kept_state import fold_copy
-from mqtune.results.progress import progress_of
+from mqtune.results.progress import deciders_of, progress_of
 from mqtune.results.repeated import Repeated, repeated_configs
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
@@ -630,6 +630,7 @@ class Results:
             "owner": experiment.owner._asdict(),
             "metric": experiment.objective.metric,
             "mode": experiment.objective.mode,
+            **deciders_of(self.definition)._asdict(),
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,

@@ -241,6 +241,15 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_if_something_changed(
     assert not any("\x1b" in line for line in written)
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_the_first_line_says_who_decides(tmp_path: Path, live: bool):
+    watched = Watched(tmp_path / "mine", live=live, deciders="searcher tpe; scheduler asha")
+
+    watched.progress.on_start(watched.experiment)
+
+    assert watched.file.getvalue() == "mine · searcher tpe; scheduler asha\n"
+
+
 def test_without_a_terminal_a_wait_is_told_once_after_two_seconds(lines: Watched):
     reason = "no worker offers [red] GPUs"
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import optuna
+import pytest
 from book import Book
 
+import mqtune
+from mqtune.core.registry import described
 from mqtune.core.trial import AttemptEnd
-from mqtune.results.progress import progress_of, updated_at
+from mqtune.integrations.optuna import OptunaSearcher
+from mqtune.results.progress import deciders_of, progress_of, updated_at
 from mqtune.results.results import Results
+from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.search.base import Searcher
+from mqtune.search.points import Nobody
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 
 def test_the_best_so_far_is_of_trials_that_may_be_the_best(tmp_path: Path) -> None:
@@ -32,3 +42,24 @@ def test_before_its_first_trial_an_experiment_was_updated_when_it_was_created(tm
     experiment = Results.load(Book(tmp_path / "mine").save()).experiment
 
     assert updated_at(experiment) == experiment.created_at
+
+
+SPACE = Space({"x": mqtune.uniform(0, 1), "seed": mqtune.grid_search([1, 2])})
+
+
+class Mine(FIFO):
+    """A scheduler of a user's own."""
+
+
+@pytest.mark.parametrize(
+    ("searcher", "scheduler", "said"),
+    [
+        (RandomSearcher(SPACE, 1), FIFO(), "searcher random; no scheduler, each trial runs to its end"),
+        (OptunaSearcher(), mqtune.ASHA(9), "searcher tpe; scheduler asha"),
+        (OptunaSearcher(optuna.samplers.RandomSampler()), Mine(), "searcher RandomSampler; scheduler Mine"),
+        (mqtune.Repeater("seed", "tpe"), mqtune.ASHA(9), "searcher repeater of tpe; scheduler asha"),
+        (Nobody(), FIFO(), "no searcher, trials are added; no scheduler, each trial runs to its end"),
+    ],
+)
+def test_who_decides_is_said_in_words(searcher: Searcher, scheduler: Scheduler, said: str) -> None:
+    assert str(deciders_of({"searcher": described(searcher), "scheduler": described(scheduler)})) == said
