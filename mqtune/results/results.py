@@ -628,6 +628,7 @@ class Results:
             "owner": experiment.owner._asdict(),
             "metric": experiment.objective.metric,
             "mode": experiment.objective.mode,
+            **experiment.objective.kept_constraints,
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,
