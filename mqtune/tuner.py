@@ -69,8 +69,10 @@ class Tuner:
         space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them. Without
             one nothing is searched: somebody else drives the experiment, who adds trials, with any config, until ``finish``.
         metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*. A list of
-            several: each counts by itself, and ``Results.pareto_front`` has what no other trial beats.
-        mode: "min" or "max"; of several metrics a list with one for each, or one for all.
+            several: each counts by itself, and ``Results.pareto_front`` has what no other trial beats. In a list there may be bounds
+            on metrics that trials report, such as ``["loss", "latency <= 10"]``: a trial that violates one is never the best, and
+            schedulers and models go by them.
+        mode: "min" or "max"; of several metrics that are optimised a list with one for each, or one for all.
         max_trials: number of trials; by default the size of the grid, or 1 without one.
         searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" (extra
             ``optuna``) and "ax" (extra ``ax``) are models; ``mqtune.PointsFirst([…])`` tries given configs before,

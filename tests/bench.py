@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -291,7 +291,13 @@ class Bench:
     ) -> tuple[Plan, Any, Driver]:
         scheduler = self.make_scheduler()
         options = {
-            "checkpoints": Checkpoints(**asdict(self.retention), delete=self.delete_checkpoints),
+            "checkpoints": Checkpoints(
+                keep_last=self.retention.keep_last,
+                keep_best=self.retention.keep_best,
+                score=self.retention.score,
+                mode=self.retention.mode,
+                delete=self.delete_checkpoints,
+            ),
             "sync": "lockstep" if self.lockstep else "stream",
             **copy.deepcopy(self.options),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mqtune.core.events import (
     Reports,
     TrialStaged,
 )
+from mqtune.core.objective import Modes, Objective
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -34,12 +34,11 @@ class Book:
         folder: Path,
         *,
         metric: str | list[str] = "loss",
-        mode: str | list[str] = "min",
+        mode: Modes = "min",
         scheduler: dict[str, Any] | None = None,
         max_failures: int = 0,
         accept_no_report: bool = False,
         code_files: dict[str, str] | None = None,
-        outcome_constraints: Sequence[str] = (),
         space: dict[str, Any] | None = None,
     ):
         self.folder = folder
@@ -47,15 +46,17 @@ class Book:
         self.attempts: dict[str, int] = {}
         self.sequences: dict[str, int] = {}
         self.cursor = START
+        objective = Objective.of(metric, mode)
         definition = {
-            "metric": metric,
+            "metric": objective.metric,
             "mode": mode,
             "max_failures": max_failures,
             "scheduler": scheduler or {"scheduler": "fifo"},
             "max_trials": 4,
             "accept_no_report": accept_no_report,
             "code_files": code_files or {},
-            "searcher": {"searcher": "random", "outcome_constraints": list(outcome_constraints)},
+            "searcher": {"searcher": "random"},
+            **objective.kept_constraints,
         }
         if space is not None:
             definition["space"] = space

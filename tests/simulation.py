@@ -13,6 +13,7 @@ from mqtune.backends.simulated.backend import SimulatedJournal
 from mqtune.backends.simulated.fleet import SimulatedFleet
 from mqtune.core.events import Event, decode_event
 from mqtune.core.experiment import Experiment
+from mqtune.core.objective import Metric
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.driver.checkpoints import CheckpointGC
@@ -107,7 +108,7 @@ class Simulation:
     simulated: Simulated
     scheduler: Callable[[], Scheduler] = FIFO
     searcher: Callable[[], Searcher] = lambda: RandomSearcher(SPACE, seed=0)
-    metric: str = "loss"
+    metric: Metric = "loss"
     mode: Any = "min"
     max_failures: int = 0
     lockstep: bool = False
@@ -128,8 +129,9 @@ class Simulation:
         holder = f"driver {self.drivers}"
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()
-        self.used_scheduler.bind(self.metric, self.mode)
         self.experiment = Experiment(NAME, metric=self.metric, mode=self.mode, max_failures=self.max_failures)
+        self.used_scheduler.check_objective(self.experiment.objective)
+        self.used_scheduler.bind(self.experiment.metric, self.experiment.mode)
         driver = Driver(
             journal=self.journal,
             backend=self.backend,

@@ -111,12 +111,11 @@ class Experiment:
 
     Args:
         name: the experiment's name.
-        metric: the metric that it optimises, or the list of them.
+        metric: the metric that it optimises, or the list of them and of outcome constraints, such as "latency <= 10".
         mode: "min" or "max", or a list of one for each metric.
         max_failures: how often a trial may fail in user code and run again; -1 for any number.
         max_lost: how many attempts in a row a trial may lose without coming further, and run again; -1 for any number.
         accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
-        outcome_constraints: bounds on what trials report, such as "latency <= 10".
     """
 
     def __init__(
@@ -128,10 +127,9 @@ class Experiment:
         max_failures: int = 0,
         max_lost: int = LOST_BUDGET,
         accept_no_report: bool = False,
-        outcome_constraints: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.objective = Objective.of(metric, mode, outcome_constraints)
+        self.objective = Objective.of(metric, mode)
         #: The metric and its mode where it is one; else an empty text.
         self.metric = self.objective.metrics[0] if self.objective.is_single else ""
         self.mode = self.objective.modes[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
@@ -13,12 +13,14 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Metrics, Point, is_number
 
 Mode = Literal["min", "max"]
-#: As users spell them, and a definition has them.
+#: As users spell them: outcome constraints stand among the metrics.
 Metric = str | Sequence[str]
 Modes = Mode | Sequence[Mode]
 
-#: Where the description of a searcher has them.
+#: Where a definition has the outcome constraints, if there are any.
 OUTCOME_CONSTRAINTS: Final = "outcome_constraints"
+#: What no name of a metric has, so that a text with it is meant as a constraint.
+_RELATIONS: Final = ("<=", ">=", "==", " < ", " > ")
 _BOUND: Final = re.compile(r"\s*(?P<metric>[^*<>=]*[^*<>=\s])\s*(?P<relation>[<>]=)\s*(?P<bound>[-+.\deE]+)\s*")
 
 #: What to give where a metric is not a name.
@@ -34,13 +36,13 @@ class OutcomeConstraint:
     bound: float
 
     @classmethod
-    def of(cls, text: object) -> OutcomeConstraint:
+    def of(cls, text: str) -> OutcomeConstraint:
         """Return the constraint that users spell as "latency <= 10".
 
         Raises:
             ConfigurationError: it is not one metric, "<=" or ">=", and a number.
         """
-        found = _BOUND.fullmatch(text) if isinstance(text, str) else None
+        found = _BOUND.fullmatch(text)
         if found is not None:
             try:
                 bound = float(found["bound"])
@@ -49,12 +51,12 @@ class OutcomeConstraint:
             if math.isfinite(bound):
                 return cls(found["metric"], "<=" if found["relation"] == "<=" else ">=", bound)
         raise ConfigurationError(
-            f'outcome_constraints: {text!r} is not a metric, "<=" or ">=", and a number, such as "latency <= 10"; '
+            f'metric: {text!r} is not a metric, "<=" or ">=", and a number, such as "latency <= 10"; '
             "report a sum as a metric of its own"
         )
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.relation} {self.bound:g}"
+        return f"{self.metric} {self.relation} {repr(self.bound).removesuffix('.0')}"
 
     def excess(self, metrics: Metrics) -> float:
         """Return by how much a report violates it, 0 or less where it does not; NaN where the report has no number for the metric."""
@@ -64,20 +66,9 @@ class OutcomeConstraint:
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 
-def outcome_constraints(given: object) -> tuple[OutcomeConstraint, ...]:
-    """Return the constraints that users spell as a list of texts.
-
-    Raises:
-        ConfigurationError: it is no list, which a text is not either, or as ``OutcomeConstraint.of``.
-    """
-    if not isinstance(given, list | tuple):
-        raise ConfigurationError(f'outcome_constraints={given!r:.80} is not a list; write ["latency <= 10"]')
-    return tuple(map(OutcomeConstraint.of, given))
-
-
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The metrics that an experiment optimises, each with its mode, and bounds on what trials report.
+    """The metrics that an experiment optimises, each with its mode, and outcome constraints: bounds on what trials report.
 
     The one metric is empty where there is none.
     """
@@ -87,24 +78,33 @@ class Objective:
     constraints: tuple[OutcomeConstraint, ...] = ()
 
     @classmethod
-    def of(cls, metric: Metric, mode: Modes, constraints: Sequence[str] = ()) -> Objective:
+    def of(cls, metric: Metric, mode: Modes) -> Objective:
         """Return what users spell as a metric and its mode, or as a list of each; one mode may stand for all metrics.
+
+        Outcome constraints stand in the list of metrics: ``["loss", "latency <= 10"]``.
 
         Raises:
             ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric, or a
                 constraint is none.
         """
-        metrics = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
+        given = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
+        constraints = tuple(OutcomeConstraint.of(each) for each in given if _is_constraint(each))
+        metrics = tuple(each for each in given if not _is_constraint(each))
         modes: tuple[Any, ...] = tuple(mode) if isinstance(mode, list | tuple) else (mode,) * len(metrics)
+        if constraints and not metrics:
+            raise ConfigurationError(
+                f"metric={metric!r} has bounds alone; give what is optimised, too: "
+                f"metric={['loss', *map(str, constraints)]!r}"
+            )
         if len(modes) != len(metrics) or not metrics:
             raise ConfigurationError(f"metric={metric!r}, mode={mode!r}: give one mode for each metric, at least one")
-        for name in metrics if len(metrics) > 1 else ():
+        for name in metrics if len(given) > 1 else ():
             checks.name("", "metric", name, METRIC_KEY)
         for each in modes:
             checks.one_of("", "mode", each, ("min", "max"))
         if len(set(metrics)) < len(metrics):
             raise ConfigurationError(f"metric={metric!r}: a metric is there twice")
-        return cls(metrics, modes, outcome_constraints(constraints))
+        return cls(metrics, modes, constraints)
 
     @property
     def is_single(self) -> bool:
@@ -115,6 +115,11 @@ class Objective:
     def metric(self) -> str | list[str]:
         """The metric, or the list of them, as a definition has it."""
         return self.metrics[0] if self.is_single else list(self.metrics)
+
+    @property
+    def kept_constraints(self) -> dict[str, list[str]]:
+        """The outcome constraints as a definition has them, which is not at all where there are none."""
+        return {OUTCOME_CONSTRAINTS: list(map(str, self.constraints))} if self.constraints else {}
 
     @property
     def mode(self) -> Mode | list[Mode]:
@@ -132,6 +137,18 @@ class Objective:
         """Whether a report has all metrics that are constrained, and keeps to the constraints."""
         return all(each.excess(metrics) <= 0 for each in self.constraints)
 
+    def violated(self, metrics: Metrics) -> list[OutcomeConstraint]:
+        """Return the constraints that a report violates; not those on metrics that it has no number for, which may yet come."""
+        return [each for each in self.constraints if each.excess(metrics) > 0]
+
+    def violation(self, metrics: Metrics) -> float:
+        """Return by how much a report violates constraints: the sum of the excesses, each by its bound; 0 for one that violates none.
+
+        After Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3, with constraints that are
+        normalised by their bounds, so that their units don't matter. A bound of 0 has no size to go by: its excess counts as it is.
+        """
+        return sum(each.excess(metrics) / (abs(each.bound) or 1.0) for each in self.violated(metrics))
+
     def values(self, metrics: Metrics) -> tuple[float, ...] | None:
         """Return the values of the metrics in a report; None where one of them is missing, or no number."""
         found = [value for name in self.metrics if is_number(value := metrics.get(name))]
@@ -143,6 +160,20 @@ class Objective:
         if values is None:
             return None
         return tuple(value if mode == "min" else -value for value, mode in zip(values, self.modes, strict=True))
+
+
+def metric_of(definition: Mapping[str, Any]) -> Metric:
+    """Return the metric of a definition, or the list of metrics and outcome constraints, as users spell it.
+
+    Raises:
+        KeyError: it has none.
+    """
+    metric, constraints = definition["metric"], definition.get(OUTCOME_CONSTRAINTS, ())
+    return [*([metric] if isinstance(metric, str) else metric), *constraints] if constraints else metric
+
+
+def _is_constraint(given: object) -> bool:
+    return isinstance(given, str) and any(relation in given for relation in _RELATIONS)
 
 
 class GoesByObjective:

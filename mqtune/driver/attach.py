@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
+from mqtune.core.objective import metric_of
 from mqtune.core.resources import Resources
 from mqtune.core.text import there_are
 from mqtune.driver.connect import BrokerDeployment
@@ -80,7 +81,7 @@ def attached(
             return Settings(
                 trainable=_trainable(trainable, definition, deployment),
                 space=whole,
-                metric=definition["metric"],
+                metric=metric_of(definition),
                 mode=definition["mode"],
                 max_trials=max_trials if max_trials is not None else definition["max_trials"],
                 searcher=searcher,

@@ -72,7 +72,7 @@ class CheckpointGC:
         keeps_dicts: bool = False,
     ) -> None:
         self._experiment = experiment
-        self._retention = retention.of(experiment.metric, experiment.mode)
+        self._retention = retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
         self._store = store
         self._lose_all = _LOSE_ALL[delete_checkpoints]
         #: Whether somebody may go on from a trial that has completed, or was stopped.

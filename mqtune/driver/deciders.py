@@ -95,7 +95,8 @@ class Deciders:
             if self.rule is not None:
                 asked = "rule"
                 if (reason := self.rule.stops_trial(trial, report)) and self.rule_decides:
-                    verdict = Verdict(Decision(Action.COMPLETE, _text(self.rule, reason)), "stop rule")
+                    action = Action.STOP if self.rule.gives_up else Action.COMPLETE
+                    verdict = Verdict(Decision(action, _text(self.rule, reason)), "stop rule")
             if self._searcher_hears is not None:
                 asked = "searcher"
                 self._searcher_hears(trial, report if screened is None else screened.report)

@@ -12,6 +12,7 @@ from mqtune.core.errors import CodeDiffers, NameTaken
 from mqtune.core.events import decode_definition
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import CHECKPOINTS
+from mqtune.core.objective import OUTCOME_CONSTRAINTS
 from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.version import __version__
 from mqtune.driver.plan import Plan
@@ -80,7 +81,7 @@ class DefinitionWriter:
         before = decode_definition(plan.name, kept)
         before |= {key: value for key, value in _BEFORE.items() if key not in before}
         now = self._describe(before["seed"])
-        fixed = [key for key in dict.fromkeys([*now, LEARN_FROM]) if key not in MAY_CHANGE]
+        fixed = [key for key in dict.fromkeys([*now, LEARN_FROM, OUTCOME_CONSTRAINTS]) if key not in MAY_CHANGE]
         pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
         if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
             raise NameTaken(self._what_differs(differing))
@@ -159,6 +160,9 @@ class DefinitionWriter:
             kept["pass_checkpoint_dir"] = plan.settings.checkpoints.store is not None
         seed = known_seed if plan.settings.seed is None else plan.settings.seed
         described_now = kept | {
+            "metric": plan.objective.metric,
+            "mode": plan.objective.mode,
+            **plan.objective.kept_constraints,
             "trainable": plan.spec.encode(),
             "space": plan.space.describe(),
             "searcher": described(plan.searcher(seed)),

@@ -14,6 +14,8 @@ from mqtune.core.text import names_in_words, say_in_one_line
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: What Optuna, Ax and others call bounds on what trials report.
+_CONSTRAINTS: Final = ("outcome_constraints", "constraints", "constraints_func", "metric_constraints")
 #: What Ray Tune, Optuna, Syne Tune and Ax call arguments of ``Tuner``.
 _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "max_trials=": ("num_samples", "n_trials", "num_trials", "total_trials", "max_num_trials_started", "n_iter"),
@@ -21,6 +23,7 @@ _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "trainable, the first argument": ("objective", "func", "function", "entry_point", "run_or_experiment"),
     "searcher=": ("search_alg", "sampler", "search", "algorithm", "generation_strategy"),
     "scheduler=": ("pruner",),
+    'metric=["loss", "latency <= 10"]': _CONSTRAINTS,
     "mode=": ("direction", "directions", "do_minimize"),
     "name=": ("study_name", "experiment_name", "tuner_name"),
     "backend=, or $MQTUNE_BROKER": ("storage", "broker", "address", "trial_backend"),
@@ -39,6 +42,8 @@ _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "failures=mqtune.Failures(…)": ("failure_config", "raise_on_failed_trial"),
 }
 _MEANT: Final = {name: meant for meant, names in _OF_OTHERS.items() for name in names}
+#: What somebody may give a searcher, and is the experiment's.
+OF_OBJECTIVE: Final = dict.fromkeys(_CONSTRAINTS, 'Tuner(metric=["loss", "latency <= 10"])')
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:

@@ -89,8 +89,7 @@ class Plan:
             )
         self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
         self._searcher = self._chosen_searcher()
-        self._outcome_constraints = () if self._searcher is None else self._searcher.outcome_constraints
-        self.objective = Objective.of(settings.metric, settings.mode, self._outcome_constraints)
+        self.objective = Objective.of(settings.metric, settings.mode)
         if self.warm_start is not None:
             self.warm_start.check_objective(self.objective)
         if self._searcher is not None:
@@ -164,7 +163,6 @@ class Plan:
             max_failures=failures.max_failures,
             max_lost=failures.max_lost,
             accept_no_report=failures.accept_no_report,
-            outcome_constraints=self._outcome_constraints,
         )
 
     def searcher(self, seed: int) -> Searcher:

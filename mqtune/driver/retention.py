@@ -9,6 +9,7 @@ from typing import Literal
 
 from mqtune.core.checks import one_of, whole_number
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import OutcomeConstraint
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
 
@@ -17,7 +18,8 @@ class Retention:
     """Which of a trial's checkpoints are kept: the newest ones, and the best ones by a score.
 
     Of the checkpoints that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal
-    scores the newer is better; a missing score, one that is not a number, and NaN are never best. Dicts take memory in Redis: one is
+    scores the newer is better; a missing score, one that is not a number, and NaN are never best. By the experiment's metric, one
+    whose report keeps to the outcome constraints is better than one whose report doesn't. Dicts take memory in Redis: one is
     kept only while it is the trial's newest checkpoint of all. The newest is always kept, and so is one that is still
     referenced, for example by a fork that has not begun; it is deleted when the rule is applied next. While reports come with
     checkpoints, the rule is applied at least every 10 s and after each 32nd of an experiment's.
@@ -30,6 +32,7 @@ class Retention:
         keep_best: how many of the best are kept.
         score: the metric in the report of a checkpoint; empty means the experiment's.
         mode: "min" or "max"; empty means the experiment's, with the experiment's metric alone.
+        constraints: the outcome constraints that the score goes with; those of the experiment for its metric.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -39,6 +42,7 @@ class Retention:
     keep_best: int = 1
     score: str = ""
     mode: Literal["min", "max", ""] = ""
+    constraints: tuple[OutcomeConstraint, ...] = ()
 
     def __post_init__(self) -> None:
         if self.keep_last is not None:
@@ -52,11 +56,15 @@ class Retention:
                 f"Checkpoints(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's metric"
             )
 
-    def of(self, metric: str, mode: Literal["min", "max"]) -> Retention:
+    def of(
+        self, metric: str, mode: Literal["min", "max"], constraints: tuple[OutcomeConstraint, ...] = ()
+    ) -> Retention:
         """Return this rule for an experiment that optimises *metric*; where that is empty, none is the best."""
         if self.score:
             return self
-        return replace(self, score=metric, mode=mode) if metric else replace(self, keep_best=0)
+        if not metric:
+            return replace(self, keep_best=0)
+        return replace(self, score=metric, mode=mode, constraints=constraints)
 
     def to_delete(
         self, checkpoints: Mapping[CheckpointId, SavedCheckpoint], pinned: Container[CheckpointId] = ()
@@ -87,11 +95,14 @@ class Retention:
             raise ConfigurationError("Retention: which metric is the best one's is not known; call of(metric, mode)")
         sign = 1.0 if self.mode == "max" else -1.0
         scored = [
-            (sign * value, age, id_)
+            (self._keeps_to_constraints(checkpoints[id_]), sign * value, age, id_)
             for age, id_ in enumerate(folders)
             if not math.isnan(value := _number(checkpoints[id_].metrics.get(self.score)))
         ]
-        return [id_ for _, _, id_ in sorted(scored)[-self.keep_best :]]
+        return [id_ for *_, id_ in sorted(scored)[-self.keep_best :]]
+
+    def _keeps_to_constraints(self, saved: SavedCheckpoint) -> bool:
+        return all(each.excess(saved.metrics) <= 0 for each in self.constraints)
 
 
 def _number(value: object) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from mqtune.core.errors import MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words, names_in_words
-from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, is_number
+from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 
@@ -59,7 +59,8 @@ class Screening:
 
     A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an attempt,
     is odd. The report then counts as one without the metric, and it is said once for each trial and key, or its trial
-    fails. NaN is a number: what a scheduler makes of it is its rule.
+    fails. NaN is a number: what a scheduler makes of it is its rule. A constrained metric that no report has had when the first
+    trial completes is taken for a mistake, too.
 
     It is deterministic, so that a replay comes to the same.
     """
@@ -67,7 +68,7 @@ class Screening:
     def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, reading: Reading) -> None:
         #: Whether the replay is over: what it finds was said when it was new.
         self.is_live = False
-        #: What the first reports lack, so that the name must be a mistake.
+        #: What the reports lack, so that the name must be a mistake.
         self.missing: MetricMissing | None = None
         self._experiment = experiment
         self._metric, *self._others = self._metrics = experiment.objective.metrics
@@ -76,6 +77,10 @@ class Screening:
         self._read_by_rule = frozenset() if rule is None else rule.reads - {*self._metrics, self._time}
         self._fails = reading.on_odd_report == "fail"
         self._expects_metric = reading.metric_from == "first" and not experiment.accept_no_report
+        #: Constrained metrics that no report has had yet.
+        self._awaited = (
+            set() if experiment.accept_no_report else {each.metric for each in experiment.objective.constraints}
+        )
         #: Whether any report had the scheduler's time.
         self._time_seen = self._time in ("", ITERATION)
         self._times: dict[TrialId, _Progress] = {}
@@ -85,6 +90,8 @@ class Screening:
     def look(self, trial: Trial, report: Report) -> Screened | None:
         """Return what can be read of a report if that is not all of it, else None."""
         metrics = report.metrics
+        if self._awaited:
+            self._awaited -= {key for key in self._awaited if is_number(metrics.get(key))}
         value, time, known = metrics.get(self._metric), metrics.get(self._time), self._times.get(report.trial)
         problem = ""
         if known is not None and time.__class__ is int and time >= known.time and known.attempt == report.attempt:
@@ -103,7 +110,14 @@ class Screening:
         return None
 
     def forget(self, trial: Trial) -> None:
-        """Forget a trial that has ended."""
+        """Forget a trial that has ended, once it has shown that a name must be a mistake."""
+        if self._awaited and trial.status is TrialStatus.COMPLETED and trial.reports and self.missing is None:
+            (constraint, *_) = [each for each in self._experiment.objective.constraints if each.metric in self._awaited]
+            self.missing = MetricMissing(
+                f"no report has had a number for {constraint.metric!r}, which is to keep to {constraint}, and trial {trial.id} is "
+                f"complete; its last report has {names_in_words(sorted(trial.last_metrics)) or 'nothing'}: correct the name in metric=, "
+                "or have trials report it"
+            )
         self._times.pop(trial.id, None)
         self._told.pop(trial.id, None)
 

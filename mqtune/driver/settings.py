@@ -427,8 +427,8 @@ class Settings(_Checked):
             metric, mode, failures = "", "min", replace(failures, accept_no_report=True)
         elif mode is None:
             raise ConfigurationError(f"mode=None: give 'min' or 'max', for metric={metric!r}")
-        objective = Objective.of(metric, mode)
-        return cls(space=space, metric=objective.metric, mode=objective.mode, failures=failures, **others)
+        Objective.of(metric, mode)
+        return cls(space=space, metric=metric, mode=mode, failures=failures, **others)
 
 
 def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:

@@ -300,12 +300,13 @@ class Sharing:
         self.is_sated = False
         return Requeue(trial, reason, intent)
 
-    def _promise(self, trial: Trial) -> tuple[bool, float, str]:
-        """Return a sort key that puts trials first that have reported least, then those with the worst value."""
+    def _promise(self, trial: Trial) -> tuple[bool, bool, float, str]:
+        """Return a sort key that puts trials first that have reported least, then the infeasible, then those with the worst value."""
         value = trial.best_value
         is_known = value == value  # noqa: PLR0124 - NaN is not itself
         goodness = -value if self._experiment.mode == "min" else value
-        return is_known, goodness if is_known else trial.reports, trial.id
+        is_feasible = is_known and self._experiment.is_feasible(trial)
+        return is_known, is_feasible, goodness if is_known else trial.reports, trial.id
 
     def close(self) -> None:
         """Give the share to others."""

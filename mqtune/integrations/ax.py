@@ -19,6 +19,7 @@ from mqtune.core.objective import Objective
 from mqtune.core.registry import Description
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Config, Metrics, Trial, TrialStatus, is_number
+from mqtune.driver.names import OF_OBJECTIVE, with_hints
 from mqtune.search.base import WAIT, Later, PastTrial, fingerprint
 from mqtune.search.domains import Domain, Entries, Interval
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter, shares
@@ -126,6 +127,9 @@ class AxSearcher(ModelSearcher[_Record]):
     any trial has come to, as MOBSTER does; before, and otherwise, Ax models the last of them. Time is taken as its logarithm. Values at
     early times at which trials are still alike are left out.
 
+    Ax models the experiment's outcome constraints, of several metrics also those on what is optimised; it may try what turns out to
+    violate them. A Client has its own, which are Ax's alone.
+
     With several metrics Ax looks for their Pareto front. Of a report counts all that is optimised and constrained, or nothing.
 
     Requires ax-platform 1.3 or later. Sources: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo Bayesian
@@ -137,9 +141,6 @@ class AxSearcher(ModelSearcher[_Record]):
             as long; "random_search" for the Sobol sequence alone; a new ``GenerationStrategy`` of Ax's; or a configured ``Client``,
             which is copied: with its space (``ax_space.space_of``), its constraints, the trials that it has, and its generation
             strategy, or else "fast".
-        outcome_constraints: what metrics must be kept to, such as "latency <= 10": one metric in each, which trials report and
-            Ax models; of several metrics also those that are optimised. Ax may try what turns out to violate them; such a trial is
-            never the best, nor on the Pareto front. A Client has its own, which results don't know.
         seed: None for the experiment's.
 
     Raises:
@@ -149,20 +150,19 @@ class AxSearcher(ModelSearcher[_Record]):
 
     kind = "ax"
 
-    def __init__(
-        self, strategy: Any = "fast", *, outcome_constraints: Sequence[str] = (), seed: int | None = None
-    ) -> None:
+    @with_hints(OF_OBJECTIVE, {})
+    def __init__(self, strategy: Any = "fast", *, seed: int | None = None) -> None:
         if strategy not in METHODS and not isinstance(strategy, GenerationStrategy | Client):
             raise ConfigurationError(
                 f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy or a "
                 "Client of Ax"
             )
-        super().__init__(seed, outcome_constraints)
+        super().__init__(seed)
         #: The client to begin with, if one was given.
         self._given = strategy if isinstance(strategy, Client) else None
+        #: The metrics that are constrained.
+        self._constrained: list[str] = []
         if self._given is not None:
-            if outcome_constraints:
-                raise ConfigurationError("AxSearcher: a Client has outcome_constraints of its own")
             self._constrained = constrained(self._given)
             strategy = strategy_of(self._given) or METHODS[0]
         self._strategy = strategy
@@ -197,13 +197,24 @@ class AxSearcher(ModelSearcher[_Record]):
     def check_objective(self, objective: Objective) -> None:
         """Check that constraints are of other metrics than the one that is optimised."""
         super().check_objective(objective)
+        shown = " and ".join(map(str, objective.constraints))
         if self._given is not None:
+            if objective.constraints:
+                raise ConfigurationError(
+                    f"AxSearcher: a Client has outcome constraints of its own; leave {shown} out of metric=, or the Client"
+                )
             check_objective(objective, self._given)
-        elif objective.is_single and objective.metrics[0] in self._constrained:
+            return
+        self._constrained = list(dict.fromkeys(each.metric for each in objective.constraints))
+        if objective.is_single and objective.metrics[0] in self._constrained:
             raise ConfigurationError(
-                f"AxSearcher: outcome_constraints={self.outcome_constraints!r} are also on {objective}, the one metric "
-                "that is optimised, which Ax refuses"
+                f"AxSearcher: {shown}: there is a bound on {objective}, the one metric that is optimised, which Ax refuses"
             )
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it learns from trials elsewhere, of which nobody knows what a Client constrains."""
+        return not self._constrained
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Make the client.
@@ -243,7 +254,7 @@ class AxSearcher(ModelSearcher[_Record]):
                 _SIGNS[mode] + self._names[metric]
                 for metric, mode in zip(objective.metrics, objective.modes, strict=True)
             ),
-            [f"{self._names[each.metric]} {each.relation} {each.bound!r}" for each in self._constraints] or None,
+            [f"{self._names[each.metric]} {each.relation} {each.bound!r}" for each in objective.constraints] or None,
         )
         return client
 

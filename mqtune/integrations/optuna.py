@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
+from mqtune.driver.names import OF_OBJECTIVE, with_hints
 from mqtune.search.base import PastTrial, fingerprint
 from mqtune.search.domains import Entries
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter
@@ -52,7 +53,7 @@ _EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSam
 _GENERATION: Final = "cmawm:generation"
 _POINT: Final = "x_for_tell"
 #: Where Optuna has by how much a trial violates each constraint.
-_EXCESSES: Final = "constraints"
+EXCESSES: Final = "constraints"
 #: What a trial has that ``GridSampler`` was not asked for, else that takes it for a point of the grid.
 _NOT_IN_GRID: Final[dict[str, Any]] = {"grid_id": -1, "search_space": {}}
 #: What a trial that has ended, or is paused, is for the study. Optuna's samplers learn nothing from one that is FAIL.
@@ -101,6 +102,10 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
     It is exhausted when the sampler stops the study, as ``GridSampler`` and ``BruteForceSampler`` do when they are through.
 
+    Where the experiment has outcome constraints, TPE and other samplers that know constraints learn by how much a trial violates each
+    (before Optuna 5, samplers of your own by their ``constraints_func`` alone), by the last value of each constrained metric. A
+    trial that lacks one teaches nothing.
+
     With several metrics the study has several directions. It knows no steps then: of a trial that was stopped early or paused it
     learns that it was, and not its values.
 
@@ -119,9 +124,6 @@ class OptunaSearcher(ModelSearcher[_Record]):
         sampler: an Optuna sampler; None for TPE, which takes running trials for bad ones (constant liar), so that many slots
             don't try the same.
         seed: of the default sampler; None for the experiment's.
-        outcome_constraints: bounds on metrics that trials report, such as ``["latency <= 10"]``. A trial that violates one is never the
-            best, nor on the Pareto front, and TPE and other samplers that know constraints learn by how much it does (before Optuna 5,
-            samplers of your own by their ``constraints_func`` alone). A report that lacks a constrained metric violates.
 
     Raises:
         ConfigurationError: Optuna is not installed, or the space has nothing that a sampler could choose.
@@ -129,14 +131,14 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
     kind = "optuna"
 
+    @with_hints(OF_OBJECTIVE, {})
     def __init__(
         self,
         sampler: BaseSampler | None = None,
         *,
         seed: int | None = None,
-        outcome_constraints: Sequence[str] = (),
     ) -> None:
-        super().__init__(seed, outcome_constraints)
+        super().__init__(seed)
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
         self._sampler = sampler
@@ -184,9 +186,9 @@ class OptunaSearcher(ModelSearcher[_Record]):
             choices = {path: each for path, each in self._space.domains.items() if isinstance(each, Entries)}
             self._drawn = {path: each.sample(numbers) for path, each in choices.items()}
         others: dict[str, Any] = {"group": True} if self._space.has_conditions else {}
-        if self._constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
+        if self._objective.constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
             # Before Optuna 5 a sampler looks at constraints only if it is to make them.
-            others["constraints_func"] = lambda trial: trial.system_attrs[_EXCESSES]
+            others["constraints_func"] = lambda trial: trial.system_attrs[EXCESSES]
         return optuna.samplers.TPESampler(
             seed=seed, constant_liar=True, multivariate=self._space.has_conditions, **others
         )
@@ -322,10 +324,10 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
     def _constrain(self, record: _Record, number: int) -> bool:
         """Say by how much a trial violates constraints; return whether that is known of all."""
-        excesses = [each.excess(record.reported) for each in self._constraints]
+        excesses = [each.excess(record.reported) for each in self._objective.constraints]
         is_known = all(map(math.isfinite, excesses))
         if excesses and is_known:
-            self._storage.set_trial_system_attr(number, _EXCESSES, excesses)
+            self._storage.set_trial_system_attr(number, EXCESSES, excesses)
         return is_known
 
     def on_abandon(self, trial: Trial) -> None:

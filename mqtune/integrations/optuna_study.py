@@ -21,7 +21,7 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import Event, ExperimentCreated, Reports
 from mqtune.core.objective import has_nan
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.integrations.optuna import DIRECTIONS, quiet
+from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
 from mqtune.integrations.optuna_private import storage_of
 from mqtune.journal.connection import redact
 from mqtune.results.followed import Fold
@@ -62,6 +62,7 @@ class StudyMirror(Fold):
 
     Nothing ever reads it for the experiment: what is changed in it stays in it.
 
+    A trial that has ended has by how much its last report violates each outcome constraint, infinity where it lacks the metric.
     What an experiment has and a study doesn't is in user attributes: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
     ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each counts.
 
@@ -127,6 +128,8 @@ class StudyMirror(Fold):
                 self._said[trial.id][key] = value
                 self.storage.set_trial_user_attr(id_, key, value)
         state, result = self._state(trial)
+        for key, excesses in self._constraints(trial).items():
+            self.storage.set_trial_system_attr(id_, key, excesses)
         if state is not TrialState.WAITING:
             self.storage.set_trial_state_values(id_, state, result)
 
@@ -140,6 +143,14 @@ class StudyMirror(Fold):
         last = values[max(values)] if values else (math.nan,)
         return (TrialState.FAIL, None) if has_nan(last) else (state, last)
 
+    def _constraints(self, trial: Trial) -> dict[str, list[float]]:
+        """Return the system attribute that says how a trial that has ended keeps to the outcome constraints, if there are any."""
+        constraints = self.experiment.objective.constraints
+        if not constraints or not trial.status.is_terminal:
+            return {}
+        excesses = (each.excess(trial.last_metrics) for each in constraints)
+        return {EXCESSES: [math.inf if math.isnan(each) else each for each in excesses]}
+
     def _frozen(self, trial: Trial) -> FrozenTrial:
         state, result = self._state(trial)
         shown = {path: value for path, value in self._values_of(trial.config) if path in self._shown}
@@ -149,6 +160,7 @@ class StudyMirror(Fold):
             params={self._names[path]: self._shown[path].to_param(value) for path, value in shown.items()},
             distributions={self._names[path]: self._shown[path].distribution for path in shown},
             user_attrs=_attributes(trial),
+            system_attrs=self._constraints(trial),
             intermediate_values={step: each for step, (each, *others) in self._values[trial.id].items() if not others},
         )
         frozen.datetime_start, frozen.datetime_complete = _local(trial.time_run_started), _local(trial.time_completed)

@@ -85,9 +85,10 @@ def most_reports(curves: Sequence[Curve], scheduler: Scheduler) -> int | None:
 
 
 def best_values(curves: Iterable[Curve], objective: Objective) -> Metrics:
-    """Return the best value of each metric in any report."""
+    """Return the best value of each metric in any report; of a constrained one that which is farthest within its bound."""
     found: Metrics = {}
-    for name, mode in zip(objective.metrics, objective.modes, strict=True):
+    bounded = {each.metric: "min" if each.relation == "<=" else "max" for each in objective.constraints}
+    for name, mode in (bounded | dict(zip(objective.metrics, objective.modes, strict=True))).items():
         reported = [metrics.get(name) for curve in curves for _, metrics in curve.reports]
         values = [value for value in reported if is_number(value) and not math.isnan(value)]
         if values:

@@ -17,7 +17,16 @@ from mqtune.checkpoints.manifest import MANIFEST
 from mqtune.core.errors import CheckpointGone, ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import DICTS
-from mqtune.core.trial import CheckpointId, Trial, TrialId, checkpoint_id, is_in_memory, is_number, trial_of
+from mqtune.core.trial import (
+    CheckpointId,
+    SavedCheckpoint,
+    Trial,
+    TrialId,
+    checkpoint_id,
+    is_in_memory,
+    is_number,
+    trial_of,
+)
 
 Which = Literal["newest", "best"]
 #: The checkpoint that a trial starts from: "newest", "best", the id of a checkpoint of the experiment, or a folder on this
@@ -76,7 +85,8 @@ def fetch_checkpoint(
 def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
     """Return the id of a trial's newest checkpoint, or of the one with the best value of the metric; empty if it has none.
 
-    Only checkpoints that still exist count. If none has a value, or several have the best one, the newest is returned.
+    Only checkpoints that still exist count. If none has a value, or several have the best one, the newest is returned. One whose
+    report keeps to the outcome constraints is better than one whose report doesn't.
 
     Raises:
         ConfigurationError: *which* is neither "newest" nor "best".
@@ -89,12 +99,19 @@ def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> Checkpo
         raise ConfigurationError(
             f"which='best': the experiment optimises {experiment.objective}, and no checkpoint is the best by all; give 'newest'"
         )
+    scored = [each for each in reversed(trial.checkpoints.values()) if _has_value(each, experiment.metric)]
+    kept_to = [each for each in scored if experiment.objective.is_feasible(each.metrics)]
     best, best_value = trial.checkpoint, math.nan
-    for saved in reversed(trial.checkpoints.values()):
-        value = saved.metrics.get(experiment.metric)
-        if is_number(value) and not math.isnan(value) and experiment.is_better(value, best_value):
+    for saved in kept_to or scored:
+        value = saved.metrics[experiment.metric]
+        if experiment.is_better(value, best_value):
             best, best_value = saved.id, value
     return best
+
+
+def _has_value(saved: SavedCheckpoint, metric: str) -> bool:
+    value = saved.metrics.get(metric)
+    return is_number(value) and not math.isnan(value)
 
 
 def choose_checkpoint(

@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError, MessageVersionError
 from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
 from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.machine import mqtune_home
-from mqtune.core.objective import OUTCOME_CONSTRAINTS
+from mqtune.core.objective import metric_of
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, is_written
@@ -116,11 +116,10 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
         MessageVersionError: its definition is none.
     """
     try:
-        settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
+        settings = {name: created.definition[name] for name in ("mode", "max_failures")}
         later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
         settings |= {name: created.definition.get(name, default) for name, default in later.items()}
-        constraints = created.definition.get("searcher", {}).get(OUTCOME_CONSTRAINTS, ())
-        experiment = Experiment(created.name, **settings, outcome_constraints=constraints)
+        experiment = Experiment(created.name, metric=metric_of(created.definition), **settings)
     except (LookupError, TypeError, AttributeError) as error:
         raise MessageVersionError(
             f"experiment {created.name!r} has a definition that can't be read: {type(error).__name__}: {error}"

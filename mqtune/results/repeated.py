@@ -37,7 +37,9 @@ class Repeated(NamedTuple):
 
 
 def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[TrialId, float]) -> list[Repeated]:
-    """Return each config with all its trials, the best mean first; those with fewer values than others come last.
+    """Return each config with all its trials, the best mean first.
+
+    Those of which a completed trial violates an outcome constraint come behind these, and last those with fewer values than others.
 
     Args:
         experiment: a Repeater's.
@@ -54,7 +56,12 @@ def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[Tri
         found.append(Repeated(config, tuple(trials), tuple(values)))
     most = max((len(each.values) for each in found), default=0)
     sign = 1 if experiment.mode == "min" else -1
-    return sorted(found, key=lambda each: (len(each.values) < most, math.isnan(each.mean), sign * each.mean))
+
+    def order(each: Repeated) -> tuple[bool, bool, bool, float]:
+        is_feasible = all(map(experiment.is_feasible, filter(_counts, each.trials)))
+        return len(each.values) < most, not is_feasible, math.isnan(each.mean), sign * each.mean
+
+    return sorted(found, key=order)
 
 
 def _counts(trial: Trial) -> bool:

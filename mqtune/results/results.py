@@ -631,6 +631,7 @@ class Results:
             "metric": experiment.objective.metric,
             "mode": experiment.objective.mode,
             **deciders_of(self.definition)._asdict(),
+            **experiment.objective.kept_constraints,
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from mqtune.client import Client
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError, SpaceError, UserCodeFailed
-from mqtune.core.objective import GoesByObjective
+from mqtune.core.objective import GoesByObjective, Objective
 from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
 from mqtune.journal.connection import redact
 from mqtune.results.experiments import find_experiment
@@ -66,6 +66,19 @@ class WarmStart(GoesByObjective):
         self._sources = sources
         #: The searcher that learns.
         self.searcher = _learner(searcher)
+
+    def check_objective(self, objective: Objective) -> None:
+        """Check that what trials elsewhere have reported is all that is to be learnt of them.
+
+        Raises:
+            ConfigurationError: there are several metrics, or outcome constraints.
+        """
+        super().check_objective(objective)
+        if objective.constraints:
+            raise ConfigurationError(
+                f"WarmStart: of the trials that it learns from nobody knows whether they keep to "
+                f"{' and '.join(map(str, objective.constraints))}; leave that out of metric=, or WarmStart"
+            )
 
     @property
     def names(self) -> list[str]:

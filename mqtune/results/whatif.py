@@ -16,6 +16,7 @@ from mqtune.backends.simulated import Simulated
 from mqtune.backends.simulated.reports import Curves, Item
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import metric_of
 from mqtune.core.registry import CLASS, Description, Registered, described
 from mqtune.core.text import counted
 from mqtune.core.trial import AttemptEnd, Config, Metrics, Trial, TrialId, TrialStatus
@@ -291,7 +292,7 @@ class Replay:
         return Settings(
             trainable=KnownTrainable.of(recorded),
             space=self._space() if isinstance(searcher, NearestRecorded) else Space({}),
-            metric=definition["metric"],
+            metric=metric_of(definition),
             mode=definition["mode"],
             max_trials=len(self._recorded.curves),
             searcher=searcher,
@@ -484,7 +485,8 @@ def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str,
         reports += 1
         last = max(last, report.timestamp)
         if found is None and best is not None and report.trial == best.id and not report.late:
-            found = report.timestamp - began if report.metrics.get(experiment.metric) == best.best_value else None
+            is_it = report.metrics.get(experiment.metric) == best.best_value
+            found = report.timestamp - began if is_it and experiment.objective.is_feasible(report.metrics) else None
     cut = [trial for trial in experiment.trials.values() if _is_cut(trial)]
     ends = [trial.attempt.ended_at - began for trial in cut if trial.attempt.ended_at is not None]
     return Course(

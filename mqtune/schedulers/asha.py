@@ -18,7 +18,7 @@ from mqtune.core.text import names_in_words
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Bracket, CostRung, InBracket, Rung, RungHalving
-from mqtune.schedulers.timed import AnyRank, Rank, exact, rank_of
+from mqtune.schedulers.timed import AnyRank, Rank, exact
 
 
 class ASHA(RungHalving[InBracket]):
@@ -44,6 +44,9 @@ class ASHA(RungHalving[InBracket]):
 
     - *Ties*: a trial that equals the last of the best continues too.
     - *NaN* is worse than every number and equal to itself; it counts like any other score. Infinities are numbers.
+    - *Outcome constraints*: a report that violates one is worse than all that don't, whatever its metric, and better than NaN. Of
+      two, the one that violates by less is better (``Objective.violation``). A constrained metric that the report lacks says nothing.
+      The report itself is meant, whatever the *scope*.
     - *A report without the metric*, or with None for it, enters no rung; the next one that has it does.
     - *A report that skips rungs* enters the highest that it has reached. The trial never enters those below, as a
       score from later on would spoil a cut-off that others are measured by.
@@ -93,13 +96,17 @@ class ASHA(RungHalving[InBracket]):
             progress.next_level = self._levels[index + 1]
             return CONTINUE
         progress.next_level = math.inf
+        return Decision(Action.STOP, f"{rung.name}: {self._in_words(report)} {reason}")
+
+    def _in_words(self, report: Report) -> str:
+        """Return what a trial is judged by at a report."""
         values = ", ".join(f"{self._judged(name)}={float(report.metrics[name]):g}" for name in self.metrics)
-        return Decision(Action.STOP, f"{rung.name}: {values} {reason}")
+        violated = [] if self.objective is None else self.objective.violated(report.metrics)
+        return f"{values} (violates {' and '.join(map(str, violated))})" if violated else values
 
     def _rank(self, report: Report) -> AnyRank | None:
         """Return the rank with which a report enters a rung; None if it lacks the metric."""
-        value = report.metrics.get(self.metric)
-        return None if value is None else rank_of(self._score(report, value))
+        return self._rank_of(report)
 
     def _why_stopped(self, trial: Trial, rung: Rung, rank: AnyRank) -> str:
         """Return why a trial that has entered *rung* stops there, or an empty text."""
@@ -153,6 +160,7 @@ class PromotionASHA(RungHalving[Climb]):
       ended by themselves since. Only a trial that is abandoned takes its scores out; n is then without it.
     - *Ties*: the trial that entered earlier is better, so that there are never more of the best than places.
     - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
+    - *Outcome constraints*: as ``ASHA`` has them.
     - *A report without the metric*, or with None for it, enters no rung; the trial runs on, and the next one that has
       it enters. At *max_t* the trial completes without one.
     - *A report that skips rungs* enters the highest that it has reached, and none of those below.
@@ -319,16 +327,16 @@ class PromotionASHA(RungHalving[Climb]):
 
     def _reach(self, trial: Trial, report: Report, progress: Climb) -> Decision:
         index = bisect_right(self._levels, progress.time) - 1
-        value = report.metrics.get(self.metric)
-        if self._cost and value is not None and not self._costs_something(report):
-            value = None
+        has_score = report.metrics.get(self.metric) is not None
+        if self._cost and has_score:
+            has_score = self._costs_something(report)
         is_top = index == len(self._levels) - 1
-        if progress.rank is None and (value is not None or is_top):
+        if progress.rank is None and (has_score or is_top):
             progress.rung.coming -= 1
             progress.index = index
             progress.rung.coming += 1
-        if progress.rank is None and value is not None:
-            progress.rank = rank_of(self._score(report, value), progress.rung.arrivals)
+        if progress.rank is None and has_score and (rank := self._rank_of(report, progress.rung.arrivals)) is not None:
+            progress.rank = rank
             if isinstance(progress.rung, CostRung):
                 progress.rung.costs[progress.rank] = exact(report.metrics[self._cost])
             self._enter(progress, progress.rung, progress.rank)

@@ -15,7 +15,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Halving, trials_of_bracket
-from mqtune.schedulers.timed import Progress, Rank, Waiting, exact, plain, rank_of
+from mqtune.schedulers.timed import Progress, Rank, Waiting, exact, plain
 
 _WAIT: Final = Wait("no new trial can start, and the rounds of all brackets wait for trials that are under way")
 
@@ -105,6 +105,7 @@ class HyperBand(Halving[_Member]):
       as long as others have scores.
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
+    - *Outcome constraints*: as ``ASHA`` has them.
     - *A report without the metric*, or with None for it, gives no score; the trial runs on, and the next one that has
       it does. At *max_t* the trial completes without one.
     - *A report that skips the times of several rounds* counts in the present round; the trial is paused all the same.
@@ -244,11 +245,10 @@ class HyperBand(Halving[_Member]):
             if not self._stop_last_trials:
                 self._leave(trial.id, progress)
             return self._at_max_t
-        value = report.metrics.get(self.metric)
         if progress.rank is None:
-            if value is None:
-                return CONTINUE
-            progress.rank = rank_of(self._score(report, value), progress.order)
+            progress.rank = self._rank_of(report, progress.order)
+        if progress.rank is None:
+            return CONTINUE
         progress.next_level = math.inf
         bracket = progress.bracket
         return Decision(Action.PAUSE, f"bracket {bracket.number}: waits for the others at {bracket.level}")

@@ -41,7 +41,8 @@ class MedianStopping(TimedScheduler["_Course"]):
       is between two averages for every quantile.
     - *Ties*: a trial that equals the median continues.
     - *Seconds* are those of the report's ``time_total_s``, which mqtune measures; without a number there none stops.
-    - *NaN* is left out of a trial's average and best. A trial that had nothing else counts as infinitely bad.
+    - *NaN* is left out of a trial's average and best, and so is a report that violates an outcome constraint. A trial that had nothing
+      else counts as infinitely bad. A constrained metric that a report lacks says nothing.
     - *A report without the metric*, or with None for it, has no value, and the milestone waits for the next one that
       has it.
     - *A report that skips milestones* comes to the highest that it has reached, and to none of those below.
@@ -101,7 +102,8 @@ class MedianStopping(TimedScheduler["_Course"]):
         value = report.metrics.get(self.metric)
         if value is None or progress.time <= progress.reached or progress.decision is not CONTINUE:
             return progress.decision
-        progress.add(self._score(report, value), is_averaged=progress.time >= self._grace_period)
+        score = self._score(report, value)
+        progress.add(math.nan if self._violation(report) else score, is_averaged=progress.time >= self._grace_period)
         if progress.time < progress.next_milestone:
             return CONTINUE
         progress.next_milestone = self._milestones.after(progress.time)

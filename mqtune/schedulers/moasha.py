@@ -44,6 +44,9 @@ class MOASHA(ASHA):
     - *One metric*: the rule is that of ``ASHA``.
     - *Ties*: a trial with the same values as one of the best continues too.
     - *NaN* is infinitely bad.
+    - *Outcome constraints*: a report that violates one is dominated by all that don't, and by those that violate by less
+      (``Objective.violation``), whatever its metrics. After Deb et al., "A fast and elitist multiobjective genetic algorithm:
+      NSGA-II", IEEE Transactions on Evolutionary Computation 6 (2002), section VI. A constrained metric that the report lacks says nothing.
     - *A report without one of the metrics* enters no rung; the next one that has all does.
     - All else is as in ``ASHA``.
 
@@ -69,7 +72,11 @@ class MOASHA(ASHA):
 
     def _rank(self, report: Report) -> AnyRank | None:
         point = None if self.objective is None else self.objective.point(report.metrics)
-        return None if point is None else tuple(math.inf if math.isnan(value) else value for value in point)
+        if point is None:
+            return None
+        if violation := self._violation(report):
+            return (violation, *(math.inf for _ in point))
+        return (0.0, *(math.inf if math.isnan(value) else value for value in point))
 
 
 class FrontRung(Rung):

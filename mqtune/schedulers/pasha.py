@@ -39,6 +39,7 @@ class PASHA(PromotionASHA):
     far such pairs are apart at the last of those times, interpolated linearly. As long as a top rung has no such pair it
     is what it was, and 0 at first.
 
+    - *Outcome constraints*: as in ``PromotionASHA``. Where two trials that violate some change places the rankings don't differ.
     - *Ties, NaN*, and reports that are late, repeated, skip rungs or lack the metric: as in ``PromotionASHA``. NaN and
       infinities are left out of epsilon. Of a time that a trial has reported more than once the first value counts.
     - *A trial that skips a rung* is in no ranking with that.
@@ -151,9 +152,10 @@ class PASHA(PromotionASHA):
         return all(self._is_close(below[one], below[other]) for one, other in zip(*rankings, strict=True))
 
     def _is_close(self, one: Rank, other: Rank) -> bool:
-        if one[:2] == other[:2]:
-            return True
-        return not one[0] and not other[0] and abs(one[1] - other[1]) <= self._epsilon
+        if one[0] or other[0]:
+            # Neither those with NaN nor those that violate a constraint are what is looked for.
+            return one[0] == other[0]
+        return one[1] == other[1] or abs(one[1] - other[1]) <= self._epsilon
 
     def _rungs_downwards(self) -> Iterator[Rung]:
         """Yield the rungs that trials are promoted from."""

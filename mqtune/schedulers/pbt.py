@@ -17,7 +17,7 @@ from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
 from mqtune.schedulers.population import Generations, Member, Pace, Turns
-from mqtune.schedulers.timed import Milestones, TimedScheduler, exact, rank_of
+from mqtune.schedulers.timed import Milestones, TimedScheduler, exact
 from mqtune.search.domains import domain_of
 from mqtune.search.space import SEPARATOR, Space
 
@@ -66,6 +66,7 @@ class PBT(TimedScheduler[Member]):
 
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
+    - *Outcome constraints*: as ``ASHA`` has them. No trial whose score is of a report that violates one is copied.
     - *A report without the metric*, or with None for it, comes to no milestone; the next one that has it does.
     - *A late or repeated report* changes nothing and gets the decision in force.
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
@@ -220,7 +221,5 @@ class PBT(TimedScheduler[Member]):
             progress.is_new = False
             progress.next_level = self._milestones.after(progress.time)
             return CONTINUE
-        value = report.metrics.get(self.metric)
-        if value is None:
-            return CONTINUE
-        return self._pace.reached(progress, rank_of(self._score(report, value), progress.order), report)
+        rank = self._rank_of(report, progress.order)
+        return CONTINUE if rank is None else self._pace.reached(progress, rank, report)

@@ -25,7 +25,7 @@ from mqtune.core.trial import (
 )
 from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
-from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting
+from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting, keeps_to_constraints
 
 #: Of more than so many of the best, so many are looked at for one that may be copied: work for a report must not grow with
 #: the population, also where no member has a checkpoint. The best quarter of 128 is looked at as a whole.
@@ -190,8 +190,9 @@ class Pace(ABC):
 
 
 def may_be_copied(member: Member) -> bool:
-    """Return whether there is a checkpoint of the state that a member was ranked for."""
-    return bool(member.trial.checkpoints) and not member.is_replaced
+    """Return whether there is a checkpoint of the state that a member was ranked for, and that violates no outcome constraint."""
+    is_good = member.rank is not None and keeps_to_constraints(member.rank)
+    return is_good and bool(member.trial.checkpoints) and not member.is_replaced
 
 
 def resume_of(member: Member, copy: Copy | None, reason: str) -> Resume:

@@ -169,6 +169,17 @@ class TimedScheduler(Scheduler, Generic[P]):
             )
         return int(time) if isinstance(time, Integral) else float(time)
 
+    def _rank_of(self, report: Report, order: int = 0) -> Rank | None:
+        """Return the rank of a report; None if it lacks the metric. Of equal ranks the one with the lower *order* is better."""
+        value = report.metrics.get(self.metric)
+        if value is None:
+            return None
+        return rank_of(self._score(report, value), order, self._violation(report))
+
+    def _violation(self, report: Report) -> float:
+        """Return by how much a report violates the experiment's outcome constraints; 0 for one that violates none."""
+        return 0.0 if self.objective is None else self.objective.violation(report.metrics)
+
     def _score(self, report: Report, value: object) -> float:
         """Return *value* such that lower is better."""
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -200,15 +211,27 @@ class Milestones:
         return plain(max(self._lowest, self.number(time) + 1) * self._interval)
 
 
-#: Lower is better: whether the score is NaN, which is worst; the score, lower being better; what breaks ties.
+#: Lower is better: 0, or 1 for a report that violates an outcome constraint, or 2 for NaN, which is worst; the score, lower being
+#: better, or by how much it violates; what breaks ties.
 Rank = tuple[int, float, int]
 #: A rank, or the values of several metrics, of which lower is better too.
 AnyRank = tuple[float, ...]
 
 
-def rank_of(score: float, order: int = 0) -> Rank:
-    """Return the rank of a score, lower being better; of equal scores the one with the lower *order* is better."""
-    return (1, 0.0, order) if math.isnan(score) else (0, score, order)
+def rank_of(score: float, order: int = 0, violation: float = 0.0) -> Rank:
+    """Return the rank of a score, lower being better; of equal scores the one with the lower *order* is better.
+
+    A report that violates no outcome constraint is better than one that does, and of these the one that violates them by less, after
+    Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3.
+    """
+    if math.isnan(score):
+        return 2, 0.0, order
+    return (1, violation, order) if violation else (0, score, order)
+
+
+def keeps_to_constraints(rank: Rank) -> bool:
+    """Whether the rank is that of a report that violates no outcome constraint."""
+    return rank[0] != 1
 
 
 #: Trials with lower keys come first.

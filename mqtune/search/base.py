@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -58,8 +57,6 @@ class Searcher(Registered, GoesByObjective, ABC):
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
     #: doesn't wait for it, and the next config is worked out before a slot is free.
     is_slow: bool = False
-    #: Bounds on what trials report, such as "latency <= 10", which results keep to; part of its description as ``OUTCOME_CONSTRAINTS``.
-    outcome_constraints: Sequence[str] = ()
     #: Whether each trial must run to its own end, so that a scheduler that stops or pauses trials is refused.
     wants_whole_trials: bool = False
 

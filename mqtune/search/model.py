@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.objective import OUTCOME_CONSTRAINTS, Mode, Objective
-from mqtune.core.objective import outcome_constraints as constraints_of
+from mqtune.core.objective import Mode, Objective
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import WAIT, Later, Searcher, Suggestion, fingerprint
@@ -154,21 +153,13 @@ class ModelSearcher(Searcher, Generic[R]):
 
     Args:
         seed: None for the experiment's.
-        outcome_constraints: bounds on metrics that trials report.
-
-    Raises:
-        ConfigurationError: a constraint is none.
     """
 
     takes_several = True
     adaptive = True
     is_slow = True
 
-    def __init__(self, seed: int | None, outcome_constraints: Sequence[str]) -> None:
-        self._constraints = constraints_of(outcome_constraints)
-        self.outcome_constraints = list(outcome_constraints)
-        #: The metrics that are constrained.
-        self._constrained = list(dict.fromkeys(each.metric for each in self._constraints))
+    def __init__(self, seed: int | None) -> None:
         self._seed = seed
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, R] = {}
@@ -211,11 +202,6 @@ class ModelSearcher(Searcher, Generic[R]):
 
     def _go_on(self, record: R) -> None:
         """Tell the model that a trial goes on with its config."""
-
-    @property
-    def can_learn(self) -> bool:
-        """Whether it learns from trials elsewhere, of which nobody knows what is constrained."""
-        return not self._constrained
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the model's next config, None if there are no more, or WAIT."""
@@ -264,14 +250,8 @@ class ModelSearcher(Searcher, Generic[R]):
         self._tell(self._records[trial.id], trial.status)
 
     def describe(self) -> Description:
-        """Return what the model is, the seed and the constraints."""
-        constraints = {OUTCOME_CONSTRAINTS: self.outcome_constraints} if self.outcome_constraints else {}
-        return {
-            self.role: self.kind,
-            **self._model(),
-            "seed": "" if self._seed is None else self._seed,
-            **constraints,
-        }
+        """Return what the model is, and the seed."""
+        return {self.role: self.kind, **self._model(), "seed": "" if self._seed is None else self._seed}
 
     @abstractmethod
     def _model(self) -> Description:

@@ -69,11 +69,6 @@ class PointsFirst(Telling):
         """The number of points; None if a searcher was given for what comes after them."""
         return len(self._given) if self._after is None else None
 
-    @property
-    def outcome_constraints(self) -> Sequence[str]:  # type: ignore[override]
-        """Those of the other searcher."""
-        return () if self._after is None else self._after.outcome_constraints
-
     def check_space(self, space: Space) -> None:
         """Check the points, and the other searcher.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import ITERATION, Attempt, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.search.base import SEARCHERS, WAIT, PastTrial, Searcher, Suggestion, fingerprint, searcher_named
@@ -67,7 +68,7 @@ class Repeater(Searcher):
     - *A trial that a user adds* is none of the repetitions, and is for the other searcher a config with a value of its own. So
       is each point of a ``PointsFirst`` around this searcher; one within it is repeated.
     - *A repetition that a person has go on with another config* has no part any more.
-    - *Several metrics* are refused: the mean is of one.
+    - *Several metrics* are refused: the mean is of one. So are outcome constraints where the other searcher learns.
     - *An abandoned* repetition is not suggested again; a config whose repetitions are all abandoned isn't, either.
 
     ``max_trials`` counts repetitions; where it ends within a config, that one is not told. A driver that resumes goes on within
@@ -79,8 +80,8 @@ class Repeater(Searcher):
         searcher: proposes the configs, or the name of one, such as "tpe"; by default a RandomSearcher, grid entries included.
 
     Raises:
-        ConfigurationError: *searcher* is none, has outcome constraints, or what it needs is not installed; and when a config is suggested that comes
-            from a space of that searcher's own, in which the entry is not that constant.
+        ConfigurationError: *searcher* is none, or what it needs is not installed; when a config is suggested that comes from a space
+            of that searcher's own, in which the entry is not that constant.
         SpaceError: the space has no such entry.
     """
 
@@ -94,11 +95,6 @@ class Repeater(Searcher):
             searcher = searcher_named(searcher)
         if searcher is not None and not isinstance(searcher, Searcher):
             raise ConfigurationError(f"Repeater: searcher={searcher!r} is not a searcher")
-        if searcher is not None and searcher.outcome_constraints:
-            raise ConfigurationError(
-                f"Repeater: outcome_constraints={searcher.outcome_constraints!r} of {type(searcher).__name__}: it learns of the mean of one "
-                "metric, and of nothing else; leave them out"
-            )
         self._over = over
         self._given = searcher
         self.adaptive = searcher is not None and searcher.adaptive
@@ -127,6 +123,19 @@ class Repeater(Searcher):
         self._use(space)
         if self._given is not None:
             self._given.check_space(self._rest)
+
+    def check_objective(self, objective: Objective) -> None:
+        """Check that the other searcher need not learn more than the mean.
+
+        Raises:
+            ConfigurationError: it would have to keep to outcome constraints.
+        """
+        super().check_objective(objective)
+        if objective.constraints and self.adaptive:
+            raise ConfigurationError(
+                f"Repeater: {type(self._given).__name__} learns of the mean of {objective}, and of nothing that is to keep to "
+                f"{' and '.join(map(str, objective.constraints))}; leave that out of metric=, or give Repeater no model"
+            )
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Bind the other searcher to the rest of the space.

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import Metric, Objective
 from mqtune.core.trial import Action, Decision, Report, Trial, TrialId
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.search.space import Space
-from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
+from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 #: Returns a new scheduler, made with the same arguments each time.
 NewScheduler = Callable[[], Scheduler]
@@ -34,6 +35,10 @@ class Watched(Scheduler):
     @property
     def time_attr(self) -> str:
         return self.inner.time_attr
+
+    def check_objective(self, objective: Objective) -> None:
+        super().check_objective(objective)
+        self.inner.check_objective(objective)
 
     def bind(self, metric: str, mode: str) -> None:
         super().bind(metric, mode)
@@ -90,7 +95,8 @@ class SchedulerContract(InVirtualTime):
             def new_scheduler(self) -> NewScheduler:
                 return lambda: Mine(max_t=9)
 
-    Trials of these experiments report "loss", which counts, and "accuracy", up to 12 times.
+    Trials of these experiments report "loss", which counts, and "accuracy", up to 12 times. Some of the experiments have an outcome
+    constraint on the accuracy.
     """
 
     #: The search space of its experiments.
@@ -101,9 +107,9 @@ class SchedulerContract(InVirtualTime):
         """Return the function that makes schedulers; a subclass must override it."""
         raise NotImplementedError("override the fixture new_scheduler: it returns a function that makes a scheduler")
 
-    def _run(self, world: str, new_scheduler: NewScheduler, *cut_after: int) -> Results:
+    def _run(self, world: str, new_scheduler: NewScheduler, *cut_after: int, metric: Metric = "loss") -> Results:
         return WORLDS[world].run(
-            lambda: {"scheduler": Watched(new_scheduler()), "space": self.space},
+            lambda: {"scheduler": Watched(new_scheduler()), "space": self.space, "metric": metric},
             cut_after=cut_after,
             time_attr=new_scheduler().time_attr,
         )
@@ -121,11 +127,14 @@ class SchedulerContract(InVirtualTime):
 
         assert happened(first) == happened(second)
 
+    @pytest.mark.parametrize("metric", METRICS)
     @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
-    def test_the_next_driver_decides_as_the_first_would_have(self, new_scheduler: NewScheduler, world: str) -> None:
-        uncut = happened(self._run(world, new_scheduler))
+    def test_the_next_driver_decides_as_the_first_would_have(
+        self, new_scheduler: NewScheduler, world: str, metric: Metric
+    ) -> None:
+        uncut = happened(self._run(world, new_scheduler, metric=metric))
 
-        assert happened(self._run(world, new_scheduler, 7, 20)) == uncut
+        assert happened(self._run(world, new_scheduler, 7, 20, metric=metric)) == uncut
 
     def test_its_description_is_plain_and_never_changes(self, new_scheduler: NewScheduler) -> None:
         used, other = new_scheduler(), new_scheduler()

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
+from mqtune.core.objective import Metric
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.results.warm_start import WarmStart
 from mqtune.search.base import WAIT, PastTrial, Searcher
 from mqtune.search.space import Space
 from mqtune.testing.waiting import eventually
-from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
+from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 #: Returns a new searcher over the contract's space, made with the same arguments each time.
 NewSearcher = Callable[[], Searcher]
@@ -156,10 +157,13 @@ class SearcherContract(InVirtualTime):
         assert check_plain(story.searcher.describe()) == before
         assert check_plain(self._story(new_searcher).searcher.describe()) == before
 
+    @pytest.mark.parametrize("metric", METRICS)
     @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
-    def test_the_next_driver_tries_what_the_first_would_have(self, new_searcher: NewSearcher, world: str) -> None:
+    def test_the_next_driver_tries_what_the_first_would_have(
+        self, new_searcher: NewSearcher, world: str, metric: Metric
+    ) -> None:
         def arguments() -> dict[str, Any]:
-            return {"searcher": new_searcher(), "space": self.space}
+            return {"searcher": new_searcher(), "space": self.space, "metric": metric}
 
         cut, uncut = WORLDS[world].run(arguments, cut_after=[20]), WORLDS[world].run(arguments)
 

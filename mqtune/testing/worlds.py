@@ -17,6 +17,7 @@ from mqtune.backends.simulated import Delay, Simulated
 from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, ExperimentCreated, ExperimentEnded
+from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Metrics, Report
 from mqtune.driver.settings import Failures, RunOptions
 from mqtune.results.results import Results
@@ -26,6 +27,8 @@ from mqtune.tuner import Tuner
 
 SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1)}
 
+#: What experiments optimise: the loss, alone and within a bound on what trials report, which half of the reports keep to.
+METRICS: Final[Sequence[Metric]] = ("loss", ["loss", "accuracy >= 0.5"])
 #: Values of the metric that no decision can use.
 _ODD: Final = (float("nan"), float("inf"), -float("inf"))
 

@@ -20,7 +20,7 @@ RULES: dict[str, Callable[[], StopRule | None]] = {
     "ExperimentPlateau": lambda: mqtune.ExperimentPlateau(top=2, patience=3),
     "MetricMaximum": lambda: mqtune.MetricMaximum("accuracy", 0.9),
     "MaximumIteration": lambda: mqtune.schedulers.stopping.MaximumIteration(5),
-    "TrialDiverged": lambda: mqtune.TrialDiverged("accuracy"),
+    "TrialDiverged": lambda: mqtune.TrialDiverged(),
     "TrialPlateau": lambda: mqtune.TrialPlateau(num_results=3, grace_period=2),
     "a dict": lambda: as_rule({"training_iteration": 4}),
     "any and all": lambda: (

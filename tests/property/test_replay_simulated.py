@@ -59,13 +59,15 @@ def killed_at(world: World, name: str, *calls: int) -> Simulation | None:
 
 
 @EVERY
-def test_drivers_that_start_from_any_prefix_go_on_to_the_same_end(name: str) -> None:
-    first = killed_at(WORLD, name)
+@pytest.mark.parametrize("limited", [False, True])
+def test_drivers_that_start_from_any_prefix_go_on_to_the_same_end(name: str, *, limited: bool) -> None:
+    world = WORLD.but(limited=limited)
+    first = killed_at(world, name)
     assert first is not None
     uncut = list(what_happened(first.events()))
     for call in range(1, LIFE + 1):
         # The next ones die after as many calls, so that over all runs each call is somebody's last.
-        simulation = killed_at(WORLD, name, call, *repeat(LIFE, first.journal.calls))
+        simulation = killed_at(world, name, call, *repeat(LIFE, first.journal.calls))
         assert simulation is not None
         assert list(what_happened(simulation.events())) == uncut, f"killed at call {call}, and each {LIFE} calls later"
 
@@ -112,7 +114,7 @@ def check_state(simulation: Simulation) -> None:
     known = simulation.experiment
     state = encode_value(known.state())
     of_journal, restored = (
-        Experiment(known.name, metric="loss", mode="min", max_failures=known.max_failures) for _ in range(2)
+        Experiment(known.name, metric=simulation.metric, mode="min", max_failures=known.max_failures) for _ in range(2)
     )
     for event in events_in_order([(entry.id, entry.data) for entry in simulation.copy.entries]):
         of_journal.apply_report(event) if isinstance(event, Report) else of_journal.apply(event)

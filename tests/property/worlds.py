@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulation import SPACE, Simulation
 
 from mqtune.backends.simulated import Simulated
+from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Decision, Report, Trial
 from mqtune.driver.settings import Limits
 from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -27,6 +28,8 @@ from mqtune.testing.schedulers import Watched
 __all__ = ["MAX_T", "SCHEDULERS", "Repeating", "World", "worlds"]
 
 MAX_T: Final = 9
+#: The latencies above this are not reported.
+_REPORTED: Final = 0.8
 
 #: Every scheduler, by name; those with levels end at MAX_T.
 SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
@@ -71,11 +74,18 @@ class World:
     max_failures: int = 0
     #: How likely a report's metric is NaN, or one of a few values that many trials have.
     odd: float = 0.0
+    #: Whether the experiment has an outcome constraint, which every second report keeps to and every fifth lacks the metric of.
+    limited: bool = False
     lockstep: bool = False
 
     def but(self, **changes: Any) -> World:
         """Return a world that differs in these."""
         return replace(self, **changes)
+
+    @property
+    def metric(self) -> Metric:
+        """What the experiment optimises."""
+        return ["loss", "latency <= 0.4"] if self.limited else "loss"
 
     def simulation(self, scheduler: Callable[[], Scheduler], **options: Any) -> Simulation:
         """Return a simulation that has not begun."""
@@ -95,6 +105,7 @@ class World:
             ),
             scheduler=scheduler,
             searcher=lambda: RandomSearcher(SPACE, seed=self.seed),
+            metric=self.metric,
             max_failures=self.max_failures,
             lockstep=self.lockstep,
             limits=Limits(max_trials=self.trials),
@@ -107,6 +118,7 @@ class World:
             name = f"{self.seed}:{config!r}"
             attempts[name] += 1
             curve, luck = random.Random(name), random.Random(f"{name}:{attempts[name]}")
+            latency = random.Random(f"latency {name}")
             fails_at = luck.randint(1, self.length) if luck.random() < self.failing else 0
             for step in range(1, self.length + 1):
                 seconds, loss = curve.expovariate(1.0), curve.random() / step
@@ -114,7 +126,8 @@ class World:
                     loss = curve.choice([float("nan"), 0.5, float("inf")])
                 if step == fails_at:
                     yield seconds, RuntimeError("bad luck")
-                yield seconds, {"loss": loss, "training_iteration": step}
+                late = {"latency": drawn} if self.limited and (drawn := latency.random()) < _REPORTED else {}
+                yield seconds, {"loss": loss, "training_iteration": step, **late}
 
         return reports
 
@@ -140,6 +153,7 @@ def worlds(draw: st.DrawFn, **fixed: Any) -> World:
         "failing": st.sampled_from([0.0, 0.0, 0.3]),
         "max_failures": st.sampled_from([0, 1, -1]),
         "odd": st.sampled_from([0.0, 0.3]),
+        "limited": st.booleans(),
         "lockstep": st.booleans(),
     }
     return World(**{name: fixed[name] if name in fixed else draw(strategy) for name, strategy in fields.items()})

@@ -124,7 +124,8 @@ class _Play:
         self._course = course
         self._space = Space(dict(course.space))
         self._rng = random.Random(_SEED)
-        self._objective = Objective(course.metrics, ("min", "max")[: len(course.metrics)])
+        optimised = [each for each in course.metrics if "<=" not in each]
+        self._objective = Objective.of(course.metrics, ("min", "max")[: len(optimised)])
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
         self._searcher = self._made()
         self._running: list[Trial] = []
@@ -417,7 +418,7 @@ COURSES: Final[dict[str, Course | TunedCourse]] = {
     "tpe-stopping": Course(_optuna, odds=STOPPING, libraries=_OPTUNA),
     "tpe-conditional": Course(_optuna, CONDITIONAL, 100, STOPPING, libraries=_OPTUNA),
     "tpe-several": Course(_optuna, FEW, 60, STOPPING, ("loss", "size"), libraries=_OPTUNA),
-    "tpe-constrained": Course(lambda: _optuna(outcome_constraints=["latency <= 6"]), FEW, 60, libraries=_OPTUNA),
+    "tpe-constrained": Course(_optuna, FEW, 60, metrics=("loss", "latency <= 6"), libraries=_OPTUNA),
     "tpe-points": Course(lambda: mqtune.PointsFirst([{"lr": 0.1}, {}], _optuna()), FEW, 60, libraries=_OPTUNA),
     "tpe-repeater": Course(lambda: mqtune.Repeater("n", _optuna()), FEW, 100, libraries=_OPTUNA),
     "tpe-learnt": Course(_optuna, FEW, 60, STOPPING, libraries=_OPTUNA, learns=30),
@@ -453,9 +454,7 @@ COURSES: Final[dict[str, Course | TunedCourse]] = {
         tested=_BEFORE_MODEL,
         is_quiet=True,
     ),
-    "ax-constrained": Course(
-        lambda: _ax(outcome_constraints=["latency <= 6"]), FEW, 8, libraries=_AX, tested=_BEFORE_MODEL
-    ),
+    "ax-constrained": Course(_ax, FEW, 8, metrics=("loss", "latency <= 6"), libraries=_AX, tested=_BEFORE_MODEL),
     "syne-tune-random": TunedCourse(lambda: _syne_tune("RandomSearch")),
     "syne-tune-asha": TunedCourse(lambda: _syne_tune("ASHA")),
     "syne-tune-bohb": TunedCourse(lambda: _syne_tune("BOHB"), 60),

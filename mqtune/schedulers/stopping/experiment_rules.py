@@ -182,7 +182,8 @@ class ExperimentPlateau(StopRule):
     It looks at the best value of each of the *top* best trials. They are a plateau while there are that many and their
     standard deviation, as a whole population, is *std* or less. The experiment stops when the plateau has lasted for
     *patience* trials that ended after reporting the metric; with 0, at once. A better value that leaves a plateau doesn't
-    restart the count; one that ends it does. NaN and reports without the metric are passed over.
+    restart the count; one that ends it does. NaN and reports without the metric are passed over, and so are those that don't
+    keep to the experiment's outcome constraints.
 
     Args:
         metric: its key in the reports; by default what the experiment optimises, if that is one metric.
@@ -259,6 +260,8 @@ class ExperimentPlateau(StopRule):
         if value is None or value != value:  # noqa: PLR0124 - NaN is not itself
             return ""
         self._reporting.add(trial.id)
+        if self.objective is not None and not self.objective.is_feasible(report.metrics):
+            return ""
         score = self._sign * value
         if score < self._scores.get(trial.id, math.inf):
             self._scores[trial.id] = score

@@ -32,8 +32,8 @@ class Scope(Enum):
 class StopRule(Decider):
     """Decides when a trial, or the whole experiment, is to end.
 
-    A trial that a rule stops ends as COMPLETED with the rule's reason. When a rule stops the experiment, no further trial
-    starts and those that run end as EARLY_STOPPED.
+    A trial that a rule stops ends as COMPLETED with the rule's reason, or as EARLY_STOPPED if the rule gives it up. When a rule
+    stops the experiment, no further trial starts and those that run end as EARLY_STOPPED.
 
     It reads trials and changes nothing else. Its answers about trials depend on the reports alone: the same calls in the
     same order give the same answers, so that a driver that resumes brings it to its earlier state by repeating the calls.
@@ -47,6 +47,8 @@ class StopRule(Decider):
     instead_of_several = "give one that names its metric, or does without"
     #: Whether this rule may end trials, the experiment, or both.
     scopes: frozenset[Scope] = frozenset(Scope)
+    #: Whether it gives up the trial that it has stopped last, which has then not completed what it was to do.
+    gives_up: bool = False
 
     @property
     def reads(self) -> frozenset[str]:
@@ -143,7 +145,7 @@ class _Combined(StopRule):
 
 
 class AnyRule(_Combined):
-    """Stops if any of its rules does; the first of them gives the reason."""
+    """Stops if any of its rules does; the first of them gives the reason, and says whether the trial is given up."""
 
     kind = "any"
 
@@ -152,7 +154,12 @@ class AnyRule(_Combined):
         self.scopes = frozenset().union(*(rule.scopes for rule in self._rules))
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        return next(filter(None, [rule.stops_trial(trial, report) for rule in self._rules]), "")
+        reasons = [rule.stops_trial(trial, report) for rule in self._rules]
+        for rule, reason in zip(self._rules, reasons, strict=True):
+            if reason:
+                self.gives_up = rule.gives_up
+                return reason
+        return ""
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         return next(filter(None, [rule.stops_experiment(experiment, now) for rule in self._rules]), "")
@@ -160,6 +167,8 @@ class AnyRule(_Combined):
 
 class AllRule(_Combined):
     """Stops if all of its rules do at the same report, or moment; a rule that held earlier does not count.
+
+    A trial is given up if one of them gives it up.
 
     Raises:
         ConfigurationError: some end trials and the others the experiment, so that they can never do it together.
@@ -179,6 +188,7 @@ class AllRule(_Combined):
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
         reasons = [rule.stops_trial(trial, report) for rule in self._rules]
+        self.gives_up = any(rule.gives_up for rule in self._rules)
         return " and ".join(reasons) if all(reasons) else ""
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:

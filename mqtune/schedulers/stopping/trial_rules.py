@@ -65,9 +65,10 @@ class MaximumIteration(StopRule):
 
 
 class TrialDiverged(StopRule):
-    """Stops a trial with the first report whose metric is NaN or infinite, under any scheduler.
+    """Gives up a trial with the first report whose metric is NaN or infinite, under any scheduler: it ends as EARLY_STOPPED.
 
-    A report without the metric, or with something that is not a number for it, is skipped.
+    A report without the metric, or with something that is not a number for it, is skipped. With a bound on one side it is like
+    Optuna's ``ThresholdPruner``: ``TrialDiverged() | MetricMaximum("loss", 1e6)``.
 
     Args:
         metric: its key in the reports; by default each metric that the experiment optimises.
@@ -76,6 +77,7 @@ class TrialDiverged(StopRule):
     kind = "trial_diverged"
     scopes = frozenset({Scope.TRIAL})
     takes_several = True
+    gives_up = True
 
     def __init__(self, metric: str | None = None) -> None:
         self._metric = "" if metric is None else checks.name("TrialDiverged", "metric", metric, METRIC_KEY)

@@ -85,6 +85,7 @@ def many() -> dict[str, dict[str, Any]]:
         "pasha": {"scheduler": mqtune.PASHA(27)},
         "rush": {"scheduler": mqtune.RUSH(27, 2)},
         "several": {"metric": ["loss", "speed"], "mode": ["min", "max"], "scheduler": mqtune.MOASHA(27)},
+        "bounds": {"metric": ["loss", "latency<=10", "room >= 0.5"], "searcher": "tpe"},
         "counts": {"stop": mqtune.schedulers.stopping.TrialsEnded(9) | mqtune.schedulers.stopping.ReportsReceived(500)},
         "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
         "stop function": {"stop": stops, "mode": "max", "metric": "accuracy"},

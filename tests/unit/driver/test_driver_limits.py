@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from bench import Bench
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import DecisionTaken, Requested
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 
@@ -198,3 +200,32 @@ def test_where_nothing_runs_either_a_driver_whose_journal_is_full_says_so_and_ca
     bench.worker.request(Requested(id="end", action="end", trial="", arguments={"now": True}, by="me", at=1.0))
 
     assert bench.step().driver.is_finished
+
+
+def curve(config: Config) -> Iterator[tuple[float, dict[str, float]]]:
+    for step in range(1, 10):
+        yield 1.0, {"loss": math.nan if config["odd"] and step > 2 else step - 3 * config["odd"]}
+
+
+@pytest.mark.parametrize("scheduler", [mqtune.FIFO, lambda: mqtune.ASHA(9, grace_period=9)])
+def test_a_trial_that_has_diverged_is_given_up_and_what_it_reported_before_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: Any
+) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    results = mqtune.Tuner(
+        curve,
+        {"odd": mqtune.grid_search([0, 1])},
+        metric="loss",
+        mode="min",
+        scheduler=scheduler(),
+        stop={"training_iteration": 5} | mqtune.TrialDiverged(),
+        backend=mqtune.Simulated(curve),
+        run=mqtune.RunOptions(progress=False),
+    ).run()
+
+    assert [(each.status.name, each.reason) for each in results] == [
+        ("COMPLETED", "training_iteration=5 reached 5"),
+        ("EARLY_STOPPED", "loss has diverged: nan"),
+    ]
+    assert (results.best.id, results.best.value) == ("0002", -2)

@@ -330,6 +330,23 @@ def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_s
     assert look(other, hungry(2), priority="high") == 2
 
 
+def test_those_that_violate_an_outcome_constraint_are_paused_first_then_the_worst():
+    table = Table(q=4)
+    trials = {id_: running_trial(id_) for id_ in ("0001", "0002", "0003", "0004")}
+    for id_, value in (("0001", 3.0), ("0002", 1.0), ("0003", 5.0)):
+        trials[id_].best_value = value
+    experiment = SimpleNamespace(
+        trials=trials, running=4, live=4, mode="min", is_feasible=lambda trial: trial.id != "0002"
+    )
+    sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
+    list(sharing.look(None))
+    look(table.keeper("b"), hungry(0), priority="high")
+    list(sharing.look(None))
+    table.now += GRACE_S
+
+    assert [action.trial.id for action in sharing.look(None)] == ["0004", "0002", "0003", "0001"]
+
+
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     """First those that never ran, from the last one on; then those that have come somewhere."""
     table = Table(q=4)

@@ -22,7 +22,7 @@ from mqtune.search.space import Space
 
 
 def test_the_best_so_far_is_of_trials_that_may_be_the_best(tmp_path: Path) -> None:
-    book = Book(tmp_path / "mine", outcome_constraints=["size <= 2"])
+    book = Book(tmp_path / "mine", metric=["loss", "size <= 2"])
     for trial, loss, size in (("0001", 3.0, 1), ("0002", 1.0, 9), ("0003", 0.5, 1), ("0004", 2.0, 1)):
         book.stage(trial)
         book.report(trial, {"loss": loss, "size": size})

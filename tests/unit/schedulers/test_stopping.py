@@ -105,6 +105,31 @@ def test_a_rule_ends_a_trial_at_these_reports_and_says_why(
     assert [said if wanted != "…" else "…" * bool(said) for said, wanted in zip(found, reasons, strict=True)] == reasons
 
 
+@pytest.mark.parametrize(
+    ("rule", "losses", "given_up"),
+    [
+        (TrialDiverged(), [NAN], True),
+        (MaximumIteration(1), [0.5], False),
+        (TrialDiverged() | MaximumIteration(1), [0.5], False),
+        (TrialDiverged() | MaximumIteration(9), [0.5, NAN], True),
+        # The first one says.
+        (TrialDiverged() | MaximumIteration(1), [NAN], True),
+        (MaximumIteration(1) | TrialDiverged(), [NAN], False),
+        (MaximumIteration(1) & TrialDiverged(), [NAN], True),
+        (MaximumIteration(9) | (MaximumIteration(1) & TrialDiverged()), [NAN], True),
+        # What it gave up before has no part in it.
+        (TrialDiverged() | MaximumIteration(3), [0.5, NAN, 0.5], False),
+    ],
+)
+def test_a_trial_is_given_up_where_the_rule_that_ends_it_gives_it_up(
+    rule: StopRule, losses: list[float], *, given_up: bool
+) -> None:
+    run = Run(bound(rule))
+
+    assert [run.report(loss) for loss in losses][-1]
+    assert rule.gives_up is given_up
+
+
 # A dict of bounds.
 
 
