@@ -258,6 +258,42 @@ class Normal(Domain):
 
 
 @dataclass(frozen=True)
+class RoundedNormal(Normal):
+    """Floats from a normal distribution, each rounded to the nearest multiple of q, which is taken as the decimal number that it is written as."""
+
+    q: float
+
+    @cached_property
+    def _step(self) -> Fraction:
+        return Fraction(str(self.q))
+
+    def _rounded(self, value: float) -> float:
+        return float(round(Fraction(str(value)) / self._step) * self._step)
+
+    def sample(self, rng: random.Random) -> float:
+        return self._rounded(super().sample(rng))
+
+    def at(self, share: float) -> float:
+        return self._rounded(super().at(share))
+
+    def share(self, value: Any) -> float:
+        # The middle of the stretch that is rounded to it.
+        return (super().share(value - self.q / 2) + super().share(value + self.q / 2)) / 2
+
+    def check(self, value: object) -> float:
+        plain = super().check(value)
+        if (nearest := self._rounded(plain)) != plain:
+            raise SpaceError(f"{value!r} is not a multiple of q={self.q!r} in {self}; the nearest is {nearest!r}")
+        return nearest
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "domain": "qrandn", "q": self.q}
+
+    def __str__(self) -> str:
+        return f"qrandn({self.mean!r}, {self.sd!r}, {self.q!r})"
+
+
+@dataclass(frozen=True)
 class Choice(Domain):
     """One of the values of a list, each as likely as the others; a value that stands twice is twice as likely."""
 
@@ -457,6 +493,8 @@ def written(definition: object) -> str:
 
 #: Up to here every whole number has a float of its own, so that k * q and (k + 1) * q differ.
 MAX_STEPS: Final = 2**53
+#: So many standard deviations from its mean a normal distribution has no share that a float could tell from 0.
+_FAR_SDS: Final = 40
 #: A definition lists the values of a choice.
 MAX_VALUES: Final = 10_000
 
@@ -545,10 +583,29 @@ def normal(mean: float, sd: float) -> Domain:
     Raises:
         SpaceError: *sd* is not above 0, or one of the two is not a finite number.
     """
-    plain_mean, plain_sd = float(number("normal", "mean", mean)), float(number("normal", "sd", sd))
+    return Normal(*_moments("normal", mean, sd))
+
+
+def qrandn(mean: float, sd: float, q: float) -> Domain:
+    """Return floats from the normal distribution with this mean and standard deviation, each rounded to the nearest multiple of *q*.
+
+    Raises:
+        SpaceError: *sd* or *q* is not above 0, one of the three is not a finite number, or *q* is too small for floats of that size.
+    """
+    plain_mean, plain_sd = _moments("qrandn", mean, sd)
+    plain_q = float(number("qrandn", "q", q))
+    if plain_q <= 0:
+        raise SpaceError(f"qrandn: q={q!r} must be above 0")
+    if (abs(plain_mean) + _FAR_SDS * plain_sd) / plain_q > MAX_STEPS:
+        raise SpaceError(f"qrandn: q={q!r} is too small for floats around {mean!r} ± {sd!r}; use normal")
+    return RoundedNormal(plain_mean, plain_sd, plain_q)
+
+
+def _moments(name: str, mean: object, sd: object) -> tuple[float, float]:
+    plain_mean, plain_sd = float(number(name, "mean", mean)), float(number(name, "sd", sd))
     if plain_sd <= 0:
-        raise SpaceError(f"normal: sd={sd!r} must be above 0; for one value, give the value itself")
-    return Normal(plain_mean, plain_sd)
+        raise SpaceError(f"{name}: sd={sd!r} must be above 0; for one value, give the value itself")
+    return plain_mean, plain_sd
 
 
 def randint(low: int, high: int) -> Domain:
@@ -568,6 +625,11 @@ def qrandint(low: int, high: int, q: int) -> Domain:
 def lograndint(low: int, high: int) -> Domain:
     """Return the integers from *low* (above 0) to *high*, **high included**, spread as in a log scale."""
     return _multiples("lograndint", low, high, 1, log=True, whole=True)
+
+
+def qlograndint(low: int, high: int, q: int) -> Domain:
+    """Return the multiples of *q* from *low* (above 0) to *high*, **high included** if it is one, spread as in a log scale."""
+    return _multiples("qlograndint", low, high, q, log=True, whole=True)
 
 
 def choice(values: Sequence[object]) -> Domain:
@@ -653,6 +715,8 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
         randint,
         lograndint,
         qrandint,
+        qlograndint,
+        qrandn,
         ordinal,
         reverseloguniform,
         uniform,

@@ -165,6 +165,8 @@ EVERYTHING: dict[str, Any] = {
     "randint": mqtune.randint(-3, 10**6),
     "lograndint": mqtune.lograndint(1, 10**6),
     "qrandint": mqtune.qrandint(8, 99, 7),
+    "qlograndint": mqtune.qlograndint(8, 512, 8),
+    "qrandn": mqtune.qrandn(-2.5, 1, 0.1),
     "normal": mqtune.normal(-2.5, 1e-6),
     "nested": {"ü": {"choice": mqtune.choice(["a", [1, {"b": None}], b"\x00", True, mqtune.uniform(0, 1)])}},
     "grid_search": mqtune.grid_search([1, 2.5, "x", [-9, 9]]),

@@ -30,8 +30,10 @@ from mqtune.search.domains import (
     loguniform,
     normal,
     ordinal,
+    qlograndint,
     qloguniform,
     qrandint,
+    qrandn,
     quniform,
     randint,
     sample_from,
@@ -91,6 +93,8 @@ domains = st.one_of(
     st.builds(lambda low, width: randint(low, low + width), st.integers(-50, 50), st.integers(1, 50)),
     st.builds(lambda low, width: qrandint(low, low + width, 3), st.integers(-50, 50), st.integers(3, 50)),
     st.builds(lambda low, width: lograndint(low, low + width), st.integers(1, 50), st.integers(1, 50)),
+    st.builds(lambda low, width: qlograndint(low, low + width, 3), st.integers(1, 50), st.integers(3, 50)),
+    st.builds(qrandn, st.floats(-10, 10), st.floats(0.1, 10), st.sampled_from([0.05, 0.1, 0.3, 2])),
     st.builds(
         choice, st.lists(st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text(), st.binary()), min_size=1)
     ),
