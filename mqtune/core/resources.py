@@ -12,6 +12,7 @@ from typing import Final
 from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.fields import FIELDS, Field
 from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.version import __version__
 
@@ -21,6 +22,8 @@ QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
 QUEUES: Final = "mqtune-*"
 #: The names of all experiments, as a pattern.
 EVERY: Final = "*"
+#: The key, in a definition, of the name of the function by which each trial asks for resources.
+BY_CONFIG: Final = "by_config"
 #: What kombu puts between the name of a queue and a priority.
 _PRIORITY_MARK: Final = "\x06\x16"
 #: Between the patterns of a worker that serves several.
@@ -103,6 +106,13 @@ class Resources:
         if tags := sorted(self.tags):
             parts.append("tag" + "s" * (len(tags) > 1) + " " + "+".join(tags))
         return ", ".join(parts)
+
+
+FIELDS["Resources | None"] = Field(
+    (dict,),
+    lambda plain: Resources.decode(plain) if plain else None,
+    lambda resources: {} if resources is None else resources.encode(),
+)
 
 
 def queue_name(offer: Resources, experiments: str = EVERY) -> str:
