@@ -14,6 +14,7 @@ from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 
 if TYPE_CHECKING:
+    # A trial's process reads this module, and needs no resources.
     from mqtune.core.resources import Resources
 
 

@@ -17,7 +17,7 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
 from mqtune.search.base import PastTrial, fingerprint
-from mqtune.search.domains import Entries
+from mqtune.search.kinds import Entries
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter
 from mqtune.search.space import Space
 

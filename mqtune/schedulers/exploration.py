@@ -13,7 +13,8 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config
 from mqtune.schedulers.timed import exact
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, RoundedNormal, choice, has_domain
+from mqtune.search.domains import choice
+from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, RoundedNormal, has_domain
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value, is_same, plain_value
 

@@ -158,6 +158,8 @@ def test_a_trial_that_no_slot_can_ever_take_fails_and_says_why_and_the_others_ru
     why = "no worker offers a slot with 2 GPUs, 1 CPU; there are 2 of 2 simulated workers: each 1 GPU, 1 CPU"
     refused = (TrialStatus.FAILED, why)
     assert ended == {256: (TrialStatus.COMPLETED, ""), 1024: refused, 512: (TrialStatus.COMPLETED, ""), 2048: refused}
+    # They were never offered to the slots.
+    assert tuned.has_resources(SMALL)
 
 
 def test_an_experiment_none_of_whose_trials_fits_any_slot_is_refused_before_the_first(mqtune_home: Any) -> None:

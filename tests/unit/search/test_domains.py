@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import mqtune
 from mqtune.core.errors import SpaceError
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal, RoundedNormal, domain_of
+from mqtune.search.domains import domain_of
+from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, Ordinal, RoundedNormal
 
 DOMAINS = {
     "uniform": mqtune.uniform(-1, 3),
@@ -105,6 +106,7 @@ def test_what_is_rounded_of_a_normal_distribution_is_as_likely_as_all_that_is_ro
         likely = within.cdf(value + 0.05) - within.cdf(value - 0.05)
         assert drawn[value] / 10_000 == pytest.approx(likely, abs=1e-3)
         assert counts[value] / 10_000 == pytest.approx(likely, abs=0.02)
+    assert domain.share(1.0) == pytest.approx(0.5)
     assert domain.check(0.3) == 0.3
     with pytest.raises(
         SpaceError, match=r"0.35 is not a multiple of q=0.1 in qrandn\(1.0, 0.1, 0.1\); the nearest is 0.4"

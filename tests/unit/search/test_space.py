@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Config
 from mqtune.search.domains import (
-    Domain,
     choice,
     grid_search,
     lograndint,
@@ -39,6 +38,7 @@ from mqtune.search.domains import (
     sample_from,
     uniform,
 )
+from mqtune.search.kinds import Domain
 from mqtune.search.space import Space, space_of
 from mqtune.search.values import plain_value
 
