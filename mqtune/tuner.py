@@ -80,7 +80,8 @@ class Tuner:
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``; ``mqtune.TrialDiverged()`` ends
             trials whose metric is NaN or infinite.
-        resources: what each trial gets; or a function of its config that returns that, which is called by the driver alone, once for each config.
+        resources: what each trial gets; or a function of its config that returns that, which is called by the driver
+            alone, once for each config.
         backend: where trials run: the URL of the Redis that workers use; ``mqtune.Local(slots=…)``: a server and a worker on
             this machine, which end with the run; ``mqtune.Simulated(…)``; or a backend of your own. By default
             ``$MQTUNE_BROKER``, and without that this machine. ``$MQTUNE_REDIS_URL`` names a server for it to take instead

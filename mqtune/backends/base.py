@@ -125,7 +125,10 @@ class Offer(NamedTuple):
 
 @runtime_checkable
 class TakesResources(Protocol):
-    """What a backend's session may have too: attempts may ask for different resources; without it, an experiment in which they do is refused."""
+    """What a backend's session may have too: attempts may ask for different resources.
+
+    Without it, an experiment in which they do is refused.
+    """
 
     def expect(self, resources: Resources) -> None:
         """Count slots that offer these among ``slots`` too, from now on: attempts may ask for them."""

@@ -15,16 +15,16 @@ from mqtune.search.values import copy_value
 #: What ``Tuner(resources=…)`` takes.
 AnyResources = Resources | Callable[[Config], Resources]
 
-#: So many configs are sampled to learn what trials may ask for: one in a hundred that asks for something else is hardly missed, and that takes
-#: some milliseconds.
-_SAMPLES: Final = 500
+#: So many configs are sampled to learn what trials may ask for: what one in fifty asks for is hardly missed, and they take some hundredths
+#: of a second.
+_SAMPLES: Final = 200
 
 
 class ResourcesByConfig:
     """What trials ask for by their configs.
 
-    The function is called with samples of the space here, so that a mistake shows before the first trial, and then once for each
-    config that is staged: what it came to is journaled.
+    The function is called with samples of the space here, so that a mistake shows before the first trial, and then once
+    for each config that is staged: what it came to is journaled.
 
     Args:
         function: takes a copy of a config.

@@ -176,9 +176,9 @@ class Scheduler(Decider, ABC):
 class FIFO(Scheduler):
     """First in, first out: lets every trial run until it ends by itself.
 
-    With *batch* that many trials begin, and the next ones once all of these have ended, so that a searcher proposes them by the results of
-    all before them; those of one batch it proposes by the same results, if there are slots for all. A trial that a person adds is one of a batch, and
-    so is one that fails, which has ended once no retry is left.
+    With *batch* that many trials begin, and the next ones once all of these have ended, so that a searcher proposes
+    them by the results of all before them; those of one batch it proposes by the same results, if there are slots for
+    all. A trial that a person adds is one of a batch, and so is one that fails, which has ended once no retry is left.
 
     Args:
         batch: how many trials begin together; None for as many as there are slots, each as one is free.

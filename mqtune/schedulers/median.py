@@ -48,11 +48,12 @@ class MedianStopping(TimedScheduler["_Course"]):
     from the best of them on: with 0.25 only those go on that are as good as the best quarter. Of n averages, a_0 the best
     of them, it is the value at the place (n - 1) * cutoff, between two of them interpolated linearly.
 
-    **Completed trials alone.** With ``against="completed"`` the best is compared with the values, and not the averages, that
-    the trials that have COMPLETED had at the milestone; a NaN there doesn't count. At least *min_completed* trials must have
-    completed, wherever they have come. With *grace_period* a multiple of *interval*, and reports at each step, that is the rule of Optuna's ``MedianPruner`` and ``PercentilePruner``,
-    whose *n_startup_trials*, *n_warmup_steps*, *interval_steps*, *n_min_trials* and *percentile* / 100 are *min_completed*,
-    *grace_period*, *interval*, *min_samples* and *cutoff*.
+    **Completed trials alone.** With ``against="completed"`` the best is compared with the values, and not the averages,
+    that the trials that have COMPLETED had at the milestone; a NaN there doesn't count. At least *min_completed* trials
+    must have completed, wherever they have come. With *grace_period* a multiple of *interval*, and reports at each
+    step, that is the rule of Optuna's ``MedianPruner`` and ``PercentilePruner``, whose *n_startup_trials*,
+    *n_warmup_steps*, *interval_steps*, *n_min_trials* and *percentile* / 100 are *min_completed*, *grace_period*,
+    *interval*, *min_samples* and *cutoff*.
 
     - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed or ended
       since; the scores of a trial that is abandoned are removed. A trial that ended before the milestone has none there.
@@ -77,8 +78,8 @@ class MedianStopping(TimedScheduler["_Course"]):
         min_samples: how many other trials must have come to a milestone before one can stop there.
         cutoff: the quantile of the others' averages that a trial must reach, above 0 and below 1; a lower one stops more.
         min_run_s: for how many seconds a trial must have run before it can stop, whatever its time is.
-        against: what a trial's best is compared with: "averages", the others' running averages, or "completed", the values of those that
-            have completed.
+        against: what a trial's best is compared with: "averages", the others' running averages, or "completed", the
+            values of those that have completed.
         min_completed: how many trials must have completed before one can stop.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """

@@ -29,23 +29,25 @@ _EXACT_WITH_TIES: Final = 13
 class WilcoxonStopping(TimedScheduler["_Values"]):
     """Stops a trial that is worse than the best completed one on the same tasks: folds of a data set, games, problems.
 
-    Each report has the metric of one task, which *paired_by* names: its values need not converge, and may come in any order. At
-    each report a trial's values are compared, task by task, with those of the best trial so far. It stops if the one-sided signed-rank test gives
-    a p-value below *p_threshold*, and the mean of its values is worse than the best trial's.
+    Each report has the metric of one task, which *paired_by* names: its values need not converge, and may come in any
+    order. At each report a trial's values are compared, task by task, with those of the best trial so far. It stops if
+    the one-sided signed-rank test gives a p-value below *p_threshold*, and the mean of its values is worse than the
+    best trial's.
 
-    - *The best trial* is the COMPLETED one with the best mean of its values; of equal ones that which completed first. One that stopped, failed or was
-      abandoned is none.
+    - *The best trial* is the COMPLETED one with the best mean of its values; of equal ones that which completed first.
+      One that stopped, failed or was abandoned is none.
     - *The p-value* is exact with up to 50 pairs, or 13 where differences are equal or 0, and beyond by a normal
-      approximation, as in SciPy. Each report is a test, so that a trial that is as good as the best one has more than one chance in ``1 / p_threshold``
-      of being stopped: give a lower *p_threshold* for many tasks.
-    - *A task that one of both lacks* is left out. Of a task that a trial reports twice the first value counts, also after it has failed and runs
-      again.
+      approximation, as in SciPy. Each report is a test, so that a trial that is as good as the best one has more than
+      one chance in ``1 / p_threshold`` of being stopped: give a lower *p_threshold* for many tasks.
+    - *A task that one of both lacks* is left out. Of a task that a trial reports twice the first value counts, also
+      after it has failed and runs again.
     - *NaN and infinities*: a trial that has reported one is neither stopped nor the best.
     - *A report without the metric*, or with None for it, is passed over.
 
     It decides as Optuna's ``WilcoxonPruner`` where an objective returns the mean of its values.
 
-    **Cost.** A report costs O(n log n) in the trial's tasks; a thousand take a millisecond. Memory is a number for each task of each trial that runs.
+    **Cost.** A report costs O(n log n) in the trial's tasks; a thousand take less than a millisecond. Memory is a number for each
+    task of each trial that runs.
 
     Args:
         p_threshold: the p-value below which a trial stops, from 0 to 1; a higher one stops more.
@@ -128,7 +130,10 @@ class _Values(Progress):
 
 
 def p_of_larger(differences: Sequence[float]) -> float:
-    """Return how likely differences are as large as these, or larger, where each is as likely as its negative: the signed-rank test's p-value."""
+    """Return how likely differences are as large as these, or larger, where each is as likely as its negative.
+
+    It is the one-sided p-value of the signed-rank test.
+    """
     signed = np.asarray(differences, dtype=float)
     count = len(signed)
     _, group, sizes = np.unique(np.abs(signed), return_inverse=True, return_counts=True)

@@ -259,7 +259,10 @@ class Normal(Domain):
 
 @dataclass(frozen=True)
 class RoundedNormal(Normal):
-    """Floats from a normal distribution, each rounded to the nearest multiple of q, which is taken as the decimal number that it is written as."""
+    """Floats from a normal distribution, each rounded to the nearest multiple of q.
+
+    q is taken as the decimal number that it is written as.
+    """
 
     q: float
 

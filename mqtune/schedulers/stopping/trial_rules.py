@@ -102,9 +102,9 @@ class TrialPlateau(StopRule):
     from the trial's own checkpoint goes on with its values; one that starts from scratch, or from another trial's
     checkpoint, starts with none.
 
-    With *min_delta* the values may move: it stops where the best of the last *num_results* is worse than the best of those before
-    by more than that. NaN is left out of both, and where all values of one of them are NaN the trial goes on. So Optuna's ``PatientPruner`` decides
-    without another pruner, with *num_results* - 1 for its *patience*.
+    With *min_delta* the values may move: it stops where the best of the last *num_results* is worse than the best of
+    those before by more than that. NaN is left out of both, and where all values of one of them are NaN the trial goes
+    on. So Optuna's ``PatientPruner`` decides without another pruner, with *num_results* - 1 for its *patience*.
 
     Args:
         metric: its key in the reports; by default what the experiment optimises, if that is one metric.
@@ -113,7 +113,8 @@ class TrialPlateau(StopRule):
         grace_period: how many values a trial may have before it can be stopped.
         metric_threshold: a trial whose last value is not as good as this goes on in any case.
         min_delta: how much worse than before the last values must be, at least 0, in place of *std*.
-        mode: "min" or "max" of the metric, where it is none that the experiment optimises, for *metric_threshold* and *min_delta*.
+        mode: "min" or "max" of the metric, where it is none that the experiment optimises, for *metric_threshold* and
+            *min_delta*.
     """
 
     kind = "trial_plateau"
