@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mqtune.schedulers.rush import RUSH
     from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau, TargetReached, TimeLimit
     from mqtune.schedulers.stopping.trial_rules import MetricMaximum, TrialDiverged, TrialPlateau
+    from mqtune.schedulers.wilcoxon import WilcoxonStopping
     from mqtune.search.domains import (
         choice,
         finrange,
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
         loguniform,
         normal,
         ordinal,
+        qlograndint,
         qloguniform,
         qrandint,
+        qrandn,
         quniform,
         randint,
         reverseloguniform,
@@ -100,6 +103,7 @@ __all__ = [
     "TrialStatus",
     "Tuner",
     "WarmStart",
+    "WilcoxonStopping",
     "__version__",
     "ask",
     "checkpoint_dir",
@@ -114,8 +118,10 @@ __all__ = [
     "loguniform",
     "normal",
     "ordinal",
+    "qlograndint",
     "qloguniform",
     "qrandint",
+    "qrandn",
     "quniform",
     "randint",
     "report",
@@ -136,6 +142,7 @@ _HOMES: Final[dict[str, str]] = {
     "PASHA": "mqtune.schedulers.pasha",
     "PBT": "mqtune.schedulers.pbt",
     "RUSH": "mqtune.schedulers.rush",
+    "WilcoxonStopping": "mqtune.schedulers.wilcoxon",
     **dict.fromkeys(("MetricMaximum", "TrialDiverged", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
     **dict.fromkeys(("ExperimentPlateau", "TargetReached", "TimeLimit"), "mqtune.schedulers.stopping.experiment_rules"),
     "GridSearcher": "mqtune.search.grid",

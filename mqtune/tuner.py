@@ -23,6 +23,7 @@ from mqtune.core.text import say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
 from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
+from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import Deployment, deployment_of
 from mqtune.driver.names import with_hints
 from mqtune.driver.plan import Plan
@@ -81,7 +82,8 @@ class Tuner:
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``; ``mqtune.TrialDiverged()`` ends
             trials whose metric is NaN or infinite.
-        resources: what each trial gets.
+        resources: what each trial gets; or a function of its config that returns that, which is called by the driver
+            alone, once for each config.
         backend: where trials run: the URL of the Redis that workers use; ``mqtune.Local(slots=…)``: a server and a worker on
             this machine, which end with the run; ``mqtune.Simulated(…)``; or a backend of your own. By default
             ``$MQTUNE_BROKER``, and without that this machine. ``$MQTUNE_REDIS_URL`` names a server for it to take instead
@@ -113,7 +115,7 @@ class Tuner:
         searcher: Searcher | WarmStart | str | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,
-        resources: Resources | None = None,
+        resources: AnyResources | None = None,
         backend: str | Local | Backend | Deployment | None = None,
         name: str | None = None,
         seed: int | None = None,
@@ -157,6 +159,7 @@ class Tuner:
         searcher: Searcher | WarmStart | str | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,
+        resources: AnyResources | None = None,
         max_trials: int | None = None,
         run: RunOptions = RunOptions(),
     ) -> Self:
@@ -173,6 +176,7 @@ class Tuner:
             searcher: the same again, at its beginning; needed where it is of a class of your own.
             scheduler: likewise, and where it was given a function.
             stop: a rule to go on with; needed where it was a function.
+            resources: as the script had it; needed where it was a function.
             max_trials: how many trials there are to be in all.
             run: what belongs to this run alone.
 
@@ -189,6 +193,7 @@ class Tuner:
             searcher=searcher,
             scheduler=scheduler,
             stop=stop,
+            resources=resources,
             max_trials=max_trials,
             run=run,
         )
@@ -484,12 +489,16 @@ class Tuner:
     @property
     def slots(self) -> int:
         """How many slots fit what a trial asks for, free or not."""
-        return self._runner.look().look_at_fleet().offered(self._runner.plan.resources)
+        return self._runner.look().look_at_fleet().slots
 
     @property
     def free_slots(self) -> int:
-        """How many of them no trial of this experiment has or waits for, nor one of another experiment has, some seconds ago."""
-        return self._runner.look().look_at_fleet().free(self._runner.plan.resources)
+        """How many of them no trial of this experiment has or waits for, nor one of another experiment has, some seconds ago.
+
+        Where trials ask for resources by their configs, other experiments don't count.
+        """
+        fleet, plan = self._runner.look().look_at_fleet(), self._runner.plan
+        return fleet.free(plan.expected[0]) if plan.asks is None else max(0, fleet.slots - self._runner.experiment.live)
 
     def has_resources(self, resources: Resources) -> bool:
         """Whether a slot that is free, as ``free_slots`` counts, offers this; ``resource_string`` tells what all slots offer."""

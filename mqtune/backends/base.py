@@ -28,7 +28,7 @@ class Backend(Protocol):
 
         Args:
             experiment: the experiment's name.
-            resources: the resources that each trial asks for.
+            resources: the resources that each trial asks for; where they do so by their configs, those of one: see ``TakesResources``.
 
         Raises:
             ConfigurationError: this backend can't run the experiment.
@@ -121,6 +121,23 @@ class Offer(NamedTuple):
     trial: TrialId
     attempt: int
     config: Config
+
+
+@runtime_checkable
+class TakesResources(Protocol):
+    """What a backend's session may have too: attempts may ask for different resources.
+
+    Without it, an experiment in which they do is refused.
+    """
+
+    def expect(self, resources: Resources) -> None:
+        """Count slots that offer these among ``slots`` too, from now on: attempts may ask for them."""
+
+    def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
+        """Note what a staged attempt asks for, before it is published: from now on slots that offer that count too.
+
+        A session hears so of each attempt that an earlier driver has staged.
+        """
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import lru_cache
@@ -105,8 +105,9 @@ class QueueBackend(ABC):
         clock: the server's clock.
         title: the task's name in Flower.
         digest: a digest of the experiment's definition.
-        resources: the resources that each trial asks for.
+        resources: the resources that each trial asks for, unless ``asks`` says otherwise of an attempt.
         patience_s: how long a call retries while the server is away.
+        takes_code: whether slots must take the code that the driver brings.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class QueueBackend(ABC):
         digest: str,
         resources: Resources,
         patience_s: float,
+        takes_code: bool = False,
     ) -> None:
         self.journal = journal
         self.clock = clock
@@ -132,11 +134,15 @@ class QueueBackend(ABC):
         self.token = busy_as(journal.experiment)
         self._title = title
         self._digest = digest
-        self._resources = resources
+        self._beside = frozenset({ACCEPTS_TAG} if takes_code else ())
+        self._resources = self._needed(resources)
+        #: By attempt, what it needs, where that need not be what all do; and what any has needed so far, in order.
+        self._needs: dict[_Key, Resources] = {}
+        self._known_needs: dict[Resources, None] = {self._resources: None}
         #: The register as of the last refresh, and of it the workers that take this experiment's attempts, with what they offer.
         self._register = Register()
         self._crews: list[tuple[Crew, Resources]] = []
-        #: All slots that this driver can use, and those of them that offer what a trial asks for.
+        #: All slots that this driver can use, and those of them that offer what any trial asks for.
         self._shapes: list[Shape] = []
         self._fitting: list[Shape] = []
         #: By worker, why not all of its slots take trials, as of the last refresh.
@@ -153,6 +159,30 @@ class QueueBackend(ABC):
     @abstractmethod
     def _open(self) -> None:
         """Make what sends messages; nothing is sent yet."""
+
+    def _needed(self, resources: Resources) -> Resources:
+        """Return what a slot must offer to an attempt that asks for these."""
+        return replace(resources, tags=self._beside.union(resources.tags)) if self._beside else resources
+
+    def expect(self, resources: Resources) -> None:
+        self._note_need(self._needed(resources))
+
+    def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
+        self._needs[trial, attempt] = needs = self._needed(resources)
+        self._note_need(needs)
+
+    def _note_need(self, needs: Resources) -> None:
+        if needs not in self._known_needs:
+            self._known_needs[needs] = None
+            self._fitting = self._that_fit(*self._known_needs)
+
+    def _that_fit(self, *needs: Resources) -> list[Shape]:
+        """Return the shapes with slots that offer what any of these asks for."""
+        return [shape for shape in self._shapes if shape.slots > 0 and any(each.fits(shape.offer) for each in needs)]
+
+    def _fitting_for(self, key: _Key) -> list[Shape]:
+        """Return the shapes with slots for an attempt."""
+        return self._that_fit(self._needs[key]) if key in self._needs else self._fitting
 
     def refresh(self) -> None:
         self._take(self._read_register())
@@ -180,7 +210,7 @@ class QueueBackend(ABC):
             if crew.is_usable:
                 slots[crew.queue, target, offer] += crew.slots * crew.workers
         self._shapes = [Shape(*kind, count) for kind, count in slots.items()]
-        self._fitting = [shape for shape in self._shapes if shape.slots > 0 and self._resources.fits(shape.offer)]
+        self._fitting = self._that_fit(*self._known_needs)
         self._log_notes()
 
     def _targets(self, crew: Crew) -> list[str]:
@@ -246,7 +276,7 @@ class QueueBackend(ABC):
         return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
 
     def why_no_slot(self) -> str:
-        asked = f"no worker offers a slot with {self._resources}"
+        asked = f"no worker offers a slot with {' or '.join(map(str, self._known_needs))}"
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
         if not self._crews and self._barred:
             return (
@@ -284,21 +314,22 @@ class QueueBackend(ABC):
         """Return the slots that an attempt is to be published for; None where it is not to be."""
         key = (trial, attempt)
         waits_in = self._waits_in.get(key, set())
-        elsewhere = [shape for shape in self._fitting if shape.queue not in waits_in]
+        elsewhere = [shape for shape in self._fitting_for(key) if shape.queue not in waits_in]
         if waits_in and not self._has_room(elsewhere):
             return None
         # It no longer counts on the queue that lost it.
         self._load.drop(key)
-        shape = self._shape_of(elsewhere)
+        shape = self._shape_of(elsewhere, self._needs.get(key, self._resources))
         # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
         return shape if elsewhere or self._may_use(shape.target) else None
 
-    def _shape_of(self, shapes: Collection[Shape]) -> Shape:
-        """Return the best of these for another attempt; without one, slots that offer just what it asks for, of which there are none."""
-        return self._load.choose(shapes) if shapes else self._no_slots(queue_name(self._resources))
+    def _shape_of(self, shapes: Collection[Shape], needs: Resources) -> Shape:
+        """Return the best of these for another attempt; without one, slots that offer just what it needs, of which there are none."""
+        return self._load.choose(shapes) if shapes else self._no_slots(needs)
 
-    def _no_slots(self, queue: str) -> Shape:
-        return Shape(queue, queue, self._resources, 0)
+    def _no_slots(self, needs: Resources) -> Shape:
+        queue = queue_name(needs)
+        return Shape(queue, queue, needs, 0)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
         """Note the queue that an attempt was taken from: perhaps not the last one, or one that an earlier driver chose."""
@@ -306,6 +337,7 @@ class QueueBackend(ABC):
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         self._load.drop((trial, attempt))
+        self._needs.pop((trial, attempt), None)
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Show whoever watches the queues that an attempt was lost, in place of its worker; failures are only logged."""
@@ -340,7 +372,7 @@ class QueueBackend(ABC):
         return {
             key
             for key, queues in found.items()
-            if not self._has_room([shape for shape in self._fitting if shape.queue not in queues])
+            if not self._has_room([shape for shape in self._fitting_for(key) if shape.queue not in queues])
         }
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:

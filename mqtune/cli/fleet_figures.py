@@ -14,8 +14,8 @@ from mqtune.cli.fleet import busy_slots, shares_of
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
-from mqtune.core.resources import lists_of, queues_of
-from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES
+from mqtune.core.resources import queues_of
+from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
 from mqtune.integrations.prometheus import Figure
 from mqtune.journal.base import entry_time
 from mqtune.journal.connection import open_client, redact

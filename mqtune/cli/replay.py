@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from mqtune.schedulers.base import Scheduler
 
 #: The schedulers that may be named; the others make configs of their own.
-SCHEDULERS: Final = ("ASHA", "FIFO", "HyperBand", "MOASHA", "MedianStopping", "PASHA", "PromotionASHA", "RUSH")
+SCHEDULERS: Final = (
+    "ASHA",
+    "FIFO",
+    "HyperBand",
+    "MOASHA",
+    "MedianStopping",
+    "PASHA",
+    "PromotionASHA",
+    "RUSH",
+    "WilcoxonStopping",
+)
 
 
 @click.command("replay")

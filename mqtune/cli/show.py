@@ -264,6 +264,8 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
     console.print("\nattempts", style="bold")
     console.print(_attempts_table(result.attempts, _now(results)))
     _show_usage(console, result.attempts, use)
+    if (asked := result.attempts[-1].resources if result.attempts else None) is not None:
+        console.print(f"  asks for {asked}")
     for attempt in result.attempts:
         if attempt.working_dir:
             console.print(Text(f"\nfolder of attempt {attempt.number}", "bold"), printable(attempt.working_dir))

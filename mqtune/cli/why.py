@@ -29,7 +29,7 @@ from mqtune.cli.submit import in_words, submission_of, way_to_end, why_no_driver
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.rates import too_fast
-from mqtune.core.resources import Resources, serves
+from mqtune.core.resources import BY_CONFIG, Resources, serves
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import Trial, TrialStatus
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from mqtune.journal.quotas import Quota
     from mqtune.journal.submissions import SubmissionState
 
+#: The cause where no slot offers what a trial asks for.
+_NO_WORKER: Final = "no worker"
 #: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
 #: Causes that a server with room would not remove.
@@ -161,12 +163,20 @@ class Inquiry:
         self._outcome, self._reason, self._counts = experiment.outcome, experiment.reason, dict(experiment.counts)
         self._on_workers = experiment.running
         self._trial = deepcopy(trial)
-        self._first_staged = deepcopy(
-            next((each for each in experiment.trials.values() if each.status is TrialStatus.STAGED), None)
-        )
+        staged = [each for each in experiment.trials.values() if each.status is TrialStatus.STAGED]
+        self._first_staged = deepcopy(next(iter(staged), None))
+        self._asked = self._all_asked(staged)
         self._runs = runs
         self._state: ExperimentState | None = None
         self._url: str | None = None
+
+    def _all_asked(self, trials: Iterable[Trial]) -> list[Resources]:
+        """Return what trials ask for, each once; by their configs, or as all of the experiment do."""
+        described = self._definition.get("resources", {})
+        if BY_CONFIG not in described:
+            return [Resources.decode(described)]
+        asked = (trial.attempt.resources for trial in trials if trial.attempts)
+        return list(dict.fromkeys(each for each in asked if each is not None))
 
     def reason(self) -> Reason:
         """Return why the trial waits; without one, why the experiment starts nothing.
@@ -191,7 +201,7 @@ class Inquiry:
     def no_slot(self) -> Reason | None:
         """Return why no slot takes another trial now: none fits, or all are busy; None when one is free."""
         self._url = live_broker(self._place)
-        return self._no_slot()
+        return self._no_slot(self._asked)
 
     def _ask_state(self) -> ExperimentState | None:
         from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
@@ -258,10 +268,10 @@ class Inquiry:
         if not running:
             if self._first_staged is not None:
                 return self._of_trial(self._first_staged)
-            if (reason := self._no_slot()) is not None:
+            if (reason := self._no_slot(self._asked)) is not None:
                 return reason._replace(text=f"nothing runs: {reason.text}")
             return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
-        if staged and (reason := self._no_slot()) is not None:
+        if staged and (reason := self._no_slot(self._asked)) is not None:
             return reason._replace(text=f"{_runs(running)}; {reason.text}")
         return self._running_on(f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
 
@@ -377,7 +387,7 @@ class Inquiry:
             if held.importing_s is not None:
                 what = f"{held.worker} has it and imports your code ({held.importing_s:.0f} s)"
             return Reason("starting", f"{text}: {what}", since)
-        if (reason := self._no_slot()) is not None:
+        if (reason := self._no_slot(self._all_asked([trial]))) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)
         if self._quotas is None:
             unseen = "a slot is free, and takes it unless a quota is used up, which this account may not read"
@@ -406,12 +416,18 @@ class Inquiry:
         with open_fleet(self._url) as fleet:
             return fleet.workers()
 
-    def _no_slot(self) -> Reason | None:
-        """Return why no slot takes a trial: none fits, all are busy, or a quota is used up; None when one is free."""
+    def _no_slot(self, asked: list[Resources]) -> Reason | None:
+        """Return why no slot takes a trial: none fits, all are busy, or a quota is used up; None when one is free.
+
+        Of trials that ask for different resources it is the first that waits: a trial that no slot fits, if there is one.
+        """
         if self._url is None:
             return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
+        reasons = [reason for each in asked if (reason := self._no_slot_with(each)) is not None]
+        return min(reasons, key=lambda reason: reason.cause != _NO_WORKER, default=None)
+
+    def _no_slot_with(self, asked: Resources) -> Reason | None:
         workers = self._workers
-        asked = Resources.decode(self._definition.get("resources", {}))
         able = [info for info in workers if self._fits(asked, info)]
         fitting = [info for info in able if info.slots > 0]
         stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
@@ -419,7 +435,7 @@ class Inquiry:
         if not fitting:
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
-            return Reason("no worker", f"no worker offers a slot with {asked}; {there}{notes}", way_out=way_out)
+            return Reason(_NO_WORKER, f"no worker offers a slot with {asked}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         if busy < slots:
             return self._quota_used()

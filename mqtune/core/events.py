@@ -42,6 +42,7 @@ from mqtune.core.fields import (
 )
 from mqtune.core.impairment import Impairment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
     AttemptEnd,
@@ -172,6 +173,8 @@ class TrialStaged(_Body):
     key: str = ""
     #: Whether a person evaluates it outside: it waits in no queue, and runs from here on.
     outside: bool = False
+    #: What it asks for, where trials do so by their configs; None for what all trials ask for.
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

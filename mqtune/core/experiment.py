@@ -432,7 +432,14 @@ class Experiment:
             trial.checkpoints.setdefault(checkpoint, SavedCheckpoint(checkpoint, event.at, {}))
         source = TrialId(event.source) if event.source else None
         trial.attempts.append(
-            Attempt(event.attempt, staged_at=event.at, config=event.config, checkpoint=checkpoint, source=source)
+            Attempt(
+                event.attempt,
+                staged_at=event.at,
+                config=event.config,
+                checkpoint=checkpoint,
+                source=source,
+                resources=event.resources,
+            )
         )
         trial.outside = event.outside
         if event.outside:

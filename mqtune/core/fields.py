@@ -11,6 +11,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from mqtune.core.codec import Body
+from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     Action,
     AttemptEnd,
@@ -74,6 +75,10 @@ def _value(member: TrialStatus | AttemptEnd | Intent) -> str:
     return str(member.value)
 
 
+def _resources(value: Body) -> Resources | None:
+    return Resources.decode(value) if value else None
+
+
 def _restart(value: Body) -> Restart | None:
     values = known_fields(Restart, value)
     return Restart(**{**values, "source": values.get("source") or None}) if value else None
@@ -108,6 +113,7 @@ FIELDS: Final[dict[str, Field]] = {
     "Labels": Field(_LIST, lambda values: Labels(tuple(values[0]), values[1]), list),
     "Metrics": Field(_MAP),
     "Point": Field(_LIST, tuple, list),
+    "Resources | None": Field(_MAP, _resources, lambda value: {} if value is None else value.encode()),
     "Restart | None": Field(_MAP, _restart, _plain_restart),
     "StatusName": Field(_TEXT, lambda value: TrialStatus(value).value),
     "Stop | None": Field(_LIST_OR_NONE, unless_none(lambda values: Stop(*values)), unless_none(list)),

@@ -12,7 +12,6 @@ from typing import Final
 from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.version import __version__
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
@@ -21,8 +20,8 @@ QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
 QUEUES: Final = "mqtune-*"
 #: The names of all experiments, as a pattern.
 EVERY: Final = "*"
-#: What kombu puts between the name of a queue and a priority.
-_PRIORITY_MARK: Final = "\x06\x16"
+#: The key, in a definition, of the name of the function by which each trial asks for resources.
+BY_CONFIG: Final = "by_config"
 #: Between the patterns of a worker that serves several.
 _BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
@@ -133,16 +132,6 @@ def patterned(name: str) -> list[tuple[str, str]]:
     if not at:
         return [(EVERY, name)]
     return [(pattern, shape if pattern == EVERY else f"{shape}@{pattern}") for pattern in patterns_of(patterns)]
-
-
-def lists_of(name: str) -> list[str]:
-    """Return the Redis lists in which messages wait for slots of this name, from the first to be taken to the last.
-
-    Each of their queues has one for each priority.
-    """
-    return [
-        f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER for queue in queues_of(name)
-    ]
 
 
 def patterns_of(experiments: str) -> list[str]:

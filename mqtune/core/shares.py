@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
 from mqtune.core.rates import ANY_RATES, Rate, Rates
+from mqtune.core.resources import queues_of
 
 Priority = Literal["high", "normal", "low"]
 #: From the first to be served to the last.
@@ -29,6 +30,20 @@ PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 MESSAGE_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 3, "normal": 0, "low": 6}
 #: The order in which workers take from those lists; 9 is the last that kombu knows.
 MESSAGE_ORDER: Final = (*(MESSAGE_PRIORITIES[each] for each in PRIORITIES), 9)
+
+
+#: What kombu puts between the name of a queue and a priority.
+_PRIORITY_MARK: Final = "\x06\x16"
+
+
+def lists_of(name: str) -> list[str]:
+    """Return the Redis lists in which messages wait for slots of this name, from the first to be taken to the last.
+
+    Each of their queues has one for each priority.
+    """
+    return [
+        f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER for queue in queues_of(name)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final, NamedTuple, NewType, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeGuard
 
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError, InvalidTransition
+
+if TYPE_CHECKING:
+    # A trial's process reads this module, and needs no resources.
+    from mqtune.core.resources import Resources
 
 
 class TrialStatus(Enum):
@@ -450,7 +454,7 @@ class Attempt:
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
     folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired`` says, with
     ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have. ``usage`` has what it used of
-    its machine, once it has ended, by the names in docs/workers.md.
+    its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what it asks for, where trials do so by their configs.
     """
 
     number: int
@@ -458,6 +462,7 @@ class Attempt:
     config: Config = field(default_factory=dict)
     checkpoint: CheckpointId = CheckpointId("")
     source: TrialId | None = None
+    resources: Resources | None = None
     worker: str = ""
     host: str = ""
     queue: str = ""

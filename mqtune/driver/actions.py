@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words
 from mqtune.core.trial import (
     ACTIONS,
@@ -70,6 +71,8 @@ class Writing:
     cursor: Cursor
     #: Dicts that are lost, and that the fold may still have.
     lost: Collection[CheckpointId]
+    #: What a trial asks for by its config; None where all ask for the same.
+    asks: Callable[[Config], Resources] | None = None
 
     def has(self, checkpoint: CheckpointId) -> bool:
         """Whether a dict is there, as far as the driver knows."""
@@ -157,6 +160,7 @@ class Stage:
             request=self.request,
             key=self.key,
             outside=self.outside,
+            resources=None if self.outside else self._asked(to, known),
         )
         try:
             packed = event.encode()
@@ -165,6 +169,13 @@ class Stage:
         if len(packed) > MAX_CONFIG_BYTES:
             raise ConfigurationError(_too_large(self.trial, self.config, len(packed)))
         return event, packed
+
+    def _asked(self, to: Writing, known: Trial | None) -> Resources | None:
+        """Return what the attempt asks for by its config: as the one before, if that had the same."""
+        if to.asks is None:
+            return None
+        before = None if known is None or known.config != self.config else known.attempt.resources
+        return to.asks(self.config) if before is None else before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

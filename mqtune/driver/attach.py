@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 from mqtune.core.objective import metric_of
-from mqtune.core.resources import Resources
+from mqtune.core.resources import BY_CONFIG, Resources
 from mqtune.core.text import there_are
+from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import BrokerDeployment
 from mqtune.driver.settings import (
     JOURNAL_MB,
@@ -51,6 +53,7 @@ def attached(
     searcher: Searcher | WarmStart | str | None,
     scheduler: Scheduler | None,
     stop: object,
+    resources: AnyResources | None,
     max_trials: int | None,
     run: RunOptions,
 ) -> Settings:
@@ -87,7 +90,9 @@ def attached(
                 searcher=searcher,
                 scheduler=decides,
                 stop=rule,
-                resources=Resources.decode(definition["resources"]),
+                resources=resources
+                if resources is not None
+                else _given("resources", lambda: _kept(definition["resources"])),
                 backend=deployment,
                 name=name,
                 seed=definition["seed"],
@@ -121,6 +126,14 @@ def _space(given: Mapping[str, object] | Space | None, definition: Definition) -
     if given is None:
         return _given("space", lambda: space_of(definition["space"]))
     return given if isinstance(given, Space) else Space(given)
+
+
+def _kept(described: Body) -> Resources:
+    if BY_CONFIG in described:
+        raise ConfigurationError(
+            f"the function {described[BY_CONFIG]}, by which trials ask for resources, stands in your code alone"
+        )
+    return Resources.decode(described)
 
 
 def _rule(definition: Definition) -> StopRule | None:

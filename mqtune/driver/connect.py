@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from mqtune.backends.base import Backend, BackendSession
+from mqtune.backends.base import Backend, BackendSession, TakesResources
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
 from mqtune.backends.local.worker import PrivateWorker, WorkerProcess
@@ -28,7 +28,6 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, Insufficie
 from mqtune.core.events import TrialStaged, decode_definition, driver_events
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
-from mqtune.core.resources import Resources
 from mqtune.core.submission import DRIVER, this_submission
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
@@ -73,6 +72,8 @@ class DriverSession:
     is_new: bool
     #: Whether no worker of an earlier run can be left.
     is_private: bool
+    #: Whether slots may come that offer something else than those that are there.
+    may_grow: bool
     #: Starts what runs trials here, or does nothing; returns what the caller ends.
     start_worker: Callable[[], WorkerProcess | None]
     #: Whether the driver ever waits there; what never waits may not be interrupted in the middle.
@@ -190,7 +191,7 @@ class BrokerDeployment:
         if plan.overwrites:
             if is_local:
                 # Nothing is deleted for what could never run here.
-                slot_settings(plan.resources, self.local_slots)
+                slot_settings(plan.suits_all, self.local_slots)
             _delete(journal, folder, store, stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())))
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
@@ -202,7 +203,7 @@ class BrokerDeployment:
         kept = journal.definition()
         if kept is None and is_local:
             # Nothing is begun that could never run here.
-            slot_settings(plan.resources, self.local_slots)
+            slot_settings(plan.suits_all, self.local_slots)
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
         if writer.bundle is not None:
@@ -212,7 +213,6 @@ class BrokerDeployment:
         journal.on_restored = bring(
             definition, bundle, exchange, code_key, is_own=is_local, before=writer.bundle_before
         )
-        needs = needed(plan.resources, definition)
         digest = hashlib.sha256(encode_value(definition)).hexdigest()[:16]
         backend = _backend_on(server)(
             client,
@@ -221,10 +221,12 @@ class BrokerDeployment:
             clock=clock,
             title=f"{plan.name}/{plan.spec.name}",
             digest=digest,
-            resources=needs,
+            resources=plan.expected[0],
             patience_s=_PATIENCE_S,
+            takes_code=bool(definition.get("bundle")),
         )
         stack.callback(backend.close)
+        _expect(plan, backend)
         if not is_local:
             _check_offer(plan, backend)
         me, submitted = this_owner(account_of(client)), this_submission()
@@ -240,19 +242,20 @@ class BrokerDeployment:
             changed=writer.changed,
             is_new=kept is None,
             is_private=server.is_private,
+            may_grow=not is_local,
             start_worker=partial(
-                self._start_worker, plan, folder, needs, digest, code_key if definition.get("bundle") else ""
+                self._start_worker, plan, folder, definition, digest, code_key if definition.get("bundle") else ""
             ),
         )
 
     def _start_worker(
-        self, plan: Plan, folder: Path, needs: Resources, digest: str, code_key: str
+        self, plan: Plan, folder: Path, definition: Definition, digest: str, code_key: str
     ) -> WorkerProcess | None:
         """Start what runs trials here, where there is to be something."""
         server = self._server
         if server is None or not server.is_local:
             return None
-        slots = slot_settings(needs, self.local_slots)
+        slots = slot_settings(needed(plan.suits_all, definition), self.local_slots)
         worker, self._worker = self._worker or PrivateWorker(folder), None
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker
@@ -332,8 +335,9 @@ class BackendDeployment:
         """
         if plan.project is not None and not self.is_simulated:
             raise ConfigurationError("Process(bundle=…) is for a broker's workers, or this machine's: leave it out")
-        backend = self._backend.open(plan.name, plan.resources)
+        backend = self._backend.open(plan.name, plan.expected[0])
         stack.callback(backend.close)
+        _expect(plan, backend)
         _check_offer(plan, backend)
         journal, writer = backend.journal, DefinitionWriter(plan)
         journal.on_loss = plan.on_loss
@@ -364,6 +368,7 @@ class BackendDeployment:
             changed=writer.changed,
             is_new=kept is None,
             is_private=False,
+            may_grow=not self.is_simulated,
             start_worker=lambda: None,
             waits=not self.is_simulated,
         )
@@ -383,6 +388,22 @@ def _learn(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
     is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
     if writer.plan.overwrites or not is_known:
         writer.learnt()
+
+
+def _expect(plan: Plan, backend: BackendSession) -> None:
+    """Have the backend count all slots that trials may ask for.
+
+    Raises:
+        ConfigurationError: they ask for different ones, and it can't tell them apart.
+    """
+    if plan.asks is None:
+        return
+    if not isinstance(backend, TakesResources):
+        raise ConfigurationError(
+            f"resources={plan.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give mqtune.Resources(…)"
+        )
+    for each in plan.expected:
+        backend.expect(each)
 
 
 def _check_offer(plan: Plan, backend: BackendSession) -> None:

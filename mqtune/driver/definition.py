@@ -168,7 +168,7 @@ class DefinitionWriter:
             "searcher": described(plan.searcher(seed)),
             "scheduler": described(plan.scheduler),
             "stop": None if rule is None else described(rule),
-            "resources": plan.resources.encode(),
+            "resources": plan.expected[0].encode() if plan.asks is None else plan.asks.describe(),
             "max_trials": plan.limits.max_trials,
             "seed": seed,
             "store": self.store,

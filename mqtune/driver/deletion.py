@@ -19,7 +19,7 @@ from mqtune.core.events import (
     readable_events,
 )
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.resources import Resources, queue_name
+from mqtune.core.resources import BY_CONFIG, Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.driver.connect import unless_away
 from mqtune.driver.tenancy import is_shared
@@ -45,11 +45,18 @@ def messages_of(name: str, url: str) -> list[tuple[str, bytes]]:
         AccessDenied: the account may not look.
     """
     with contextlib.closing(connect(url, role="driver")) as client:
-        kept = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S).definition()
+        journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
+        kept = journal.definition()
         # Where no worker offers it, an attempt waits in the queue of what it asks for.
-        asked = {} if kept is None else decode_definition(name, kept).get("resources", {})
+        described = {} if kept is None else decode_definition(name, kept).get("resources", {})
+        asked = _asked_by_config(journal) if BY_CONFIG in described else {Resources.decode(described)}
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
-        return fleet.messages_of(name, [queue_name(Resources.decode(asked)), *(info.queue for info in fleet.workers())])
+        return fleet.messages_of(name, [*map(queue_name, asked), *(info.queue for info in fleet.workers())])
+
+
+def _asked_by_config(journal: RedisJournal) -> set[Resources]:
+    staged = (event for event in readable_events(entries_there(journal)) if isinstance(event, TrialStaged))
+    return {event.resources for event in staged if event.resources is not None}
 
 
 def remove_messages(messages: list[tuple[str, bytes]], url: str) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from mqtune.backends.base import BackendSession
+from mqtune.backends.base import BackendSession, TakesResources
 from mqtune.core.errors import (
     CodeDiffers,
     CodeRefused,
@@ -27,9 +27,10 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
 from mqtune.core.text import printable
 from mqtune.core.trial import Action, CheckpointId, Trial, TrialId, TrialStatus
-from mqtune.driver.actions import DriverAction
+from mqtune.driver.actions import Decide, DriverAction
 from mqtune.driver.requirements import differences
 from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
@@ -56,11 +57,45 @@ class BackendListener:
         self._backend = backend
 
     def hear(self, event: Event) -> tuple[()]:
-        """Tell it of an attempt that has started, or ended."""
-        if isinstance(event, AttemptStarted):
+        """Tell it of an attempt that is staged and asks for resources of its own, has started, or ended."""
+        if isinstance(event, TrialStaged):
+            if event.resources is not None and isinstance(self._backend, TakesResources):
+                self._backend.asks(event.trial, event.attempt, event.resources)
+        elif isinstance(event, AttemptStarted):
             self._backend.started(event.trial, event.attempt, event.queue)
         elif isinstance(event, AttemptEnded):
             self._backend.ended(event.trial, event.attempt)
+        return ()
+
+
+class OfferWatch:
+    """Looks whether any slot offers what an attempt asks for by its config; else the trial waits, with a warning, or fails.
+
+    Args:
+        backend: has the slots.
+        experiment: the fold.
+        may_wait: whether the trial may wait for a slot that nobody offers.
+    """
+
+    def __init__(self, backend: BackendSession, experiment: Experiment, *, may_wait: bool) -> None:
+        self._backend = backend
+        self._experiment = experiment
+        self._may_wait = may_wait
+        #: What nobody offered, as far as a warning told.
+        self._told: set[Resources] = set()
+
+    def hear(self, event: Event) -> Sequence[DriverAction]:
+        """Look at an attempt that is staged."""
+        if not isinstance(event, TrialStaged) or event.resources is None or self._backend.offered(event.resources):
+            return ()
+        reason = f"no worker offers a slot with {event.resources}; there are {self._backend.resource_string()}"
+        if not self._may_wait:
+            trial = self._experiment.trials[event.trial]
+            return (Decide(trial=trial, action=Action.FAIL, by="driver", reason=reason),)
+        if event.resources not in self._told:
+            self._told.add(event.resources)
+            name = self._experiment.name
+            logger.warning("trial %s waits: %s; mqtune why %s %s says more", event.trial, reason, name, event.trial)
         return ()
 
 

@@ -32,7 +32,7 @@ from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.intake import Intake
 from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch
+from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
 from mqtune.driver.outside import waits_outside
 from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
@@ -103,6 +103,7 @@ class Driver:
         #: The report that was handed out, at which the driver stands, and the verdict on it.
         self._in_hand: tuple[Report, Verdict] | None = None
         self._failures = FailureWatch(experiment, limits.fail_fast)
+        self._offers = OfferWatch(backend, experiment, may_wait=limits.may_wait)
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
         self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal)
@@ -130,6 +131,7 @@ class Driver:
             checkpoints=checkpoints,
             callbacks=callbacks,
             pace=self._pace,
+            asks=limits.asks,
         )
         self.requests = Requests(
             experiment,
@@ -240,7 +242,7 @@ class Driver:
         self._intake.go_live()
         self._deciders.go_live()
         backend, deciders, _, requests = self._path.listeners
-        new = self._checkpoints, self._failures, CallbackListener(self.experiment, self._callbacks)
+        new = self._checkpoints, self._failures, self._offers, CallbackListener(self.experiment, self._callbacks)
         self._path.listeners = (backend, deciders, requests, *new)
         if self._callbacks.hears("on_report"):
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))

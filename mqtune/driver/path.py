@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.events import Event, Told
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import CheckpointId, Report
+from mqtune.core.resources import Resources
+from mqtune.core.trial import CheckpointId, Config, Report
 from mqtune.driver.actions import (
     AnswerQuestion,
     AnswerRequest,
@@ -48,6 +49,7 @@ class EventPath:
         checkpoints: what they name and drop.
         callbacks: hear of what is no event of the journal's.
         pace: is stirred by each event.
+        asks: says what a trial asks for by its config; None where all ask for the same.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class EventPath:
         checkpoints: CheckpointGC,
         callbacks: CallbackDispatcher,
         pace: Pace,
+        asks: Callable[[Config], Resources] | None = None,
     ) -> None:
         #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
         self.listeners: Sequence[Listener] = ()
@@ -77,6 +80,7 @@ class EventPath:
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._pace = pace
+        self._asks = asks
 
     def apply(self, event: Event) -> None:
         """Fold an event, tell the listeners, and carry out what they want; the same for new, written and replayed events."""
@@ -126,8 +130,10 @@ class EventPath:
             self.apply(event)
         match action:
             case Stage():
-                if not action.outside:
-                    self.publisher.publish(self._experiment.trials[action.trial])
+                trial = self._experiment.trials[action.trial]
+                # Where no slot offers what it asks for, it may have ended already.
+                if not action.outside and trial.attempt.end is None:
+                    self.publisher.publish(trial)
                 self.let_go(action)
             case Lose(guard="expired" | "any") if events:
                 self._backend.lost(action.trial.id, action.trial.attempt)
@@ -143,7 +149,8 @@ class EventPath:
     def _write(self, action: DriverAction) -> list[Event]:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
         restorer = self._restorer
-        to = Writing(restorer.journal, self._experiment, self._clock.time(), self._intake.cursor, restorer.lost_dicts)
+        at, cursor = self._clock.time(), self._intake.cursor
+        to = Writing(restorer.journal, self._experiment, at, cursor, restorer.lost_dicts, self._asks)
         written = restorer.surely(lambda: action.write(to))
         restorer.wrote(each.data for each in written)
         return [each.event for each in written]

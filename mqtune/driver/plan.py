@@ -15,6 +15,7 @@ from mqtune.core.objective import Objective
 from mqtune.core.resources import Resources
 from mqtune.core.submission import this_submission
 from mqtune.driver.bundling import Project
+from mqtune.driver.by_config import ResourcesByConfig
 from mqtune.driver.screening import Reading
 from mqtune.driver.settings import KnownTrainable, Limits, Settings
 from mqtune.driver.sharing import Standing
@@ -76,7 +77,13 @@ class Plan:
         self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
         if not isinstance(settings.space, Space):
             _warn_of_lists(settings.space)
-        self.resources = settings.resources if settings.resources is not None else Resources()
+        given = settings.resources
+        #: What trials ask for by their configs; None where all ask for the same.
+        self.asks = None if given is None or isinstance(given, Resources) else ResourcesByConfig(given, self.space)
+        #: What each trial asks for; by their configs, each of what they may ask for.
+        self.expected = (
+            [given if isinstance(given, Resources) else Resources()] if self.asks is None else self.asks.expected
+        )
         submitted = this_submission()
         usual = new_name(self.spec.name) if submitted is None else submitted.name
         self.name = settings.name if settings.name is not None else usual
@@ -135,6 +142,8 @@ class Plan:
             fail_fast=settings.failures.fail_fast,
             rule=rule,
             standing=Standing(settings.run.priority, float(settings.run.share), settings.run.preemptible),
+            asks=self.asks,
+            may_wait=settings.run.queue_trials,
             is_open=is_open,
         )
 
@@ -146,6 +155,15 @@ class Plan:
         if isinstance(searcher, PointsFirst | Repeater) and searcher.count is not None:
             return max(self.space.grid_size, searcher.count, 1)
         return None
+
+    @property
+    def suits_all(self) -> Resources:
+        """What the slots of one machine offer, which are all alike, so that each trial fits.
+
+        Raises:
+            InsufficientResources: none does, as trials ask for different numbers of GPUs.
+        """
+        return self.expected[0] if self.asks is None else self.asks.most
 
     @property
     def on_loss(self) -> OnLoss:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -273,7 +274,7 @@ class Runner:
             scheduler=plan.scheduler,
             searcher=searcher,
             space=plan.space,
-            limits=plan.limits,
+            limits=replace(plan.limits, may_wait=plan.limits.may_wait and place.may_grow),
             checkpoints=self._checkpoints,
             is_lockstep=plan.settings.process.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),

@@ -20,6 +20,7 @@ from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.resources import Resources
 from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.trial import checked_notes, checked_tags
+from mqtune.driver.by_config import AnyResources, ResourcesByConfig
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.names import refuse_unknown
 from mqtune.driver.retention import Retention
@@ -378,7 +379,7 @@ class Settings(_Checked):
     searcher: Searcher | WarmStart | str | None = _option(None, key=None)
     scheduler: Scheduler | None = _option(None, key=None)
     stop: object = _option(None, key=None)
-    resources: Resources | None = _option(None, key=None)
+    resources: AnyResources | None = _option(None, key=None)
     backend: HasLocalSlots = field(
         metadata={"option": _Option(key="local_slots", may_change=True, keep=lambda place: place.local_slots)}
     )
@@ -397,7 +398,7 @@ class Settings(_Checked):
                 raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
         for name, kind, example in _KINDS:
             value = getattr(self, name)
-            if name == "searcher" and isinstance(value, WarmStart):
+            if (name == "searcher" and isinstance(value, WarmStart)) or (name == "resources" and callable(value)):
                 continue
             is_named = name == "searcher" and isinstance(value, str) and value in SEARCHERS
             if value is not None and not isinstance(value, kind) and not is_named:
@@ -440,7 +441,7 @@ def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     ("scheduler", Scheduler, "give mqtune.ASHA(…) or leave it out"),
     ("searcher", Searcher, "give one, or the name of one (random, tpe, ax), or leave it out for random search"),
-    ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…)"),
+    ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
 )
 
 
@@ -511,5 +512,8 @@ class Limits:
     fail_fast: FailFast = False
     rule: StopRule | None = None
     standing: Standing = field(default_factory=Standing)
+    #: What a trial asks for by its config; None where all ask for the same. Whether one may wait for slots that nobody offers.
+    asks: ResourcesByConfig | None = None
+    may_wait: bool = True
     #: Whether trials may be added until somebody says that it has ended.
     is_open: bool = False

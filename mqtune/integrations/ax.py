@@ -21,7 +21,7 @@ from mqtune.core.text import names_in_words
 from mqtune.core.trial import Config, Metrics, Trial, TrialStatus, is_number
 from mqtune.driver.names import OF_OBJECTIVE, with_hints
 from mqtune.search.base import WAIT, Later, PastTrial, fingerprint
-from mqtune.search.domains import Domain, Entries, Interval
+from mqtune.search.kinds import Domain, Entries, Interval
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter, shares
 from mqtune.search.space import Space
 

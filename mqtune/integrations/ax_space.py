@@ -8,7 +8,8 @@ from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, Parame
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.integrations.ax_private import experiment_of
-from mqtune.search.domains import Choice, Domain, choice, lograndint, loguniform, ordinal, randint, uniform
+from mqtune.search.domains import choice, lograndint, loguniform, ordinal, randint, uniform
+from mqtune.search.kinds import Choice, Domain
 from mqtune.search.space import Space
 
 

@@ -18,7 +18,7 @@ from mqtune.core.registry import Description
 from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
 from mqtune.driver.names import OF_OBJECTIVE, with_hints
 from mqtune.search.base import PastTrial, fingerprint
-from mqtune.search.domains import Entries
+from mqtune.search.kinds import Entries
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter
 from mqtune.search.space import Space
 

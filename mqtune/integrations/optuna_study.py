@@ -26,7 +26,7 @@ from mqtune.integrations.optuna_private import storage_of
 from mqtune.journal.connection import redact
 from mqtune.results.followed import Fold
 from mqtune.search.base import PastTrial
-from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, ReverseInterval
+from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, ReverseInterval
 from mqtune.search.space import Space, space_of
 from mqtune.search.values import is_same
 

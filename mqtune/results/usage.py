@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import AttemptEnded, AttemptStarted, DriverStarted, ExperimentCreated, decode_event
+from mqtune.core.events import AttemptEnded, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.machine import SIMULATION
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import Resources
@@ -77,6 +77,8 @@ class JournalUse:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.owner: Owner = NOBODY
         self._gpus = 0.0
+        #: The GPUs of attempts that are staged and ask by their configs.
+        self._asked: dict[tuple[TrialId, int], float] = {}
         #: Whether a driver of this project's has run it, in real time.
         self._is_real = False
         self._attempts: dict[tuple[TrialId, int], _Attempt] = {}
@@ -115,8 +117,11 @@ class JournalUse:
             case DriverStarted():
                 self._is_real = self._is_real or event.driver != SIMULATION
                 self._offer(event.changes)
+            case TrialStaged(resources=Resources() as asked):
+                self._asked[event.trial, event.attempt] = asked.gpus
             case AttemptStarted():
-                self._attempts[event.trial, event.attempt] = _Attempt(event.trial, self._gpus, event.at)
+                gpus = self._asked.get((event.trial, event.attempt), self._gpus)
+                self._attempts[event.trial, event.attempt] = _Attempt(event.trial, gpus, event.at)
             case AttemptEnded() if (found := self._attempts.get((event.trial, event.attempt))) is not None:
                 found.end, found.figures = event.at, sound_usage(event.usage)
 

@@ -174,11 +174,39 @@ class Scheduler(Decider, ABC):
 
 
 class FIFO(Scheduler):
-    """First in, first out: lets every trial run until it ends by itself."""
+    """First in, first out: lets every trial run until it ends by itself.
+
+    With *batch* that many trials begin, and the next ones once all of these have ended, so that a searcher proposes
+    them by the results of all before them; those of one batch it proposes by the same results, if there are slots for
+    all. A trial that a person adds is one of a batch, and so is one that fails, which has ended once no retry is left.
+
+    Args:
+        batch: how many trials begin together; None for as many as there are slots, each as one is free.
+    """
 
     kind = "fifo"
+    later: ClassVar = {"batch": ""}
     takes_several = True
+    #: How many trials have begun, and how many of them have ended; here, as a class of a user's may have a constructor of its own.
+    _begun = _ended = 0
+    _batch: int | None = None
     asks_ahead = True
+
+    def __init__(self, *, batch: int | None = None) -> None:
+        if batch is not None:
+            self._batch = checks.whole_number("FIFO", "batch", batch, 1)
+            self.asks_ahead = False
+
+    def on_stage(self, trial: Trial) -> None:
+        self._begun += trial.attempt.number == 1
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._ended += 1
+
+    def choose(self, *, can_start: bool) -> Choice:
+        if self._batch is None or self._begun % self._batch or self._begun == self._ended:
+            return START
+        return Wait(f"the last of a batch of {self._batch} trials to end")
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
         return CONTINUE

@@ -13,7 +13,8 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config
 from mqtune.schedulers.timed import exact
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, has_domain
+from mqtune.search.domains import choice
+from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, RoundedNormal, has_domain
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value, is_same, plain_value
 
@@ -126,7 +127,9 @@ class Exploration:
         factor = rng.choice(self._factors)
         if isinstance(domain, Interval):
             return min(max(float(value * factor), domain.low), domain.high)
-        return _multiple(domain, value, factor) if isinstance(domain, Multiples) else float(value * factor)
+        if isinstance(domain, Multiples | RoundedNormal):
+            return _multiple(domain, value, factor)
+        return float(value * factor)
 
 
 def _domains(mutations: object, prefix: _Path) -> Iterator[tuple[_Path, Domain]]:
@@ -158,12 +161,14 @@ def _neighbour(domain: Choice, value: object, rng: random.Random) -> object:
     return domain.sample(rng)
 
 
-def _multiple(domain: Multiples, value: float, factor: float) -> float:
+def _multiple(domain: Multiples | RoundedNormal, value: float, factor: float) -> float:
     step = exact(domain.q)
     before = exact(value) / step
     after: Fraction | int = round(before * exact(factor))
     if after == before and factor != 1:
         after += 1 if (factor > 1) == (value >= 0) else -1
+    if isinstance(domain, RoundedNormal):
+        return float(after * step)
     lowest, highest = math.ceil(exact(domain.low) / step), math.floor(exact(domain.high) / step)
     nearest = min(max(after, lowest), highest) * step
     return int(nearest) if domain.whole else float(nearest)

@@ -6,13 +6,26 @@ After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, get_args
 
-from mqtune.core.checks import number, positive, whole_number
+from mqtune.core.checks import number, one_of, positive, whole_number
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, is_number
+from mqtune.core.trial import (
+    CONTINUE,
+    ITERATION,
+    TIME_TOTAL,
+    Action,
+    Decision,
+    Report,
+    Trial,
+    TrialStatus,
+    is_number,
+)
 from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
+
+#: What a trial's best is compared with.
+Against = Literal["averages", "completed"]
 
 _MEDIAN: Final = 0.5
 #: Every finite float is a whole number of 2 to the power of minus this.
@@ -34,6 +47,13 @@ class MedianStopping(TimedScheduler["_Course"]):
     **The share.** With another *cutoff* than 1/2, the median's, the best must be as good as that quantile of the averages,
     from the best of them on: with 0.25 only those go on that are as good as the best quarter. Of n averages, a_0 the best
     of them, it is the value at the place (n - 1) * cutoff, between two of them interpolated linearly.
+
+    **Completed trials alone.** With ``against="completed"`` the best is compared with the values, and not the averages,
+    that the trials that have COMPLETED had at the milestone; a NaN there doesn't count. At least *min_completed* trials
+    must have completed, wherever they have come. With *grace_period* a multiple of *interval*, and reports at each
+    step, that is the rule of Optuna's ``MedianPruner`` and ``PercentilePruner``, whose *n_startup_trials*,
+    *n_warmup_steps*, *interval_steps*, *n_min_trials* and *percentile* / 100 are *min_completed*, *grace_period*,
+    *interval*, *min_samples* and *cutoff*.
 
     - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed or ended
       since; the scores of a trial that is abandoned are removed. A trial that ended before the milestone has none there.
@@ -59,11 +79,14 @@ class MedianStopping(TimedScheduler["_Course"]):
         min_samples: how many other trials must have come to a milestone before one can stop there.
         cutoff: the quantile of the others' averages that a trial must reach, above 0 and below 1; a lower one stops more.
         min_run_s: for how many seconds a trial must have run before it can stop, whatever its time is.
+        against: what a trial's best is compared with: "averages", the others' running averages, or "completed", the
+            values of those that have completed.
+        min_completed: how many trials must have completed before one can stop.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "median_stopping"
-    later: ClassVar = {"cutoff": 0.5, "min_run_s": 0}
+    later: ClassVar = {"cutoff": 0.5, "min_run_s": 0, "against": "averages", "min_completed": 0}
     asks_ahead = True
 
     def __init__(
@@ -74,6 +97,8 @@ class MedianStopping(TimedScheduler["_Course"]):
         min_samples: int = 3,
         cutoff: float = 0.5,
         min_run_s: float = 0,
+        against: Against = "averages",
+        min_completed: int = 0,
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(time_attr)
@@ -86,7 +111,11 @@ class MedianStopping(TimedScheduler["_Course"]):
             raise ConfigurationError(f"{self._name}: cutoff={cutoff!r} must be above 0 and below 1; 0.5 is the median")
         self._ratio = exact(self._cutoff).as_integer_ratio()
         self._min_run_s = number(self._name, "min_run_s", min_run_s, least=0)
-        self._averages: dict[int, Quantile] = {}
+        self._against = one_of(self._name, "against", against, get_args(Against))
+        self._min_completed = whole_number(self._name, "min_completed", min_completed, 0)
+        #: How many trials have completed; and by milestone what a trial's best is compared with.
+        self._completed = 0
+        self._compared: dict[int, Quantile] = {}
 
     def _enrol(self, trial: Trial) -> _Course:
         return _Course(self._milestones.lowest)
@@ -103,23 +132,38 @@ class MedianStopping(TimedScheduler["_Course"]):
         if value is None or progress.time <= progress.reached or progress.decision is not CONTINUE:
             return progress.decision
         score = self._score(report, value)
-        progress.add(math.nan if self._violation(report) else score, is_averaged=progress.time >= self._grace_period)
+        if self._violation(report):
+            score = math.nan
+        progress.add(score, is_averaged=progress.time >= self._grace_period)
         if progress.time < progress.next_milestone:
             return CONTINUE
         progress.next_milestone = self._milestones.after(progress.time)
-        others = self._averages.setdefault(self._milestones.number(progress.time), Quantile(self._ratio))
+        others = self._compared.setdefault(self._milestones.number(progress.time), Quantile(self._ratio))
         bound, count = others.value, others.count
-        is_worse = count >= self._min_samples and progress.best > bound and self._has_run(report)
-        others.add(progress.average)
-        progress.counted.append((others, progress.average))
+        may_stop = count >= self._min_samples and self._completed >= self._min_completed and self._has_run(report)
+        is_worse = may_stop and progress.best > bound
+        if self._against == "averages":
+            others.add(progress.average)
+            progress.counted.append((others, progress.average))
+        elif not math.isnan(score):
+            progress.values.append((others, score))
         if not is_worse:
             return CONTINUE
         sign = 1 if self.mode == "min" else -1
         what = f"the best {self.metric} so far, {sign * progress.best:g}, is worse than {sign * bound:g}"
         which = "median" if self._cutoff == _MEDIAN else f"{self._cutoff:g} quantile"
-        return Decision(
-            Action.STOP, f"{what}, the {which} of the running averages of {count} others at {progress.time}"
-        )
+        whose = "the running averages of" if self._against == "averages" else "the values of"
+        done = "" if self._against == "averages" else " that have completed"
+        return Decision(Action.STOP, f"{what}, the {which} of {whose} {count} others{done} at {progress.time}")
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget the progress of *trial*; its averages still count, and its values do if it has completed."""
+        progress = self._progress.get(trial.id)
+        if trial.status is TrialStatus.COMPLETED:
+            self._completed += 1
+            for others, value in () if progress is None else progress.values:
+                others.add(value)
+        super().on_trial_end(trial)
 
     def _has_run(self, report: Report) -> bool:
         """Return whether a trial has run for long enough to be stopped."""
@@ -132,13 +176,15 @@ class MedianStopping(TimedScheduler["_Course"]):
 class _Course(Progress):
     """A trial's progress and values, of which lower is better; each report counts for the average."""
 
-    __slots__ = ("_count", "_infinite", "_lowest", "_sum", "next_milestone", "reached")
+    __slots__ = ("_count", "_infinite", "_lowest", "_sum", "next_milestone", "reached", "values")
 
     def __init__(self, next_milestone: float) -> None:
         super().__init__(-math.inf)
         self.next_milestone = next_milestone
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
+        #: Its values at milestones, with those that they join once it has completed.
+        self.values: list[tuple[Quantile, float]] = []
         self._count = 0
         #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS: it neither rounds nor overflows.
         self._sum = 0

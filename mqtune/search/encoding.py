@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
-from mqtune.search.domains import Choice, Domain, Entries, Ordinal
+from mqtune.search.kinds import Choice, Domain, Entries, Ordinal
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 

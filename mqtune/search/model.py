@@ -15,7 +15,7 @@ from mqtune.core.objective import Mode, Objective
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import WAIT, Later, Searcher, Suggestion, fingerprint
-from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
+from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
 #: The share of a normal distribution that is left out at each end: the domains of models have bounds.

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mqtune.core.errors import SpaceError
 from mqtune.core.text import nested
 from mqtune.core.trial import Config
-from mqtune.search.domains import (
+from mqtune.search.domains import definition_of, sample_from
+from mqtune.search.kinds import (
     Constant,
     Derived,
     Domain,
     Entries,
     Grid,
-    definition_of,
     describe_definition,
     has_domain,
     plain_definition,
-    sample_from,
     written,
 )
 from mqtune.search.shape import Branch, Node, Resolution, combinations, count, grown, walk

@@ -283,6 +283,23 @@ def test_why_names_a_worker_that_is_missing_and_a_driver_that_is_dead(tune: Tune
     assert shown.endswith("go on with it: mqtune drive alone\n")
 
 
+def test_why_names_what_a_trial_asks_for_by_its_config_and_nobody_offers(tune: Tune):
+    def by_x(config: dict[str, float]) -> mqtune.Resources:
+        return mqtune.Resources(cpus=1000 if config["x"] > 0.5 else 1)
+
+    points = mqtune.PointsFirst([{"x": 0.1}, {"x": 0.9}])
+    with driven(tune("slow", name="mixed", max_trials=2, searcher=points, resources=by_x)):
+        eventually(lambda: status("mixed", "0001") is TrialStatus.RUNNING, 60)
+        eventually(lambda: status("mixed", "0002") is TrialStatus.STAGED, 60)
+        experiment, trial, other = why("mixed"), why("mixed", "2"), why("mixed", "1")
+        shown = run("show", "mixed", "2").out
+
+    assert (experiment[0], trial[0], other[0]) == ("no worker", "no worker", "running")
+    assert experiment[1].startswith("1 trial runs; no worker offers a slot with 1000 CPUs; connected: ")
+    assert re.match(r"trial 0002 has waited for .*: no worker offers a slot with 1000 CPUs; connected: ", trial[1])
+    assert "asks for 1000 CPUs\n" in shown
+
+
 def test_tags_and_notes_are_kept_with_a_driver_and_without(tune: Tune, fleet: str):
     with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop")), leave=True):
         eventually(lambda: Results.load("noted").experiment.trials, 60)

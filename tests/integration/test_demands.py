@@ -16,8 +16,7 @@ from waiting import eventually
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.rates import ANY_RATES, Rate, Rates
-from mqtune.core.resources import lists_of
-from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table
+from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
 from mqtune.journal import demands as module
 from mqtune.journal.connection import celery_url
 from mqtune.journal.demands import Demands

@@ -21,8 +21,7 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, busy_as
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.resources import lists_of
-from mqtune.core.shares import Demand
+from mqtune.core.shares import Demand, lists_of
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
 from mqtune.journal.demands import Demands

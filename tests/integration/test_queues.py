@@ -14,7 +14,8 @@ from fleets import worker
 from mqtune.backends.base import Offer
 from mqtune.backends.celery import MOST_AT_ONCE, CeleryBackend, Together
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.resources import Resources, lists_of, queue_name
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.shares import lists_of
 from mqtune.core.trial import TrialId
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.fleet import Fleet

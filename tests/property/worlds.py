@@ -21,6 +21,7 @@ from mqtune.schedulers.hyperband import HyperBand
 from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.pasha import PASHA
 from mqtune.schedulers.pbt import PBT
+from mqtune.schedulers.wilcoxon import WilcoxonStopping
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
 from mqtune.testing.schedulers import Watched
@@ -34,6 +35,7 @@ _REPORTED: Final = 0.8
 #: Every scheduler, by name; those with levels end at MAX_T.
 SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
     "fifo": FIFO,
+    "fifo-batches": lambda: FIFO(batch=2),
     "asha": lambda: ASHA(MAX_T),
     "asha-2": lambda: ASHA(MAX_T, grace_period=2, reduction_factor=1.5),
     "asha-brackets": lambda: ASHA(MAX_T, brackets=3),
@@ -44,6 +46,8 @@ SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
     "hyperband": lambda: HyperBand(MAX_T),
     "hyperband-2": lambda: HyperBand(MAX_T, reduction_factor=2),
     "median": lambda: MedianStopping(grace_period=2, min_samples=2),
+    "median-completed": lambda: MedianStopping(against="completed", min_samples=1, min_completed=1),
+    "wilcoxon": lambda: WilcoxonStopping(p_threshold=0.4),
     "pbt": lambda: PBT(2, {"lr": uniform(0, 1)}, quantile_fraction=0.5),
     "pbt-turns": lambda: PBT(4, {"lr": uniform(0, 1)}, quantile_fraction=0.5, population_size=5),
     "pbt-generations": lambda: PBT(

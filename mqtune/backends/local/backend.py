@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from mqtune.backends.local.worker import private_name
 from mqtune.backends.queues import QueueBackend, Shape
 from mqtune.core.crews import Register, register_of
-from mqtune.core.resources import queue_name
+from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Config, TrialId
 from mqtune.journal.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
@@ -32,12 +30,15 @@ class LocalBackend(QueueBackend):
     def why_no_slot(self) -> str:
         return super().why_no_slot() if self._crews else "starting the local worker"
 
-    def _shape_of(self, shapes: Collection[Shape]) -> Shape:
-        return super()._shape_of(shapes) if shapes else self._no_slots(queue_name(self._resources, self._experiment))
+    def _no_slots(self, needs: Resources) -> Shape:
+        queue = queue_name(needs, self._experiment)
+        return Shape(queue, queue, needs, 0)
 
     def _task_of(self, trial: TrialId, attempt: int) -> tuple[str, str]:
         self._staged = trial, attempt
-        return self._shape_of(self._fitting).target, encode_task((self._experiment, trial, attempt, self._digest))
+        return self._shape_of(self._fitting, self._resources).target, encode_task(
+            (self._experiment, trial, attempt, self._digest)
+        )
 
     def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
         staged, self._staged = self._staged, None

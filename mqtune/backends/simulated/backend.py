@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
@@ -123,7 +123,7 @@ class SimulatedBackend:
         fleet: the workers.
         workers: the number of workers, dead ones included.
         offer: the resources that each slot offers; None for those that trials ask for.
-        resources: the resources that each trial asks for.
+        resources: the resources that each trial asks for, unless ``asks`` says otherwise of an attempt.
     """
 
     def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
@@ -131,8 +131,9 @@ class SimulatedBackend:
         self.journal = SimulatedJournal(fleet)
         self._fleet = fleet
         self._workers = workers
-        self._resources = resources
-        self._offer = offer if offer is not None else resources
+        self._offer = offer
+        #: What attempts have asked for so far, in order.
+        self._asked: dict[Resources, None] = {resources: None}
         self._slots = 0
         #: The attempts that are queued or running.
         self._live: set[tuple[TrialId, int]] = set()
@@ -142,10 +143,16 @@ class SimulatedBackend:
         return self._slots
 
     def refresh(self) -> None:
-        self._slots = self.offered(self._resources)
+        self._slots = max(map(self.offered, self._asked))
+
+    def expect(self, resources: Resources) -> None:
+        self._asked[resources] = None
+
+    def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
+        self.expect(resources)
 
     def why_no_slot(self) -> str:
-        asked = f"no worker offers a slot with {self._resources}"
+        asked = f"no worker offers a slot with {' or '.join(map(str, self._asked))}"
         return f"{asked}: " + ("all simulated workers are dead" if not self._fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
@@ -165,16 +172,22 @@ class SimulatedBackend:
         self._fleet.queue.pop((trial, attempt), None)
 
     def offered(self, resources: Resources) -> int:
-        return self._fleet.alive if resources.fits(self._offer) else 0
+        return self._fleet.alive if any(map(resources.fits, self._offers)) else 0
 
     def free(self, resources: Resources) -> int:
         return max(0, self.offered(resources) - len(self._live))
 
+    @property
+    def _offers(self) -> Iterable[Resources]:
+        """The resources that each slot offers: those given, or any that attempts have asked for."""
+        return self._asked if self._offer is None else [self._offer]
+
     def resource_string(self) -> str:
-        return f"{self._fleet.alive} of {self._workers} simulated workers: each {self._offer}"
+        offer = " or ".join(map(str, self._offers))
+        return f"{self._fleet.alive} of {self._workers} simulated workers: each {offer}"
 
     def has_gpus(self) -> bool | None:
-        return self._offer.gpus > 0 if self._fleet.alive else None
+        return any(each.gpus > 0 for each in self._offers) if self._fleet.alive else None
 
     def queued(self) -> set[tuple[TrialId, int]]:
         return set(self._fleet.queue)

@@ -22,7 +22,7 @@ from mqtune.results.display import ranked, short_value
 from mqtune.results.experiments import RecordedReport
 from mqtune.results.plots.panels import Look, Series, label
 from mqtune.schedulers.policy import PolicyStep
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, ReverseInterval
+from mqtune.search.kinds import Choice, Domain, Interval, Multiples, ReverseInterval
 from mqtune.search.space import Space, space_of
 
 #: About the most points of a picture, which every browser draws at once, and the most lines that can be followed.

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from mqtune.core.errors import InsufficientResources
+from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
-from mqtune.core.trial import Report, TrialStatus
+from mqtune.core.trial import Config, Report, TrialStatus
 from mqtune.driver.settings import Failures, RunOptions
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, pause_after
@@ -114,6 +114,24 @@ class ObservingContract(TunerTests):
             tuner.run()
 
         assert tuner.get_trials() == []
+
+    def test_trials_may_ask_by_their_configs_or_the_experiment_is_refused(self, tune: Tune) -> None:
+        def by_x(config: Config) -> Resources:
+            return Resources(cpus=1) if config["x"] < 5 else _NOT_OFFERED
+
+        tuner = tune(played(1, x=1), played(1, x=9), resources=by_x, run=RunOptions(queue_trials=False))
+        try:
+            tuner.step(0.01)
+        except ConfigurationError as error:
+            # Which of both it is, is for the backend to choose.
+            assert "all get the same" in str(error)  # noqa: PT017
+            return
+        drive(tuner, lambda: tuner.is_finished)
+
+        fits, never = tuner.get_trials()
+        assert (fits.status, fits.attempt.resources) == (TrialStatus.COMPLETED, Resources(cpus=1))
+        assert (never.status, never.attempt.resources) == (TrialStatus.FAILED, _NOT_OFFERED)
+        assert "no worker offers a slot with 1 GPU" in never.reason
 
     def test_an_attempt_records_where_and_when_it_ran(self, tune: Tune) -> None:
         tuner = tune(played(2))

@@ -166,7 +166,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def backend_of(resources: Resources) -> CeleryBackend:
+def backend_of(resources: Resources, *, takes_code: bool = False) -> CeleryBackend:
     client: Any = None
     backend = CeleryBackend(
         client,
@@ -177,6 +177,7 @@ def backend_of(resources: Resources) -> CeleryBackend:
         digest="d",
         resources=resources,
         patience_s=1.0,
+        takes_code=takes_code,
     )
     backend.refresh()
     return backend
@@ -237,6 +238,55 @@ def test_what_is_scarce_is_left_to_those_who_ask_for_it(world: World, scarce: Re
     publish(backend, 1)
 
     assert (world.waiting(plain), world.waiting(scarce)) == (names(1), [])
+
+
+def test_each_attempt_goes_where_what_it_asks_for_by_its_config_is_offered(world: World) -> None:
+    one, two = Resources(gpus=1), Resources(gpus=2)
+    world.join(SMALL, 5)
+    world.join(one, 2)
+    world.join(two, 1)
+    backend = backend_of(one)
+    assert backend.slots == 2
+
+    backend.expect(two)
+    assert (backend.slots, backend.pool().queues) == (3, [queue_name(one), queue_name(two)])
+    for trial, asked in zip(names(1, 2, 3), (two, one, two), strict=True):
+        backend.asks(TrialId(trial), 1, asked)
+    backend.publish_all([Offer(TrialId(name), 1, {}) for name in names(1, 2, 3)])
+
+    assert (world.waiting(one), world.waiting(two)) == (names(2), names(1, 3))
+    # A free slot of the other kind is none for it.
+    assert backend.queued() == keys(1, 2, 3)
+
+
+def test_what_an_attempt_alone_asks_for_waits_in_a_queue_of_its_own_until_a_worker_offers_it(world: World) -> None:
+    large = Resources(gpus=2, cpus=2)
+    world.join(Resources(gpus=1), 2)
+    backend = backend_of(Resources(gpus=1))
+    backend.asks(TrialId("0001"), 1, large)
+    publish(backend, 1)
+    assert (backend.slots, list(world.queues)) == (2, [queue_name(large)])
+    assert backend.queued() == set()
+
+    offer = Resources(gpus=2, cpus=8)
+    world.join(offer, 1)
+    backend.refresh()
+    assert backend.slots == 3
+    publish(backend, 1)
+
+    assert world.waiting(offer) == names(1)
+
+
+def test_slots_for_brought_code_take_it_whatever_an_attempt_asks_for(world: World) -> None:
+    accepts = Resources(gpus=2, tags=[ACCEPTS_TAG])
+    world.join(Resources(gpus=2), 1)
+    world.join(accepts, 1)
+    backend = backend_of(Resources(gpus=1), takes_code=True)
+    backend.asks(TrialId("0001"), 1, Resources(gpus=2))
+
+    publish(backend, 1)
+
+    assert (backend.slots, world.waiting(accepts), world.waiting(Resources(gpus=2))) == (1, names(1), [])
 
 
 def test_attempts_that_must_wait_are_spread_by_how_many_slots_there_are(world: World) -> None:

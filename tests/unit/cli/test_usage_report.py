@@ -20,8 +20,10 @@ from mqtune.core.events import (
     Event,
     ExperimentCreated,
     ExperimentEnded,
+    TrialStaged,
 )
 from mqtune.core.machine import SIMULATION
+from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -90,6 +92,23 @@ def test_hours_are_those_within_the_time_and_energy_is_that_of_what_was_measured
     assert row["measured_gpu_hours"] == pytest.approx(24, abs=0.02)
     (whole,) = used("--since", "1w")
     assert whole["slot_hours"] == pytest.approx(10 + 20 + 1 + 2)
+
+
+def test_gpus_are_those_that_each_attempt_has_asked_for_by_its_config(mqtune_home: Path) -> None:
+    def staged(trial: str, gpus: float) -> TrialStaged:
+        asked = Resources(gpus=gpus)
+        return TrialStaged(trial=TrialId(trial), attempt=1, config={}, at=ago(10), cursor=START, resources=asked)
+
+    experiment(
+        mqtune_home, "mixed",
+        staged("0001", 4), staged("0002", 1),
+        started("0001", 9), ended("0001", 8),
+        started("0002", 9), ended("0002", 7),
+    )  # fmt: skip
+
+    (row,) = used("--since", "24h")
+
+    assert row["gpu_hours"] == pytest.approx(4 + 2, abs=0.01)
 
 
 def test_what_is_summed_up_is_by_person_by_account_or_by_experiment(mqtune_home: Path) -> None:

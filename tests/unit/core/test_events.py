@@ -35,6 +35,7 @@ from mqtune.core.events import (
     WorkerInfo,
     decode_event,
 )
+from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     Action,
     AttemptEnd,
@@ -81,6 +82,13 @@ HELD: dict[str, st.SearchStrategy[Any]] = {
     "StatusName": st.sampled_from([status.value for status in TrialStatus]),
     "Intent": st.sampled_from(Intent),
     "AttemptEnd": st.sampled_from(AttemptEnd),
+    "Resources | None": st.none()
+    | st.builds(
+        Resources,
+        gpus=st.sampled_from([0, 0.5, 2]),
+        cpus=st.integers(1, 99),
+        tags=st.lists(st.sampled_from(["a100", "nvlink"])),
+    ),
     "Restart | None": st.none() | restarts,
 }
 

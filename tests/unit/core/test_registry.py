@@ -38,6 +38,7 @@ REST = SPACE.fixed("net/kind", "a")
 #: Each class with all that it can be told, and those whose defaults depend on what they are told.
 SCHEDULERS: list[Callable[[], Scheduler]] = [
     mqtune.FIFO,
+    lambda: mqtune.FIFO(batch=8),
     lambda: mqtune.ASHA(81),
     lambda: mqtune.ASHA(max_t=1.1, grace_period=0.1, reduction_factor=1.5, time_attr="züge", brackets=2),
     lambda: mqtune.PromotionASHA(max_t=2**60, grace_period=3, reduction_factor=2, cost="time_total_s", most_paused=50),
@@ -51,6 +52,9 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.MedianStopping(
         grace_period=2.5, interval=0.3, min_samples=1, time_attr="epoch", cutoff=0.3, min_run_s=60
     ),
+    lambda: mqtune.MedianStopping(against="completed", min_completed=5),
+    mqtune.WilcoxonStopping,
+    lambda: mqtune.WilcoxonStopping(p_threshold=0.05, min_samples=5, paired_by="fold"),
     lambda: mqtune.PBT(
         4,
         {
@@ -87,6 +91,8 @@ RULES: list[Callable[[], StopRule]] = [
     lambda: mqtune.TrialDiverged("gradient_norm"),
     lambda: mqtune.TrialPlateau(),
     lambda: mqtune.TrialPlateau("accuracy", std=0, num_results=2, grace_period=0),
+    lambda: mqtune.TrialPlateau("accuracy", metric_threshold=0.9, mode="max"),
+    lambda: mqtune.TrialPlateau(num_results=1, min_delta=0),
     lambda: mqtune.TimeLimit(5) | {"loss": 1} | mqtune.TargetReached(0),
     lambda: mqtune.schedulers.stopping.MaximumIteration(5) & (mqtune.TrialPlateau() | mqtune.MetricMaximum("x", 2)),
 ]
@@ -165,6 +171,8 @@ EVERYTHING: dict[str, Any] = {
     "randint": mqtune.randint(-3, 10**6),
     "lograndint": mqtune.lograndint(1, 10**6),
     "qrandint": mqtune.qrandint(8, 99, 7),
+    "qlograndint": mqtune.qlograndint(8, 512, 8),
+    "qrandn": mqtune.qrandn(-2.5, 1, 0.1),
     "normal": mqtune.normal(-2.5, 1e-6),
     "nested": {"ü": {"choice": mqtune.choice(["a", [1, {"b": None}], b"\x00", True, mqtune.uniform(0, 1)])}},
     "grid_search": mqtune.grid_search([1, 2.5, "x", [-9, 9]]),

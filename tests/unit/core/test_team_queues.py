@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.resources import Resources, checked_patterns, lists_of, queue_name, queues_of, serves
+from mqtune.core.resources import Resources, checked_patterns, queue_name, queues_of, serves
+from mqtune.core.shares import lists_of
 
 SHAPE = queue_name(Resources(gpus=1))
 

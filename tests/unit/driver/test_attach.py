@@ -75,7 +75,7 @@ def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> 
 
 
 def attach(name: str = "x", **given: Any) -> tuple[DefinitionWriter, BrokerDeployment]:
-    nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "max_trials"])
+    nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "resources", "max_trials"])
     settings = attached(name, **{"backend": BROKER, "run": mqtune.RunOptions(), **nothing, **given})
     assert isinstance(settings.backend, BrokerDeployment)
     return DefinitionWriter(Plan(settings)), settings.backend
@@ -109,6 +109,24 @@ def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without
 
     assert (again.plan.settings.process.working_dir, again.plan.settings.process.keep_working_dir) == ("code", "always")
     assert again.definition(kept["x"]) == {**old, "working_dir": "code", "keep_working_dir": "always"}
+
+
+def by_width(config: dict[str, Any]) -> mqtune.Resources:
+    return mqtune.Resources(gpus=2 if config["net"]["width"] > 32 else 1)
+
+
+def test_a_function_by_which_trials_ask_for_resources_is_given_again(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(resources=by_width).definition(None))
+
+    with pytest.raises(ConfigurationError, match=r"function by_width, .* your code alone: .*attach\(…, resources=…\)"):
+        attach()
+    again, _ = attach(resources=by_width)
+
+    assert again.definition(kept["x"])["resources"] == {"by_config": "by_width"}
+    assert encode_value(again.definition(kept["x"])) == kept["x"]
+    other = tuned(resources=mqtune.Resources(gpus=1))
+    with pytest.raises(NameTaken, match=r"resources was \{'by_config': 'by_width'\} and is "):
+        other.definition(kept["x"])
 
 
 def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_from(

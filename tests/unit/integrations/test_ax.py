@@ -44,6 +44,8 @@ SPACE = Space(
         "q": mqtune.quniform(0.25, 1, 0.1),
         "momentum": mqtune.reverseloguniform(0.9, 0.999),
         "noise": mqtune.normal(0, 1),
+        "bias": mqtune.qrandn(0, 1, 0.25),
+        "buffer": mqtune.qlograndint(8, 512, 8),
         "size": mqtune.ordinal([16, 32, 64]),
         "one": mqtune.choice(["only"]),
         "single": mqtune.quniform(0.15, 0.26, 0.1),

@@ -31,6 +31,8 @@ SPACE = Space(
         "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2], {"a": 1}])},
         "q": mqtune.quniform(0.25, 1, 0.1),
         "noise": mqtune.normal(0, 1),
+        "bias": mqtune.qrandn(0, 1, 0.25),
+        "buffer": mqtune.qlograndint(8, 512, 8),
         "half": mqtune.sample_from(lambda config: config["x"] / 2),
         "fixed": "always",
     }

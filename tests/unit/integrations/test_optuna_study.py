@@ -26,6 +26,8 @@ SPACE = {
     "q": mqtune.quniform(0.25, 1, 0.1),
     "steps": mqtune.qrandint(10, 95, 10),
     "noise": mqtune.normal(0, 1),
+    "bias": mqtune.qrandn(0, 1, 0.25),
+    "buffer": mqtune.qlograndint(8, 512, 8),
     "size": mqtune.ordinal(["s", "m", "l"]),
     "half": mqtune.sample_from(lambda config: config["x"] / 2),
     "fixed": "always",
@@ -82,6 +84,8 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end_and_says
             "q": trial.config["q"],
             "steps": trial.config["steps"],
             "noise": trial.config["noise"],
+            "bias": trial.config["bias"],
+            "buffer": trial.config["buffer"],
             "size": trial.config["size"],
         }
         started = trial.attempts[0].started_at

@@ -47,6 +47,8 @@ SPACE: dict[str, Any] = {
     "depth": mqtune.ordinal([2, 4, 8]),
     "momentum": mqtune.reverseloguniform(0.5, 0.999),
     "noise": mqtune.normal(0, 1),
+    "bias": mqtune.qrandn(0, 1, 0.25),
+    "buffer": mqtune.qlograndint(8, 512, 8),
     "half": mqtune.sample_from(lambda config: config["lr"] / 2),
     "epochs": 9,
 }

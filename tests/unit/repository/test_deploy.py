@@ -24,8 +24,8 @@ from waiting import DEADLINE_S, eventually
 
 from mqtune.cli.worker import settings_from_environment
 from mqtune.core.keys import quota_key
-from mqtune.core.resources import lists_of, queue_name
-from mqtune.core.shares import PRIORITIES
+from mqtune.core.resources import queue_name
+from mqtune.core.shares import PRIORITIES, lists_of
 from mqtune.worker.settings import GRACE_S
 from mqtune.worker.shutdown import shutdown_s
 

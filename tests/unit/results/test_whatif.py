@@ -513,9 +513,9 @@ def test_what_can_not_be_replayed_is_said(option: str, value: str, said: str) ->
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_is_written_as_in_a_script(name: str) -> None:
-    needed = {"RUSH": "max_t=9, candidates=2", "FIFO": "", "MedianStopping": ""}.get(name, "max_t=9")
+    needed = {"RUSH": "max_t=9, candidates=2", "FIFO": "", "MedianStopping": "", "WilcoxonStopping": ""}
 
-    assert type(scheduler_of(f" {name}({needed}) ")).__name__ == name
+    assert type(scheduler_of(f" {name}({needed.get(name, 'max_t=9')}) ")).__name__ == name
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,8 @@ def test_every_decision_is_the_one_that_the_rule_gives(
         ({"min_samples": 0}, "MedianStopping: min_samples=0 is not a whole number of at least 1"),
         ({"cutoff": 0}, "MedianStopping: cutoff=0 must be above 0 and below 1; 0.5 is the median"),
         ({"min_run_s": -1}, "MedianStopping: min_run_s=-1 must not be below 0"),
+        ({"against": "all"}, "MedianStopping: against='all'"),
+        ({"min_completed": -1}, "MedianStopping: min_completed=-1"),
         ({"time_attr": ""}, "MedianStopping: time_attr='' is not a name"),
     ],
 )

@@ -90,6 +90,14 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
             for odd in (NAN, INF, -INF)
         ),
         (TrialPlateau(num_results=2, grace_period=0), "min", [1.0, None, None, 1.0], ["", "", "", "…"]),
+        # A value that is not good enough yet is no plateau, from either side.
+        (TrialPlateau(num_results=2, grace_period=0, metric_threshold=1), "min", [2.0, 2.0, 1.0, 1.0, 0.5, 0.5], ["", "", "", "…", "", "…"]),
+        (TrialPlateau(num_results=2, grace_period=0, metric_threshold=1), "max", [0.5, 0.5, 1.0, 1.0], ["", "", "", "…"]),
+        (TrialPlateau("acc", mode="max", num_results=2, grace_period=0, metric_threshold=1), "min",
+         [{"acc": 0.5}, {"acc": 0.5}, {"acc": NAN}, {"acc": 2.0}, {"acc": 2.0}], ["", "", "", "", "…"]),
+        (TrialPlateau(num_results=2, grace_period=4, min_delta=0.5), "min", [1.0, 9.0, 9.0, 9.0, 1.5, 1.75, 1.75], ["", "", "", "…", "", "", "…"]),
+        (TrialPlateau(num_results=1, grace_period=0, min_delta=0), "max", [1.0, 1.0, 0.5, NAN, 2.0, 1.0],
+         ["", "", "loss no longer improves: 0.5 is the best of 1 reports, and 1 that before", "", "", "…"]),
         (MaximumIteration(2) | {"loss": 0.1}, "min", [0.5, 0.05], ["", "reached iteration 2"]),
         (MaximumIteration(9) | {"loss": 0.1}, "min", [0.05], ["loss=0.05 reached 0.1"]),
         (MaximumIteration(2) & {"loss": 0.1}, "min", [0.05, 0.5, 0.1], ["", "", "reached iteration 2 and loss=0.1 reached 0.1"]),
@@ -497,6 +505,10 @@ def test_a_rule_stands_in_one_place() -> None:
         (lambda: TrialPlateau(std=-1), "std=-1 must not be below 0"),
         (lambda: TrialPlateau(num_results=1), "num_results=1 is not a whole number of at least 2"),
         (lambda: TrialPlateau(grace_period=-1), "grace_period=-1"),
+        (lambda: TrialPlateau(min_delta=-1), "min_delta=-1 must not be below 0"),
+        (lambda: TrialPlateau(metric_threshold=NAN), "metric_threshold=nan"),
+        (lambda: TrialPlateau(mode="least"), "mode='least'"),  # type: ignore[arg-type]
+        (lambda: bound(TrialPlateau("accuracy", min_delta=0)), "whether a higher accuracy is better is not known"),
         (lambda: ExperimentPlateau(top=1), "top=1 is not a whole number of at least 2"),
         (lambda: ExperimentPlateau(patience=-1), "patience=-1"),
         (lambda: ExperimentPlateau(mode="low"), "mode='low'"),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.search.domains import Domain, Interval
+from mqtune.search.kinds import Domain, Interval
 from mqtune.search.model import Kind, parameter, shares
 
 DOMAINS: Final[dict[str, tuple[Domain, Kind]]] = {

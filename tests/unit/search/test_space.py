@@ -23,20 +23,22 @@ from hypothesis import strategies as st
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Config
 from mqtune.search.domains import (
-    Domain,
     choice,
     grid_search,
     lograndint,
     loguniform,
     normal,
     ordinal,
+    qlograndint,
     qloguniform,
     qrandint,
+    qrandn,
     quniform,
     randint,
     sample_from,
     uniform,
 )
+from mqtune.search.kinds import Domain
 from mqtune.search.space import Space, space_of
 from mqtune.search.values import plain_value
 
@@ -91,6 +93,8 @@ domains = st.one_of(
     st.builds(lambda low, width: randint(low, low + width), st.integers(-50, 50), st.integers(1, 50)),
     st.builds(lambda low, width: qrandint(low, low + width, 3), st.integers(-50, 50), st.integers(3, 50)),
     st.builds(lambda low, width: lograndint(low, low + width), st.integers(1, 50), st.integers(1, 50)),
+    st.builds(lambda low, width: qlograndint(low, low + width, 3), st.integers(1, 50), st.integers(3, 50)),
+    st.builds(qrandn, st.floats(-10, 10), st.floats(0.1, 10), st.sampled_from([0.05, 0.1, 0.3, 2])),
     st.builds(
         choice, st.lists(st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text(), st.binary()), min_size=1)
     ),

@@ -96,6 +96,7 @@ _leaves = st.one_of(
     _whole.map(lambda pair: mqtune.lograndint(*pair)),
     st.integers(1, 9).map(lambda steps: mqtune.quniform(-0.3, 0.1 * steps, 0.1)),
     st.integers(2, 99).map(lambda steps: mqtune.qloguniform(0.1, 0.1 * steps, 0.1)),
+    _whole.map(lambda pair: mqtune.qlograndint(pair[0], sum(pair), pair[0])),
     _values.map(mqtune.choice),
     _values.map(mqtune.ordinal),
     st.just(3),
