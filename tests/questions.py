@@ -1,4 +1,4 @@
-"""Questions that users of other tuners have asked, in the words that they looked for, and the page of the site that must be found."""
+"""Questions that users of other tuners have asked, in key words, and the page of the site that must be found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = ["QUESTIONS"]
 
-#: The key words, the page with the answer, and a thread of an issue tracker that asks it. The search looks for all that begins with a
-#: word, so that "in" or "of" would find most of the site.
+#: The key words, the page with the answer, and a thread of an issue tracker that asks it. The search looks for all that
+#: begins with a word, so that "in" or "of" would find most of the site.
 QUESTIONS: Final = (
     ("resume experiment", "questions.html", "ray-project/ray#30950"),
     ("parallel trials", "questions.html", "ray-project/ray#28292"),

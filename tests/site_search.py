@@ -1,4 +1,4 @@
-"""The search of the documentation's site, as far as its order of hits depends on it: lunr's scores, grouped by pages as Material does."""
+"""The search of the documentation's site: scores as lunr's, and hits grouped by pages as Material's."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SiteSearch:
             self._weights[word] = math.log(1 + abs((number - found + 0.5) / (found + 0.5)))
 
     def hits(self, query: str) -> list[list[str]]:
-        """Return the places of each page that has one of the words, or a word that begins so; the best page and place first."""
+        """Return the places of each page with one of the words, or one that begins so; the best first."""
         asked = [[word for word in self._weights if word.startswith(each)] for each in query.lower().split()]
         pages: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         for number, place in enumerate(self._places):
