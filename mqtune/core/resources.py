@@ -105,7 +105,7 @@ class Resources:
 
 
 def queue_name(offer: Resources, experiments: str = EVERY) -> str:
-    """Return the Celery queue that slots of this shape consume: ``mqtune-0-1.gpu1.cpu4``, or ``….cpu4.mem24+a100+nvlink``.
+    """Return the Celery queue that slots of this shape consume: ``mqtune-0-2.gpu1.cpu4``, or ``….cpu4.mem24+a100+nvlink``.
 
     Equal shapes have one name, on every machine, and different shapes have different ones. Workers that are for some
     experiments alone have queues of their own: ``….cpu4@team-a-*``. Slots for several patterns have a name too,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.2.0"
 
 
 def meets(version: str) -> bool:

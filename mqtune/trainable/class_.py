@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mqtune.core.calls import signature_of
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, AttemptEnd, Config, Metrics
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending
@@ -135,10 +135,10 @@ def check_class(trainable: type) -> None:
         # inspect would have to parse its signature from text.
         return
     try:
-        inspect.signature(trainable).bind()
+        signature_of(trainable).bind()
     except TypeError:
         raise TrainableNotFound(
-            f"trainable {name}{inspect.signature(trainable)} is made without arguments; "
+            f"trainable {name}{signature_of(trainable)} is made without arguments; "
             "take the config in setup(self, config) instead of __init__"
         ) from None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, NoReturn, cast, get_args
 
+from mqtune.core.calls import signature_of
 from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.frozen_code import frozen
 
@@ -253,7 +254,7 @@ def extras_of(function: Function) -> tuple[str, ...]:
     Raises:
         TrainableNotFound: it can't be called with the config and these alone.
     """
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     # The first parameter is the config, whatever it is called.
     named = {each.name for each in list(signature.parameters.values())[1:] if each.kind in _BY_NAME}
     extras = tuple(name for name in _EXTRAS if name in named)

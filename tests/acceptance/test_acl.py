@@ -62,7 +62,7 @@ from mqtune.trainable.bundle import KEY_VARIABLE
 TEAM = "team-a-*"
 OURS, THEIRS = ExperimentKeys("team-a-1"), ExperimentKeys("team-b-1")
 REMOTE = "/0.mqtune.pidbox"
-QUEUE = "mqtune-0-1.gpu0.cpu1"
+QUEUE = "mqtune-0-2.gpu0.cpu1"
 KEY = "the key of team a's code"
 
 pytestmark = pytest.mark.timeout(150)

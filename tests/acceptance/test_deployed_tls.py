@@ -275,7 +275,7 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
             with pytest.raises(redis.exceptions.NoPermissionError):
                 up.client.eval(KEDA_ASKS, 1, key)
         with pytest.raises(redis.exceptions.ResponseError, match="can't run this command"):
-            up.client.eval("return redis.call('lpush', KEYS[1], 'x')", 1, "mqtune-0-1.gpu0.cpu1")
+            up.client.eval("return redis.call('lpush', KEYS[1], 'x')", 1, "mqtune-0-2.gpu0.cpu1")
         if shutil.which("redis-cli"):
             asked = [located(word, tmp_path) for word in probe]
             asked[1:1] = ["-p", str(port.number)]

@@ -22,6 +22,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.resources import queue_name
 from mqtune.core.trial import TrialStatus
 
 Row = dict[str, Any]
@@ -253,4 +254,4 @@ def test_the_page_of_a_worker_shows_its_slots(flower: Flower):
     (early,) = (worker for name, worker in workers.items() if name.startswith("early@"))
 
     assert early["stats"]["pool"]["slots"] == "1 GPU, 2 CPUs"
-    assert [queue["name"] for queue in early["active_queues"]] == ["mqtune-0-1.gpu1.cpu2"]
+    assert [queue["name"] for queue in early["active_queues"]] == [queue_name(mqtune.Resources(gpus=1, cpus=2))]

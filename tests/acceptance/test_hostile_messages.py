@@ -26,13 +26,14 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.base import Assignment
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
 from mqtune.testing.backends.world import drive
 
-QUEUE: Final = "mqtune-0-1.gpu0.cpu5"
+QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu0.cpu5"
 REMOTE: Final = "/0.mqtune.pidbox"
 OPTIONS: Final = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
 

@@ -16,6 +16,7 @@ from waiting import eventually
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.rates import ANY_RATES, Rate, Rates
+from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
 from mqtune.journal import demands as module
 from mqtune.journal.connection import celery_url
@@ -24,7 +25,7 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.quotas import Quotas
 from mqtune.worker.app import TrialTransport
 
-QUEUE = "mqtune-0-1.gpu0.cpu1"
+QUEUE = f"mqtune-{QUEUE_VERSION}.gpu0.cpu1"
 #: Longer than a test takes.
 HOLD_S = 100.0
 

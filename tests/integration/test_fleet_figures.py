@@ -21,6 +21,7 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, busy_as
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import Demand, lists_of
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
@@ -34,7 +35,7 @@ pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures
 from mqtune.cli.fleet_figures import METRICS, FleetReader
 
-QUEUE: Final = "mqtune-0-1.gpu1.cpu4"
+QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu1.cpu4"
 TEAM: Final = "team-a-*"
 
 
@@ -146,7 +147,7 @@ def test_an_experiment_leaves_when_it_ends_and_comes_back_when_it_goes_on(
     digits.finish()
     assert not [each for each in looked(read) if "digits" in each]
     assert not [each for each in looked(reader()) if "digits" in each], "for who comes later, too"
-    digits.journal.record(DriverStarted(driver="d", version="0.1.0", at=3.0, cursor=START).encode())
+    digits.journal.record(DriverStarted(driver="d", version="0.2.0", at=3.0, cursor=START).encode())
     assert name in looked(read)
     # Another one takes its name.
     redis_client.flushdb()

@@ -28,7 +28,7 @@ from mqtune.driver.tenancy import claim, give_to_archive
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import RedisJournal
 
-QUEUE = "mqtune-0-1-cpu1"
+QUEUE = "mqtune-0-2-cpu1"
 
 
 def run(*arguments: str, code: int = 0) -> str:

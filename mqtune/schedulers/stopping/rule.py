@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Self
 
 from mqtune.core import checks
+from mqtune.core.calls import signature_of
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.objective import Objective
@@ -352,7 +353,7 @@ class FunctionRule(StopRule):
         if inspect.iscoroutinefunction(function):
             raise ConfigurationError(f"stop: {self._name} is a coroutine; give a plain function")
         try:
-            inspect.signature(function).bind(None, None)
+            signature_of(function).bind(None, None)
         except TypeError as error:
             raise ConfigurationError(f"stop: {self._name} must take a trial and a report: {error}") from None
         except ValueError:

@@ -54,7 +54,7 @@ def experiment(
     """Write an experiment that has ended into a folder; each entry's id has the time of its event."""
     definition = {"metric": "loss", "mode": "min", "max_failures": 0, "resources": {"gpus": gpus, "cpus": 1}}
     created = ExperimentCreated(name=name, definition=definition, at=BEGAN, account=account, user=user, host="lap")
-    begun = [DriverStarted(driver=driver, version="0.1.0", at=BEGAN, cursor=START)] if driver else []
+    begun = [DriverStarted(driver=driver, version="0.2.0", at=BEGAN, cursor=START)] if driver else []
     last = getattr(events[-1], "at", BEGAN) if events else BEGAN
     over = ExperimentEnded(outcome="finished", reason="", at=last, cursor=START)
     (home / name).mkdir(parents=True)

@@ -4,7 +4,11 @@ import ast
 import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
+from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
@@ -12,34 +16,90 @@ import pytest
 from test_layers import ALONE, PARTNERS, ROOT, imports_of
 
 import mqtune
+from mqtune.backends.local.server import ServerBinary
 
 REPOSITORY = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of this working copy."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def build(source: Path, to: Path, *kinds: str) -> None:
+    """Build distributions with what is installed here: nothing is fetched."""
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", str(to), str(source)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = folder.glob("*.whl")
-    with zipfile.ZipFile(path) as opened:
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the wheel and the sdist of this working copy."""
+    folder = tmp_path_factory.mktemp("dist")
+    build(REPOSITORY, folder, "--wheel", "--sdist")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Iterator[zipfile.ZipFile]:
+    """The wheel of this working copy."""
+    with zipfile.ZipFile(wheel_in(dist)) as opened:
         yield opened
 
 
-def test_the_wheel_holds_every_module_and_script_of_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
+def wheel_in(folder: Path) -> Path:
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment with the wheel in it; what mqtune depends on is lent by this one."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    (home,) = folder.glob("lib/python*/site-packages")
+    (home / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    # The environment that lends its packages may have mqtune, too.
+    options = [
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        "--ignore-installed",
+        "--disable-pip-version-check",
+        "--quiet",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), "install", *options, str(wheel_in(dist))],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def ran(*command: object, cwd: Path) -> str:
+    done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
     # A top-level folder such as workers would shadow one that a user has.
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert tops == {"mqtune", f"mqtune-{mqtune.__version__}.dist-info"}
     package = REPOSITORY / "mqtune"
-    wanted = {
-        path.relative_to(REPOSITORY).as_posix()
-        for pattern in ("*.py", "*.lua", "py.typed")
-        for path in package.rglob(pattern)
-    }
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    wanted = {path.relative_to(REPOSITORY).as_posix() for path in files}
 
-    assert {"mqtune/py.typed", "mqtune/journal/lua/prelude.lua", "mqtune/tuner.py"} <= wanted
+    some = {
+        "py.typed",
+        "journal/lua/prelude.lua",
+        "tuner.py",
+        "cli/ui/assets/page.js",
+        "cli/ui/assets/page.css",
+        "cli/starter/tune.py.txt",
+    }
+    assert {f"mqtune/{name}" for name in some} <= wanted
     assert wanted <= set(wheel.namelist())
     odd = [name for name in wheel.namelist() if re.search(r"__pycache__|\.pyc$|\.orig$|/tests?/|~$", name)]
     assert odd == []
@@ -57,6 +117,33 @@ def test_the_wheel_brings_the_one_version_its_command_its_license_and_its_descri
     assert "mqtune" in metadata.get_payload()
 
 
+def test_the_sdist_builds_the_same_wheel(dist: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as opened:
+        opened.extractall(tmp_path, filter="data")
+    build(tmp_path / f"mqtune-{mqtune.__version__}", tmp_path / "dist", "--wheel")
+
+    with zipfile.ZipFile(wheel_in(tmp_path / "dist")) as again:
+        assert {name: again.read(name) for name in again.namelist()} == {
+            name: wheel.read(name) for name in wheel.namelist()
+        }
+
+
+def test_the_installed_wheel_is_what_its_command_and_import_use(installed: Path, tmp_path: Path) -> None:
+    where = "import mqtune, mqtune.worker.app, mqtune.cli.ui.app; print(mqtune.Tuner, mqtune.__file__)"
+
+    assert ran(installed.parent / "mqtune", "--version", cwd=tmp_path) == f"mqtune, version {mqtune.__version__}\n"
+    assert f"{installed.parents[1]}/lib" in ran(installed, "-c", where, cwd=tmp_path)
+
+
+def test_the_starter_project_of_the_installed_wheel_works(
+    installed: Path, tmp_path: Path, mqtune_home: Path, server_binary: ServerBinary
+) -> None:
+    ran(installed.parent / "mqtune", "init", "project", cwd=tmp_path)
+
+    assert "best config: {'lr': " in ran(installed, "tune.py", cwd=tmp_path / "project")
+
+
 def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) -> None:
     metadata = Parser().parsestr(wheel.read(f"mqtune-{mqtune.__version__}.dist-info/METADATA").decode())
     required = metadata.get_all("Requires-Dist") or []
@@ -66,6 +153,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
     assert asked == {"celery", "click", "msgpack", "numpy", "redis", "rich", "xxhash"}
     # These come with others, or are used where they are there.
     known = {
+        "annotationlib",
         "kombu",
         "hiredis",
         "sqlalchemy",

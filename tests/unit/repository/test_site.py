@@ -16,6 +16,8 @@ from typing import Final
 
 import pytest
 from pages import CODE, ROOT, table_lines
+from questions import QUESTIONS
+from site_search import SiteSearch
 from walkthrough import blocks_of
 
 import mqtune
@@ -45,6 +47,10 @@ RUN_BY: Final = {
     "tutorials/*.md": "acceptance/test_tutorials.py",
     "workers.md": "unit/repository/test_site.py",
 }
+#: The program that draws the gallery's pictures.
+DRAWN: Final = (ROOT / "docs" / "_site" / "gallery_pictures.py").read_text()
+#: A page of six pictures is loaded in a second by a slow line.
+PICTURE_BYTES: Final = 60_000
 #: What only mqtune's own processes tell one another.
 OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_SUBMISSION", "MQTUNE_WORKER"}
 
@@ -79,6 +85,30 @@ def test_what_a_page_links_to_is_a_page_too(site: Path) -> None:
     assert "id=devices-and-slots" in (site / "workers.html").read_text().replace('"', "")
     assert "MQTUNE_SLOTS_PER_GPU" in (site / "files/workers/worker.env.example.html").read_text()
     assert 'href="files/examples/digits.py.html"' in (site / "index.html").read_text()
+
+
+def test_what_users_ask_is_answered_by_one_of_the_first_three_pages_that_the_search_finds(site: Path) -> None:
+    search = SiteSearch(site)
+    found = {words: [page.partition("#")[0] for page, *_ in search.hits(words)[:3]] for words, _, _ in QUESTIONS}
+
+    assert len(QUESTIONS) >= 20
+    assert {words: found[words] for words, page, _ in QUESTIONS if page not in found[words]} == {}
+
+
+def test_the_answers_to_questions_lead_to_the_pages_with_the_rest() -> None:
+    for answer in (ROOT / "docs" / "questions.md").read_text().split("\n## ")[1:]:
+        assert re.search(r"\]\([\w/-]+\.md", answer), answer
+
+
+def test_the_gallery_has_each_example_and_small_pictures() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    examples = {path.name for path in (ROOT / "examples").iterdir() if not path.name.startswith(("_", "."))}
+    shown = set(re.findall(r"\]\(files/gallery/([\w.]+)\)", page))
+    pictures = {path.name: path.stat().st_size for path in (ROOT / "docs" / "files" / "gallery").iterdir()}
+
+    assert examples == set(re.findall(r"\]\(\.\./examples/([\w.]+)\)", page))
+    assert shown == {*pictures} == {f"{name}.png" for name in re.findall(r'^    "(\w+)": \("', DRAWN, re.MULTILINE)}
+    assert max(pictures.values()) <= PICTURE_BYTES
 
 
 def test_each_page_with_python_has_a_test_that_runs_it() -> None:

@@ -228,7 +228,7 @@ def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_
 
 
 def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) -> None:
-    driven = DriverStarted(driver="process 7 on head", version="0.1.0", at=1.0, cursor=START)
+    driven = DriverStarted(driver="process 7 on head", version="0.2.0", at=1.0, cursor=START)
     Book(mqtune_home / "theirs").save()
     copy = JournalFile(mqtune_home / "theirs" / "journal.msgpack")
     list(copy.go_on())

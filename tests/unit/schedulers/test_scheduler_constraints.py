@@ -10,7 +10,7 @@ from scheduler_table import Table
 
 import mqtune
 from mqtune.core.objective import Objective
-from mqtune.core.trial import CONTINUE, Action, Decision
+from mqtune.core.trial import CONTINUE, Action, Decision, TrialStatus
 from mqtune.schedulers.base import Resume, Scheduler
 
 NAN, INF = math.nan, math.inf
@@ -188,3 +188,17 @@ def test_pasha_trains_no_longer_because_trials_that_violate_them_change_places(
     at.report("b", 2, 2, latency=latencies[1])
 
     assert at.scheduler.current_max_t == top
+
+
+def test_a_signed_rank_test_goes_by_the_best_trial_that_keeps_to_them() -> None:
+    at = limited(mqtune.WilcoxonStopping(p_threshold=0.5))
+    for step in (1, 2):
+        at.report("fast", step, 1.0, latency=9)
+        at.report("slow", step, 0.1, latency=99)
+    at.end("fast", TrialStatus.COMPLETED)
+    at.end("slow", TrialStatus.COMPLETED)
+
+    assert at.report("next", 1, 0.5) is CONTINUE
+    assert at.report("next", 2, 0.5) is CONTINUE, "it is better than the fast one, and worse than the slow one"
+    at.report("worst", 1, 1.5)
+    assert at.report("worst", 2, 1.6).action is Action.STOP

@@ -1,0 +1,23 @@
+"""How users' functions are called."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+
+
+def signature_of(function: Callable[..., object]) -> inspect.Signature:
+    """Return the signature of a function or class.
+
+    From Python 3.14 on (PEP 649) an annotation may name what is imported for type checkers alone: it isn't evaluated.
+
+    Raises:
+        TypeError: it can't be called.
+        ValueError: it has no signature, as some builtins.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format  # noqa: PLC0415 - earlier ones have no such module
+
+        return inspect.signature(function, annotation_format=Format.STRING)
+    return inspect.signature(function)
