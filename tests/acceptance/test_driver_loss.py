@@ -6,25 +6,21 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trainables_saving as saving
-from click.testing import CliRunner
 from faces import running
-from pair import OPTIONS, SLOT, Tune, counting, finished, tuners
+from pair import OPTIONS, Tune, counting, finished, tuners
 from running import HERE, running_worker
 from waiting import all_gone, eventually, family_of
 
 import mqtune
-from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced, NameTaken
+from mqtune.core.errors import ConfigurationError, DriverFenced
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.resources import queue_name
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import connect
@@ -75,11 +71,6 @@ class Watcher:
 
     def events(self, kind: type) -> list[Any]:
         return [event for event in (decode_event(e.data) for e in self.entries()) if isinstance(event, kind)]
-
-    def attempts_waiting(self) -> int:
-        """How many of the experiment's messages are in the queue."""
-        queued = self.fleet.queued(queue_name(SLOT))
-        return sum(str(headers["id"]).startswith(f"{self.journal.experiment}/") for headers in queued or ())
 
 
 @pytest.fixture
@@ -219,18 +210,6 @@ def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(t
 # Two drivers.
 
 
-def test_a_second_driver_is_refused_and_told_who_has_the_experiment_and_since_when(tune: Tune, workers: str):
-    with contextlib.closing(tune(saving.without, counting())) as first:
-        running_trials(first, 1)
-
-        with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it \d+ s ago"):
-            attach(workers, first.name).run()
-
-        drive(first, lambda: first.trial("0001").record.reports > 10)
-        first.stop_all()
-        finished(first)
-
-
 @contextlib.contextmanager
 def taken_over(workers: str, first: mqtune.Tuner) -> Iterator[mqtune.Tuner]:
     """A second tuner, which drives because the lock of the first has run out, as that of a driver that was frozen."""
@@ -266,127 +245,12 @@ def test_a_driver_that_was_replaced_ends_with_an_error_and_disturbs_nothing(tune
 # A disk that is full.
 
 
-FULL = f"""
-import logging, resource, sys
-sys.path.insert(0, {str(HERE)!r})
-import mqtune, trainables_saving
-from mqtune.core.machine import mqtune_home
-
-logging.basicConfig()
-limit = int(sys.argv[2])
-space = {{"lr": mqtune.uniform(1, 2), "steps": 400, "step_s": 0.0}}
-tuner = mqtune.Tuner(
-    trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
-    max_trials=2, run=mqtune.RunOptions(progress=False),
-)
-copy = mqtune_home() / sys.argv[1] / "journal.msgpack"
-while not (copy.exists() and copy.stat().st_size):
-    tuner.step()
-if limit:
-    most = copy.stat().st_size + limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-while not tuner.is_finished:
-    tuner.step()
-print(len(list(tuner.results().reports())), "reports meanwhile")
-results = tuner.run()
-print(len(results), "trials")
-print(len(list(results.reports())), "reports")
-"""
-
-
-def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_next_one(
-    workers: str,
-    tmp_path: Path,
-    watch: Callable[[str], Watcher],
-    mqtune_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    name, script = f"full-{os.getpid()}", tmp_path / "script.py"
-    script.write_text(FULL)
-
-    def run(limit: int) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(script), name, str(limit)],
-            env={**os.environ, "MQTUNE_BROKER": workers},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    full = run(5_000)
-
-    copy = mqtune_home / name / "journal.msgpack"
-    assert full.stdout.splitlines() == ["800 reports meanwhile", "2 trials"]
-    assert full.returncode == 1
-    (line,) = [line for line in full.stderr.splitlines() if line.startswith("mqtune: ")]
-    assert f"CopyIncomplete: {copy} lacks the end of experiment '{name}'" in line
-    assert f"`mqtune drive {name}`" in line
-    assert full.stderr.count(f"the local copy {copy} can't be written") == 1
-    assert f"{copy} lacks the end of experiment '{name}'" in full.stderr
-
-    # Whoever reads the folder is told, and reads Redis where that is known.
-    with pytest.raises(CopyIncomplete, match=f"lacks the end of experiment '{name}'"):
-        Results.load(name)
-    verbs = {
-        "show": ["show", name, "--all"],
-        "export": ["export", name, "--rows", "reports", "--format", "jsonl"],
-        "replay": ["replay", name],
-    }
-    for verb, arguments in verbs.items():
-        done = CliRunner().invoke(group, arguments)
-        assert isinstance(done.exception, CopyIncomplete), (verb, done.output)
-    there = {verb: CliRunner().invoke(group, [*arguments, "--broker", workers]) for verb, arguments in verbs.items()}
-    monkeypatch.setenv("MQTUNE_BROKER", workers)
-    known = {verb: CliRunner().invoke(group, arguments) for verb, arguments in verbs.items()}
-    for verb, done in known.items():
-        assert (done.exit_code, done.stdout) == (0, there[verb].stdout), (verb, done.output)
-    assert "800 reports" in known["show"].stdout
-    assert len(known["export"].stdout.splitlines()) == 800
-
-    freed = run(0)
-
-    assert freed.returncode == 0, freed.stderr
-    results = Results.load(name)
-    assert (results.outcome, len(list(results.reports()))) == ("finished", 800)
-    assert [entry.id for entry in watch(name).entries()] == [entry.id for entry in results._copy.read()]
-
-
 # Nobody drives any more.
 
 
 def lost(tuner: mqtune.Tuner) -> None:
     """Have the driver go without a word to its trials, as one that is killed does some seconds later."""
     tuner.close()
-
-
-def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_driver_comes(
-    tune: Tune, workers: str, watch: Callable[[str], Watcher]
-):
-    first = tune(
-        saving.without,
-        *[counting(400)] * 2,
-        *[counting(5)] * 2,
-        failures=mqtune.Failures(on_driver_loss="finish", driver_loss_grace_s=GRACE_S),
-    )
-    running_trials(first)
-    lost(first)
-    watcher = watch(first.name)
-
-    eventually(lambda: len(watcher.events(AttemptEnded)) == 2, HEARD_S)
-    eventually(lambda: not watcher.attempts_waiting(), HEARD_S, "the worker looks at what waits, and leaves it")
-    assert {event.end for event in watcher.events(AttemptEnded)} == {AttemptEnd.COMPLETED}
-    assert len(watcher.events(AttemptStarted)) == 2
-    assert [each.trial for each in watcher.journal.unclaimed() if not each.worker] == ["0003", "0004"]
-
-    began = time.monotonic()
-    with contextlib.closing(attach(workers, first.name)) as second:
-        trials = finished(second)
-        assert time.monotonic() - began < 10, "what nobody has is published again at once"
-        assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
-        assert [trial.reports for trial in trials] == [400, 400, 5, 5]
-        check_that_nothing_was_restarted(second)
-        assert second._runner.plan.on_loss == ("finish", GRACE_S)
 
 
 @pytest.mark.parametrize("trainable", [saving.Counts, saving.in_dicts])

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 import trainables_gpus as trainables
-from running import HERE, running_worker
+from running import HERE, running_worker, tuner_on
 from trainables_gpus import TAKEN_BYTES
 from waiting import eventually
 
@@ -137,13 +137,10 @@ def machine(device: str, probe: GpuProbe, broker: str, tmp_path: Path) -> Machin
 
 @contextlib.contextmanager
 def tuner(machine: Machine, trainable: Any = trainables.holds, gpus: float = 1) -> Iterator[mqtune.Tuner]:
-    made = mqtune.Tuner(
+    made = tuner_on(
+        machine.broker,
         trainable,
         {"number": mqtune.randint(0, 1000)},
-        metric="loss",
-        mode="min",
-        backend=machine.broker,
-        run=mqtune.RunOptions(progress=False),
         name="gpus",
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=gpus, cpus=1),

@@ -26,8 +26,7 @@ from mqtune.client import Client
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
-from mqtune.journal.submissions import HOLD_S, MOST_SHORT, Submissions, SubmissionState
-from mqtune.results.logs import follow_driver
+from mqtune.journal.submissions import HOLD_S, Submissions, SubmissionState
 from mqtune.results.results import Results
 
 KEY = "the key of this test's workers"
@@ -169,23 +168,6 @@ def test_a_script_that_raises_at_once_is_reported_and_not_run_again(fleet: str, 
     assert state(fleet, "bad").run == 1
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import os, signal\nprint('dies', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n",
-        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.BrokerUnavailable('away')\n",
-        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.NameTaken('driven', left_s=5)\n",
-    ],
-    ids=["killed", "no-server", "driven"],
-)
-def test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever(fleet: str, project: Path, script: str):
-    (project / "dies.py").write_text(script)
-    printed = said(fleet, "submit", "dies.py", "--name", "dies", "-f", code=1)
-    assert "dies\n" in printed
-    assert state(fleet, "dies").run % MOST_SHORT == 0
-    assert "it was lost 3 times in a row soon after it began" in printed
-
-
 def test_a_script_without_a_tuner_just_runs_and_its_exit_code_is_the_followers(fleet: str, project: Path):
     (project / "exits.py").write_text("import sys\nprint('says', 1)\nsys.exit(7)\n")
 
@@ -283,35 +265,6 @@ def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, projec
         said(fleet, "submit", "waits.py", MQTUNE_CODE_KEY="")
 
 
-def test_a_script_that_is_not_signed_for_a_worker_waits_unread_for_one_that_it_is_signed_for(
-    own_broker: str, project: Path, tmp_path: Path
-):
-    (project / "marks.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()")
-    another = KEY[::-1]
-    with worker(own_broker, tmp_path, "first", *DRIVES):
-        said(own_broker, "submit", "marks.py", "--name", "other", MQTUNE_CODE_KEY=another)
-        eventually(lambda: "'first@" in said(own_broker, "why", "other"))
-        why = said(own_broker, "why", "other")
-        assert "may not run it: it is not signed with the MQTUNE_CODE_KEY of the worker; no other worker offers" in why
-        assert "end it: mqtune stop other --experiment; then submit it with the MQTUNE_CODE_KEY of a worker" in why
-        assert b"first@" in next(follow_driver("other", own_broker))
-        # A worker that may run what was submitted is not held up by what it may not.
-        said(own_broker, "submit", "marks.py", "--name", "mine", MQTUNE_CODE_KEY=KEY)
-        eventually(lambda: is_over(own_broker, "mine"))
-        (tmp_path / "ran").unlink()
-
-        found = state(own_broker, "other")
-        assert (found.state, found.run) == ("waiting", 0)
-        assert not (tmp_path / "ran").exists()
-        said(own_broker, "logs", "other", "driver")
-        with worker(own_broker, tmp_path, "second", *DRIVES, MQTUNE_CODE_KEY=another):
-            eventually(lambda: is_over(own_broker, "other"))
-
-    found = state(own_broker, "other")
-    assert (found.how, found.run, found.worker.partition("@")[0]) == ("done", 1, "second")
-    assert (tmp_path / "ran").exists()
-
-
 def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_or_done_twice(
     own_broker: str, project: Path, tmp_path: Path
 ):
@@ -343,24 +296,6 @@ def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_o
     assert [trial.trial.reports for trial in found.trials] == [REPORTS] * 20
     # The first machine's output is gone with it; what is left of the second's is on the server.
     assert "has 20 trials" in said(own_broker, "logs", "survives", "driver")
-
-
-def test_a_worker_that_is_told_to_go_gives_its_scripts_back_and_their_trials_go_on(
-    own_broker: str, project: Path, tmp_path: Path
-):
-    with worker(own_broker, tmp_path, "stays", *DRIVES):
-        said(own_broker, "submit", "waits.py", "--name", "fills")
-        eventually(lambda: state(own_broker, "fills").state == "running")
-        with worker(own_broker, tmp_path, "goes", *DRIVES) as goes:
-            said(own_broker, "submit", "waits.py", "--name", "moves")
-            eventually(lambda: state(own_broker, "moves").state == "running")
-            goes.send_signal(signal.SIGTERM)
-            goes.wait(20)
-        moved = state(own_broker, "moves")
-        assert (moved.state, moved.run) == ("waiting", 1)
-        said(own_broker, "stop", "fills", "--experiment")
-        eventually(lambda: state(own_broker, "moves").run == 2)
-        assert state(own_broker, "moves").worker.startswith("stays@")
 
 
 @pytest.fixture
