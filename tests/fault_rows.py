@@ -79,10 +79,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         ],
         "Its memory is full (`maxmemory`)": "tests/acceptance/test_redis_faults.py::test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_has_ended_makes_room",
         "An experiment's journal is full (`RunOptions(journal_mb=…)`): it has had millions of reports, or a trial reports in a loop without end": "tests/acceptance/test_rate_caps.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
-        "An experiment's trials report faster than an operator's cap allows (`mqtune quota --reports-per-s`)": [
-            "tests/acceptance/test_rate_caps.py::test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slows_no_other_experiment_of_its_worker",
-            "tests/unit/worker/test_uplink.py::test_what_an_attempt_that_ends_has_sent_is_written_in_spite_of_a_full_journal_and_who_is_told_to_end_waits_for_no_cap",
-        ],
+        "An experiment's trials report faster than an operator's cap allows (`mqtune quota --reports-per-s`)": "tests/acceptance/test_rate_caps.py::test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slows_no_other_experiment_of_its_worker",
         "The checkpoint store is away, or full, while the oldest entries of a journal are to move there": "tests/unit/driver/test_trimming.py::test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again",
         "The driver is killed while entries move to the store": "tests/unit/driver/test_trimming.py::test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file",
         "Redis comes back empty, or set back, and a part of the journal was in the store": "tests/unit/driver/test_trimming.py::test_what_a_server_has_lost_is_put_back_behind_the_chapters",
@@ -175,10 +172,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "12. A process that was killed for memory leaves its task STARTED for ever": "tests/unit/worker/test_worker_processes.py::test_a_trial_that_the_system_killed_says_so",
         "13. A worker's death leaves children that hold the GPU": "tests/acceptance/test_worker_deaths.py::test_a_worker_or_its_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere",
         "14. `ping` and `inspect` are slow, or wrong, in a large fleet": "tests/contract/test_journal.py::TestFleet::test_a_worker_whose_heartbeat_stops_falls_out",
-        "15. Settings that are in the wrong place, or in two": [
-            "tests/unit/worker/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
-            "tests/acceptance/test_celery_face.py::test_what_can_not_work_is_refused_in_one_line_with_the_way_out",
-        ],
+        "15. Settings that are in the wrong place, or in two": "tests/unit/worker/test_worker_settings.py::test_a_setting_that_was_changed_is_named_with_both_values",
         "A client library that tries again writes twice": "tests/contract/test_journal.py::TestRedisJournal::test_a_write_whose_answer_was_lost_is_done_once",
         "A subscriber that is too slow is cut off without an error": "tests/integration/test_follow.py::test_a_follower_that_is_too_slow_is_cut_off_and_catches_up",
         "A control message is lost in a reconnect": "tests/contract/journals/intents.py::IntentContract::test_a_running_attempt_hears_its_intent_with_every_answer_until_it_ends",
@@ -195,10 +189,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "4. The same trial goes on, from its checkpoint": "tests/acceptance/test_worker_deaths.py::test_a_worker_or_its_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere",
         "5. A search goes on when its driver has died": "mqtune/testing/backends/pausing.py::PausingContract::test_the_next_driver_continues_paused_and_running_trials",
         "6. A paused trial frees its GPU": "mqtune/testing/backends/pausing.py::PausingContract::test_a_resumed_trial_continues_from_its_newest_checkpoint",
-        "7. Stop, pause or resume one trial while it runs": [
-            "tests/acceptance/test_celery_face.py::test_celerys_commands_work_on_a_worker_and_its_trials",
-            "mqtune/testing/backends/ending.py::EndingContract::test_a_user_ends_a_running_trial_and_its_slot_is_used_again",
-        ],
+        "7. Stop, pause or resume one trial while it runs": "tests/acceptance/test_celery_face.py::test_celerys_commands_work_on_a_worker_and_its_trials",
         "8. Train finished trials longer; more trials after the end": "tests/unit/driver/test_requests.py::test_a_script_that_asks_for_more_trials_again_and_again_gets_them",
         "9. GPU memory that is really free for the next trial": "tests/integration/test_quarantine.py::test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not",
         "10. Grandchildren go, too": "tests/integration/test_zygotes.py::test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_leave_is_gone",
@@ -207,20 +198,11 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "13. Small trials that share a GPU": "tests/unit/backends/test_celery_backend.py::test_attempts_that_are_published_together_go_where_they_would_go_one_by_one",
         '14. "My module isn\'t found on the workers"': "tests/unit/driver/test_driver.py::test_a_trainable_that_can_not_be_started_ends_the_run_at_the_first_trial_and_not_that_of_the_next_driver",
         "15. A driver that stays fast with thousands of trials": "tests/unit/driver/test_driver_memory.py::test_what_a_driver_remembers_does_not_grow_with_the_reports",
-        "16. Disks that don't fill up; nothing deleted that somebody will fork": [
-            "tests/unit/driver/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",
-            "tests/unit/driver/test_checkpoint_gc.py::test_what_an_attempt_began_with_is_kept_until_it_has_ended",
-        ],
+        "16. Disks that don't fill up; nothing deleted that somebody will fork": "tests/unit/driver/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",
         "17. A preemption is no failure": "tests/acceptance/test_draining.py::test_down_to_no_worker_and_up_again_costs_nothing",
         "18. Drain a worker": "tests/acceptance/test_draining.py::test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was",
-        "19. Say why it waits; keep logs": [
-            "mqtune/testing/backends/observing.py::ObservingContract::test_resources_that_no_slot_offers_are_waited_for_and_named",
-            "tests/acceptance/test_cli_show.py::test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output",
-        ],
-        "20. Rules that really end the search, also with NaN": [
-            "mqtune/testing/backends/ending.py::EndingContract::test_stopping_all_trials_starts_no_other",
-            "tests/unit/core/test_experiment.py::test_a_trial_of_nothing_but_nan_is_completed_and_has_no_best",
-        ],
+        "19. Say why it waits; keep logs": "mqtune/testing/backends/observing.py::ObservingContract::test_resources_that_no_slot_offers_are_waited_for_and_named",
+        "20. Rules that really end the search, also with NaN": "mqtune/testing/backends/ending.py::EndingContract::test_stopping_all_trials_starts_no_other",
     },
 }
 TESTS: Final = {

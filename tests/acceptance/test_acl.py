@@ -31,7 +31,6 @@ from mqtune.core.errors import (
     BrokerRefused,
     BrokerUnavailable,
     ConfigurationError,
-    InsufficientResources,
 )
 from mqtune.core.events import ExperimentEnded, Requested, decode_event
 from mqtune.core.keys import (
@@ -221,15 +220,6 @@ def test_a_driver_may_drain_a_worker(team: Team):
         there.leave(info.name)
 
     assert team.accounts.refused() == []
-
-
-def test_an_experiment_of_others_gets_no_slot_of_a_team(crew: Team, tmp_path: Path):
-    everyone = crew.accounts.make("driver", "everyone")
-    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "run": mqtune.RunOptions(queue_trials=False)}
-    with tuners(everyone, tmp_path / "store") as build:
-        tuner = build(trainables.steady, name="team-b-refused", **options)
-        with pytest.raises(InsufficientResources, match="no worker is connected"):
-            tuner.step()
 
 
 def test_the_driver_of_a_team_is_told_at_once_that_it_may_not_drive_others_experiments(tune: Tune):

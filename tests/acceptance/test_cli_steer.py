@@ -206,23 +206,6 @@ def test_the_fleet_is_shown_with_what_runs_where(tune: Tune, fleet: str):
     assert f"\n{queues[0]['queue']} " in shown
 
 
-def test_an_experiment_is_watched_over_the_broker_until_it_ends(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch, fleet: str
-):
-    tuner = tune("steady", name="watched", max_trials=3)
-    eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 60)
-    thread = threading.Thread(target=tuner.run)
-    thread.start()
-
-    watched = run("show", "watched", "--follow", "--broker", fleet, "--json")
-    thread.join()
-    tuner.close()
-
-    last = {each["trial"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
-    assert last == dict.fromkeys(("0001", "0002", "0003"), "completed")
-    assert "3 completed" in run("show", "watched", "--follow").out
-
-
 def why(*arguments: str) -> tuple[str, str]:
     """Return the cause, and the sentence."""
     found = json.loads(run("why", *arguments, "--json").out)

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 import trainables_saving as saving
+from click.testing import CliRunner
 from faces import running
 from pair import OPTIONS, Tune, counting, finished, tuners
 from running import HERE, running_worker
 from waiting import all_gone, eventually, family_of
 
 import mqtune
-from mqtune.core.errors import ConfigurationError, DriverFenced
+from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
@@ -64,7 +65,6 @@ class Watcher:
     def __init__(self, broker: str, name: str) -> None:
         self.client = connect(broker, role="test")
         self.journal = RedisJournal(self.client, name)
-        self.fleet = Fleet(self.client, patience_s=5)
 
     def entries(self) -> list[Entry]:
         return self.journal.read("0-0", count=1_000_000)
@@ -243,6 +243,92 @@ def test_a_driver_that_was_replaced_ends_with_an_error_and_disturbs_nothing(tune
 
 
 # A disk that is full.
+
+
+FULL = f"""
+import logging, resource, sys
+sys.path.insert(0, {str(HERE)!r})
+import mqtune, trainables_saving
+from mqtune.core.machine import mqtune_home
+
+logging.basicConfig()
+limit = int(sys.argv[2])
+space = {{"lr": mqtune.uniform(1, 2), "steps": 400, "step_s": 0.0}}
+tuner = mqtune.Tuner(
+    trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
+    max_trials=2, run=mqtune.RunOptions(progress=False),
+)
+copy = mqtune_home() / sys.argv[1] / "journal.msgpack"
+while not (copy.exists() and copy.stat().st_size):
+    tuner.step()
+if limit:
+    most = copy.stat().st_size + limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+while not tuner.is_finished:
+    tuner.step()
+print(len(list(tuner.results().reports())), "reports meanwhile")
+results = tuner.run()
+print(len(results), "trials")
+print(len(list(results.reports())), "reports")
+"""
+
+
+def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_next_one(
+    workers: str,
+    tmp_path: Path,
+    watch: Callable[[str], Watcher],
+    mqtune_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    name, script = f"full-{os.getpid()}", tmp_path / "script.py"
+    script.write_text(FULL)
+
+    def run(limit: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(script), name, str(limit)],
+            env={**os.environ, "MQTUNE_BROKER": workers},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    full = run(5_000)
+
+    copy = mqtune_home / name / "journal.msgpack"
+    assert full.stdout.splitlines() == ["800 reports meanwhile", "2 trials"]
+    assert full.returncode == 1
+    (line,) = [line for line in full.stderr.splitlines() if line.startswith("mqtune: ")]
+    assert f"CopyIncomplete: {copy} lacks the end of experiment '{name}'" in line
+    assert f"`mqtune drive {name}`" in line
+    assert full.stderr.count(f"the local copy {copy} can't be written") == 1
+    assert f"{copy} lacks the end of experiment '{name}'" in full.stderr
+
+    # Whoever reads the folder is told, and reads Redis where that is known.
+    with pytest.raises(CopyIncomplete, match=f"lacks the end of experiment '{name}'"):
+        Results.load(name)
+    verbs = {
+        "show": ["show", name, "--all"],
+        "export": ["export", name, "--rows", "reports", "--format", "jsonl"],
+        "replay": ["replay", name],
+    }
+    for verb, arguments in verbs.items():
+        done = CliRunner().invoke(group, arguments)
+        assert isinstance(done.exception, CopyIncomplete), (verb, done.output)
+    there = {verb: CliRunner().invoke(group, [*arguments, "--broker", workers]) for verb, arguments in verbs.items()}
+    monkeypatch.setenv("MQTUNE_BROKER", workers)
+    known = {verb: CliRunner().invoke(group, arguments) for verb, arguments in verbs.items()}
+    for verb, done in known.items():
+        assert (done.exit_code, done.stdout) == (0, there[verb].stdout), (verb, done.output)
+    assert "800 reports" in known["show"].stdout
+    assert len(known["export"].stdout.splitlines()) == 800
+
+    freed = run(0)
+
+    assert freed.returncode == 0, freed.stderr
+    results = Results.load(name)
+    assert (results.outcome, len(list(results.reports()))) == ("finished", 800)
+    assert [entry.id for entry in watch(name).entries()] == [entry.id for entry in results._copy.read()]
 
 
 # Nobody drives any more.

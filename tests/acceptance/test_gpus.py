@@ -24,7 +24,6 @@ from trainables_gpus import TAKEN_BYTES
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.journal.connection import connect
@@ -125,14 +124,8 @@ def divided_gpus() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[str]:
-    with EmbeddedServer.start(tmp_path / "server") as server:
-        yield server.url
-
-
-@pytest.fixture
-def machine(device: str, probe: GpuProbe, broker: str, tmp_path: Path) -> Machine:
-    return Machine(device, probe, broker, tmp_path)
+def machine(device: str, probe: GpuProbe, own_broker: str, tmp_path: Path) -> Machine:
+    return Machine(device, probe, own_broker, tmp_path)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import group
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable, JournalBlocked
+from mqtune.core.errors import JournalBlocked
 from mqtune.core.events import VERSION
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
@@ -196,15 +196,6 @@ def test_a_program_that_starts_while_redis_is_away_waits_for_it(place: Place, ca
 
     starting.join(BACK_S)
     run.check(found[0])
-
-
-def test_a_program_that_was_given_a_wrong_place_is_told_at_once(place: Place) -> None:
-    wrong = place.server.url.replace("redis://:", "redis://:wrong")
-    for url in (wrong, "redis://no-such-host.invalid:6379/0"):
-        tuner = mqtune.Tuner(trainables.counts, {}, metric="loss", mode="min", backend=url)
-
-        with pytest.raises(BrokerUnavailable):
-            tuner.run()
 
 
 #: Faults that come one after the other.

@@ -26,7 +26,7 @@ from mqtune.client import Client
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
-from mqtune.journal.submissions import HOLD_S, Submissions, SubmissionState
+from mqtune.journal.submissions import HOLD_S, MOST_SHORT, Submissions, SubmissionState
 from mqtune.results.results import Results
 
 KEY = "the key of this test's workers"
@@ -166,6 +166,23 @@ def test_a_script_that_raises_at_once_is_reported_and_not_run_again(fleet: str, 
     with pytest.raises(ConfigurationError, match="has not begun yet; a script was submitted for it: mqtune why bad"):
         said(fleet, "show", "bad")
     assert state(fleet, "bad").run == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import os, signal\nprint('dies', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.BrokerUnavailable('away')\n",
+        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.NameTaken('driven', left_s=5)\n",
+    ],
+    ids=["killed", "no-server", "driven"],
+)
+def test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever(fleet: str, project: Path, script: str):
+    (project / "dies.py").write_text(script)
+    printed = said(fleet, "submit", "dies.py", "--name", "dies", "-f", code=1)
+    assert "dies\n" in printed
+    assert state(fleet, "dies").run % MOST_SHORT == 0
+    assert "it was lost 3 times in a row soon after it began" in printed
 
 
 def test_a_script_without_a_tuner_just_runs_and_its_exit_code_is_the_followers(fleet: str, project: Path):

@@ -1,4 +1,4 @@
-"""What both measurements need: endless trials on mqtune's own times, and how a spread of values is told."""
+"""What a measurement needs: endless trials on mqtune's own times, and how a spread of values is told."""
 
 from __future__ import annotations
 
