@@ -68,9 +68,6 @@ def test_a_trial_that_is_paused_on_one_worker_goes_on_on_the_other(tune: Tune, t
         assert 0.01 * done <= after[0]["before_s"] <= ran_s
 
 
-# What is kept.
-
-
 # What is broken.
 
 
@@ -160,6 +157,3 @@ def test_a_script_that_is_not_executable_is_refused_when_the_tuner_is_built(tune
 
     with pytest.raises(TrainableNotFound, match=r"train\.sh' is not executable; run: chmod \+x"):
         tune(str(script), counting())
-
-
-# What a user gets back.
