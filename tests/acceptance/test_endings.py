@@ -17,7 +17,10 @@ import trainables
 from waiting import all_gone, eventually, family_of
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
+from mqtune.journal.connection import connect
 from mqtune.results.results import Results
 
 SCRIPT = """
@@ -112,6 +115,19 @@ def test_an_undisturbed_run_leaves_nothing_and_running_it_again_only_reads_it(sc
 
     assert (mqtune_home / "endings" / "journal.msgpack").read_bytes() == before
     assert time.monotonic() - started < 10
+
+
+def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
+    script: Path, mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with EmbeddedServer.start(tmp_path / "elsewhere", binary=find_binary()) as server:
+        monkeypatch.setenv("MQTUNE_REDIS_URL", server.url)
+
+        finish(script)
+
+        assert not (mqtune_home / "endings" / "redis").exists()
+        with contextlib.closing(connect(server.url)) as client:
+            assert client.exists(ExperimentKeys("endings").journal)
 
 
 @pytest.mark.parametrize("after", [0, 6])
