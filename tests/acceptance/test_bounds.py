@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(
 
 def test_an_error_that_names_thousands_of_metrics_names_some(bound: Tune):
     with pytest.raises(mqtune.core.errors.MetricMissing) as caught:
-        bound("reports_large_things", metric="accuracy", failures=mqtune.Failures(metric_from="later")).run()
+        bound("reports_thousands", metric="accuracy", failures=mqtune.Failures(metric_from="later")).run()
 
-    assert "and 4,987 more" in str(caught.value)
+    assert re.search(r"and 4,9\d\d more", str(caught.value))
     assert len(str(caught.value)) < 4_000

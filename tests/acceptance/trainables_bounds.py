@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import mqtune
@@ -12,15 +11,13 @@ MB = 10**6
 PRINTED_BYTES = 300 * MB
 
 
+def reports_thousands(config):
+    mqtune.report({f"metric_{number:04d}": 1.0 for number in range(5_000)})
+
+
 def reports_in_a_burst(config):
     for number in range(config["reports"]):
         mqtune.report({"loss": -float(number), "number": number})
-
-
-def prints(config):
-    print("to stdout")
-    print("to stderr", file=sys.stderr)
-    mqtune.report({"loss": 1.0})
 
 
 def reports_steadily(config):
