@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import mqtune
 from mqtune.backends.simulated import Simulated, SimulatedBackend
 from mqtune.backends.simulated.backend import SimulatedJournal
 from mqtune.backends.simulated.fleet import SimulatedFleet
@@ -202,3 +203,9 @@ def noisy_curve(length: int, seed: int) -> Callable[[Config], Iterable[tuple[flo
             yield rng.expovariate(1.0), {"loss": rng.random() / step, "training_iteration": step}
 
     return reports
+
+
+def tuner_on(backend: Any, trainable: Any, space: dict[str, Any], **options: Any) -> mqtune.Tuner:
+    """A tuner whose metric is the loss, and that shows no progress."""
+    run = replace(options.pop("run", mqtune.RunOptions()), progress=False)
+    return mqtune.Tuner(trainable, space, backend=backend, run=run, **{"metric": "loss", "mode": "min", **options})

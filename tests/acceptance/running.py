@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trainables
+from simulation import tuner_on
 from started import started, wait_for_worker
 
 import mqtune
@@ -21,6 +21,8 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.keys import WORKERS, name_key, worker_key
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
+
+__all__ = ["HERE", "QUICK", "broker", "fleet", "own_broker", "running_worker", "tune", "tuner_on"]
 
 HERE = Path(__file__).parent
 #: A worker whose leases are short.
@@ -90,14 +92,7 @@ def tune(fleet: str) -> Callable[..., mqtune.Tuner]:
 
     def build(trainable: Any, space: dict[str, Any] | None = None, **options: Any) -> mqtune.Tuner:
         tuned = getattr(trainables, trainable) if isinstance(trainable, str) else trainable
-        settings = {
-            "metric": "loss",
-            "mode": "min",
-            "backend": fleet,
-            "name": f"test-{os.getpid()}-{next(_names)}",
-            **options,
-            "run": replace(options.get("run", mqtune.RunOptions()), progress=False),
-        }
-        return mqtune.Tuner(tuned, space or {"x": mqtune.uniform(0, 1)}, **settings)
+        settings = {"backend": fleet, "name": f"test-{os.getpid()}-{next(_names)}", **options}
+        return tuner_on(trainable=tuned, space=space or {"x": mqtune.uniform(0, 1)}, **settings)
 
     return build

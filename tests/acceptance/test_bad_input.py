@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import trainables
 from click.testing import CliRunner
-from running import running_worker
 from waiting import eventually
 
 import mqtune
@@ -107,45 +105,6 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
             mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")
 
 
-def refused(broker: str, root: Path, name: str) -> str:
-    """What a run says whose only worker, by this name and with this code root, can't import its trainable."""
-    options = ("--gpus", "0", "--slots", "1", "--cpus", "7")
-    with running_worker(broker, root.with_suffix(".log"), *options, name=name, code_root=root):
-        tuner = mqtune.Tuner(
-            trainables.steady,
-            SPACE,
-            metric="loss",
-            mode="min",
-            backend=broker,
-            run=mqtune.RunOptions(progress=False),
-            name=f"refused-{name}",
-            resources=mqtune.Resources(cpus=7),
-            max_trials=5,
-        )
-        with pytest.raises(TrainableNotFound) as caught:
-            tuner.run()
-    return str(caught.value)
-
-
-def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(broker: str, tmp_path: Path):
-    root = tmp_path / "empty"
-    root.mkdir()
-
-    message = refused(broker, root, "bare")
-
-    assert "bare@" in message
-    assert "trainables" in message
-    assert str(root) in message
-
-
-def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_path: Path):
-    root = tmp_path / "broken"
-    root.mkdir()
-    (root / "trainables.py").write_text("import does_not_exist\n")
-
-    assert "No module named 'does_not_exist'" in refused(broker, root, "broken")
-
-
 @pytest.mark.parametrize(
     ("trainable", "exit_code", "number", "words"),
     [
@@ -227,41 +186,12 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     assert tuner(seed=2).run().best.value == second.best.value
 
 
-def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune: Tune):
-    children: list[int] = []
-
-    class Watch(mqtune.Callback):
-        def on_report(self, trial, report):
-            children.append(report.metrics["child"])
-
-        def on_trial_end(self, trial):
-            # The group is gone when the end is journaled, so it must be gone now.
-            assert not any(map(psutil.pid_exists, children))
-
-    tune("leaves_children", run=mqtune.RunOptions(callbacks=[Watch()])).run()
-
-    assert len(children) == 2
-
-
 def test_threads_that_watch_do_not_outlive_the_run(tune: Tune):
     before = set(threading.enumerate())
 
     tune("steady").run()
 
     eventually(lambda: {t for t in threading.enumerate() if not t.daemon} <= before, 5)
-
-
-def test_many_short_trials_all_end_with_their_report_and_none_is_mixed_up_with_another(tune: Tune):
-    tuner = tune("reports_its_own", max_trials=400, name="short")
-
-    tuner.run()
-
-    assert len(tuner.get_trials()) == 400
-    for trial in tuner.get_trials():
-        assert trial.status is TrialStatus.COMPLETED, trial.reason
-        assert len(trial.attempts) == 1
-        assert trial.last_metrics["loss"] == trial.config["x"]
-        assert trial.last_metrics["pid"] == trial.attempt.pid
 
 
 # On this machine alone.

@@ -20,17 +20,14 @@ import psutil
 import pytest
 from celery import Celery
 from faces import ROOT, celery, run, running, settings, wait_until_joined
-from started import JOIN_S
 from terminal import terminal
 from waiting import all_gone, eventually, family_of
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
-from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal.connection import RedisClient, celery_url, connect
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal.connection import celery_url
 from mqtune.worker.settings import WorkerSettings, celery_settings
 
 Tune = Callable[..., mqtune.Tuner]
@@ -90,45 +87,6 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         (trial,) = tuner.get_trials()
         assert trial.status is TrialStatus.ABANDONED
         assert trial.reason == "terminated by an operator through Celery"
-
-
-def test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later(
-    own_broker: str, tmp_path: Path, tune_here: Tune
-):
-    tuner = tune_here("slow", max_trials=2, run=mqtune.RunOptions(progress=False, max_concurrent=2))
-    of_another_queue = settings(own_broker, tmp_path, MQTUNE_EXPERIMENTS="other-*")
-    fitting = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
-    with contextlib.closing(connect(own_broker)) as client:
-        with (
-            running(celery("worker", "-n", "other@%h"), of_another_queue, tmp_path / "other.log") as other,
-            running(celery("worker", "-n", "busy@%h"), fitting, tmp_path / "busy.log") as busy,
-        ):
-            wait_until_joined(own_broker, "other")
-            eventually(lambda: reports_come(tuner), 30)
-            _, second = sorted(tuner.get_trials(), key=lambda trial: trial.status is not TrialStatus.RUNNING)
-            tuner.close()
-            busy.send_signal(signal.SIGSTOP)
-            run(own_broker, "control", "-t", "3", "revoke", f"face/{second.id}/1")
-            eventually(lambda: journaled(client, AttemptEnded), 20)
-            other.kill()
-            busy.kill()
-        with running(celery("worker", "-n", "later@%h"), fitting, tmp_path / "later.log"):
-            eventually(lambda: not attempts_waiting(client), JOIN_S, "it takes what was revoked, and leaves it")
-            with contextlib.closing(mqtune.Tuner.attach("face", backend=own_broker)) as driver:
-                driver.step(0.1)
-                (again,) = (trial for trial in driver.get_trials() if trial.id == second.id)
-                assert (again.status, again.reports) == (TrialStatus.ABANDONED, 0)
-        (requested,) = journaled(client, Requested)
-        assert (requested.action, requested.trial) == ("abandon", second.id)
-
-
-def attempts_waiting(client: RedisClient) -> list[bytes]:
-    return [key for key in client.keys("mqtune.*") if client.type(key) == b"list"]
-
-
-def journaled(client: RedisClient, kind: type) -> list[Any]:
-    entries = RedisJournal(client, "face", patience_s=5).read("0-0", count=10_000)
-    return [event for entry in entries if isinstance(event := decode_event(entry.data), kind)]
 
 
 #: What is asked for, and words of the one line that is the answer.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trainables
 from accounts import Accounts
 from click.testing import CliRunner
 from faces import running
@@ -150,20 +149,3 @@ def check_who_has_no_folder(
     assert sum(1 for _ in Results.load(name).reports("0001")) == STEPS
     says("delete", name, "--yes")
     assert os.listdir(tmp_path / "store") == []
-
-
-def test_an_experiment_without_a_store_stays_in_redis(accounts: Accounts, tmp_path: Path) -> None:
-    space = {"told": str(tmp_path / "told"), "steps": 100, "x": mqtune.uniform(0, 1)}
-    options = mqtune.RunOptions(progress=False, journal_mb=0.001)
-    tuner = mqtune.Tuner(
-        trainables.floods, space, metric="loss", mode="min", backend=accounts.make("driver"), run=options, name="small"
-    )
-    thread = threading.Thread(target=tuner.run, daemon=True)
-    thread.start()
-    meta = ExperimentKeys("small").meta
-    admin: Any = accounts.admin
-
-    eventually(lambda: int(admin.hget(meta, "bytes") or 0) > 1_000, SOON_S)
-    says("set", "small", "journal_mb=1", "--broker", accounts.make("operator"))
-    eventually(lambda: not thread.is_alive() or (tmp_path / "told").exists(), SOON_S)
-    assert not admin.exists(ExperimentKeys("small").chapters)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trainables_saving as saving
-from pair import SPACE, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
+from pair import SPACE, Tune, both_run, counting, paused, rows, tuners, two_workers
 
 import mqtune
-from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
+from mqtune.checkpoints import open_store
 from mqtune.core.errors import StoreMissing, StoreUnavailable, TrainableNotFound
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import CheckpointId, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import RedisJournal
 from mqtune.testing.backends.world import drive
 
 
@@ -33,10 +27,6 @@ def pair(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 def tune(pair: str, tmp_path: Path) -> Iterator[Tune]:
     with tuners(pair, tmp_path / "store") as build:
         yield build
-
-
-def store_of(tuner: mqtune.Tuner, tmp_path: Path) -> CheckpointStore:
-    return open_store(experiment_url(tmp_path / "store", tuner.name))
 
 
 def folder_of(tuner: mqtune.Tuner, tmp_path: Path, checkpoint: str) -> Path:
@@ -78,45 +68,6 @@ def test_a_trial_that_is_paused_on_one_worker_goes_on_on_the_other(tune: Tune, t
         assert 0.01 * done <= after[0]["before_s"] <= ran_s
 
 
-# What is kept.
-
-
-def test_the_last_and_the_best_checkpoints_are_kept_and_all_others_deleted(tune: Tune, tmp_path: Path):
-    tuner = tune(
-        saving.CountsOften, counting(30, step_s=0.002), checkpoints=mqtune.Checkpoints(keep_last=2, keep_best=2)
-    )
-    store = store_of(tuner, tmp_path)
-
-    (trial,) = finished(tuner)
-    tuner.close()
-
-    # The loss falls with each step, so that the best are the last.
-    assert store.ids() == sorted(trial.checkpoints)
-    assert [saved.metrics["step"] for saved in trial.checkpoints.values()] == [29, 30]
-    store.fetch(trial.checkpoint, tmp_path / "fetched")
-    assert json.loads((tmp_path / "fetched" / "total.json").read_text()) == 30.0
-
-
-def test_the_local_copy_of_a_checkpoint_goes_with_its_attempt_and_the_checkpoint_stays_as_it_was(
-    tune: Tune, tmp_path: Path
-):
-    tuner = tune(saving.in_files, counting(), counting())
-    trial, _ = both_run(tuner)
-    paused(tuner, trial)
-    named = trial.checkpoint
-    tuner.trial(trial).resume()
-    drive(tuner, lambda: trial.attempt.reports)
-    row = rows(tuner, trial, 2)[0]
-    assert (Path(row["copy"]) / "scratched").is_file()
-
-    again = folder_of(tuner, tmp_path, named)
-    assert not list(again.rglob("scratched"))
-    paused(tuner, trial)
-
-    assert not Path(row["copy"]).exists()
-    assert not Path(row["folder"]).exists()
-
-
 # What is broken.
 
 
@@ -154,42 +105,6 @@ def test_a_checkpoint_that_is_harmed_fails_its_trial_clearly_and_the_rest_goes_o
     assert trial.attempts[1].checkpoint in trial.reason
     reports = other.reports
     drive(tuner, lambda: other.reports > reports + 3)
-
-
-def test_a_dict_that_is_gone_from_redis_fails_its_trial_clearly_and_the_rest_goes_on(tune: Tune, pair: str):
-    tuner = tune(saving.in_dicts, counting(), counting())
-    trial, other = both_run(tuner)
-    paused(tuner, trial)
-    with contextlib.closing(connect(pair)) as client:
-        assert client.hdel(ExperimentKeys(tuner.name).checkpoints, trial.checkpoint) == 1
-        assert RedisJournal(client, tuner.name).checkpoint(trial.checkpoint) is None
-
-    tuner.trial(trial).resume()
-    drive(tuner, lambda: trial.status.is_terminal)
-
-    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "CheckpointGone")
-    assert f"checkpoint {trial.attempt.checkpoint} was held in Redis and is gone" in trial.reason
-    reports = other.reports
-    drive(tuner, lambda: other.reports > reports + 3)
-
-
-def test_trials_start_from_a_folder_of_the_drivers_machine_and_from_a_checkpoint_that_is_chosen(
-    tune: Tune, tmp_path: Path
-):
-    tuner = tune(saving.in_folders, checkpoints=mqtune.Checkpoints(keep_last=None))
-    folder = tmp_path / "from elsewhere"
-    folder.mkdir()
-    (folder / "state.json").write_text(json.dumps({"step": 40, "total": 400.0}))
-
-    first = tuner.add(counting(44, step_s=0.001), checkpoint=folder)
-    drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
-    _, begun_with, *_ = first.checkpoints
-    second = tuner.add(counting(44, step_s=0.001), checkpoint=begun_with)
-    drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
-
-    assert [row["step"] for row in rows(tuner, first, 1)] == [41, 42, 43, 44]
-    assert [row["step"] for row in rows(tuner, second, 1)] == [42, 43, 44]
-    assert (second.parent, second.attempt.checkpoint) == (first.id, begun_with)
 
 
 @pytest.mark.parametrize(
@@ -242,20 +157,3 @@ def test_a_script_that_is_not_executable_is_refused_when_the_tuner_is_built(tune
 
     with pytest.raises(TrainableNotFound, match=r"train\.sh' is not executable; run: chmod \+x"):
         tune(str(script), counting())
-
-
-def test_a_script_that_is_not_executable_on_the_worker_ends_the_run_and_says_what_to_do(tune: Tune):
-    script = Path(saving.__file__).with_name(f"script-{os.getpid()}.sh")
-    with contextlib.ExitStack() as stack:
-        stack.callback(script.unlink)
-        script.write_text("#!/bin/sh\necho '[tune-metric]: {\"loss\": 1}'\n")
-        script.chmod(0o755)
-        stack.enter_context(contextlib.chdir(script.parent))
-        tuner = tune(script.name, *[counting()] * 3)
-        script.chmod(0o644)
-
-        with pytest.raises(TrainableNotFound, match=r"worker (one|two)@(?s:.*)is not executable; run: chmod \+x"):
-            tuner.run()
-
-
-# What a user gets back.

@@ -282,15 +282,3 @@ def test_what_is_on_this_machine_is_listed_while_the_broker_is_away(mqtune_home:
     assert "loss=0.5" in done.stdout
     assert "127.0.0.1:1" in done.stderr
     assert done.returncode == 1
-
-
-def test_an_experiment_that_is_stepped_to_its_end_has_ended_when_its_tuner_is_closed(tune: Tune):
-    tuner = tune("steady", name="stepped", max_trials=2)
-    while not tuner.is_finished:
-        tuner.step()
-    assert Results.load("stepped").outcome == ""
-
-    tuner.close()
-
-    assert Results.load("stepped").outcome == "finished"
-    assert (tuner.folder / "results.json").exists()

@@ -15,7 +15,7 @@ import pytest
 import trainables
 from book import Book
 from click.testing import CliRunner
-from running import running_worker
+from running import running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
@@ -126,10 +126,7 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
 ):
     def tuner() -> mqtune.Tuner:
         space = {"x": mqtune.uniform(0, 1)}
-        return mqtune.Tuner(
-            trainables.slow, space, metric="loss", mode="min", name="at-home", max_trials=1,
-            backend=mqtune.Local(slots=1), run=mqtune.RunOptions(progress=False),
-        )  # fmt: skip
+        return tuner_on(mqtune.Local(slots=1), trainables.slow, space, name="at-home", max_trials=1)
 
     with driven(tuner(), leave=True):
         eventually(lambda: status("at-home", "0001") is TrialStatus.RUNNING, 60)
@@ -209,23 +206,6 @@ def test_the_fleet_is_shown_with_what_runs_where(tune: Tune, fleet: str):
     assert f"\n{queues[0]['queue']} " in shown
 
 
-def test_an_experiment_is_watched_over_the_broker_until_it_ends(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch, fleet: str
-):
-    tuner = tune("steady", name="watched", max_trials=3)
-    eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 60)
-    thread = threading.Thread(target=tuner.run)
-    thread.start()
-
-    watched = run("show", "watched", "--follow", "--broker", fleet, "--json")
-    thread.join()
-    tuner.close()
-
-    last = {each["trial"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
-    assert last == dict.fromkeys(("0001", "0002", "0003"), "completed")
-    assert "3 completed" in run("show", "watched", "--follow").out
-
-
 def why(*arguments: str) -> tuple[str, str]:
     """Return the cause, and the sentence."""
     found = json.loads(run("why", *arguments, "--json").out)
@@ -298,37 +278,6 @@ def test_why_names_what_a_trial_asks_for_by_its_config_and_nobody_offers(tune: T
     assert experiment[1].startswith("1 trial runs; no worker offers a slot with 1000 CPUs; connected: ")
     assert re.match(r"trial 0002 has waited for .*: no worker offers a slot with 1000 CPUs; connected: ", trial[1])
     assert "asks for 1000 CPUs\n" in shown
-
-
-def test_tags_and_notes_are_kept_with_a_driver_and_without(tune: Tune, fleet: str):
-    with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop")), leave=True):
-        eventually(lambda: Results.load("noted").experiment.trials, 60)
-        living = run("label", "noted", "--tag", "baseline", "--tag", "v2")
-    before = kept_on_loss(fleet, "noted")
-    dead = run("label", "noted", "1", "--note", "look at it")
-    run("label", "noted", "--untag", "v2")
-    run("label", "noted", "1", "--tag", "odd")
-
-    assert living == (0, "noted has new labels\n", "")
-    assert dead == (0, "trial 0001 has new labels\n", "")
-    shown = json.loads(run("show", "noted", "--json").out)
-    assert shown["tags"] == ["baseline"]
-    (trial,) = json.loads(run("show", "noted", "--tag", "odd", "--json").out)["table"]
-    assert (trial["tags"], trial["notes"]) == (["odd"], "look at it")
-    assert json.loads(run("show", "noted", "--tag", "even", "--json").out)["table"] == []
-    for place in (["--broker", fleet], []):
-        found = json.loads(run("list", "--tag", "baseline", "--json", *place).out)
-        assert {each["name"] for each in found} == {"noted"}
-    assert run("label", "noted", "--tag", "a\nb").code == 1
-    assert kept_on_loss(fleet, "noted") == before, "what workers do without a driver stays"
-    with driven(tune("slow", name="noted", max_trials=1, failures=mqtune.Failures(on_driver_loss="stop"))):
-        pass
-    assert Results.load("noted").tags == ("baseline",)
-
-
-def kept_on_loss(broker: str, name: str) -> list[bytes]:
-    with contextlib.closing(connect(broker)) as client:
-        return client.hmget(f"mqtune:x:{{{name}}}:meta", "on_loss", "loss_ms")  # type: ignore[return-value]
 
 
 def test_output_and_departures_are_printed_as_json(tune: Tune, broker: str, tmp_path: Path):

@@ -21,7 +21,6 @@ from mqtune.cli import group
 from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.driver import requirements
 from mqtune.journal.connection import connect
 
 KEY = "the key of this test's workers"
@@ -162,31 +161,6 @@ def test_an_experiment_goes_on_with_changed_code_and_without_its_script_with_wha
     assert bundles(on)[-1] == second
 
 
-def test_two_experiments_at_once_have_each_its_own_modules(
-    takes_code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(requirements, "version", lambda _: "0.1")
-    tuners = []
-    for version in (1, 2):
-        project = Project(tmp_path / f"project{version}", version)
-        tuners.append(project.tuner(f"twin-{version}", backend=takes_code, max_trials=6))
-    with contextlib.ExitStack() as stack:
-        for tuner in tuners:
-            stack.callback(tuner.close)
-        while not all(tuner.is_finished for tuner in tuners):
-            for tuner in tuners:
-                if not tuner.is_finished:
-                    tuner.step(0.01)
-        assert [set(losses(tuner.results())) for tuner in tuners] == [{1}, {2}]
-    said = [
-        record.getMessage()
-        for record in caplog.records
-        if "with other versions than here: click" in record.getMessage()
-    ]
-    assert len(said) == len(tuners)
-    assert said[0].endswith("(here 0.1)")
-
-
 def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing_begins(
     takes_code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -197,16 +171,6 @@ def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing
     monkeypatch.delenv("MQTUNE_CODE_KEY")
     with pytest.raises(ConfigurationError, match=r"needs MQTUNE_CODE_KEY.*is not set.*openssl rand"):
         project.tuner("no-key", backend=takes_code).run()
-
-
-def test_on_this_machine_trials_run_what_was_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("MQTUNE_CODE_KEY")
-    project = Project(tmp_path / "project", 1)
-    options = {"backend": mqtune.Local(slots=1), "process": mqtune.Process(bundle=project.root, start_method="spawn")}
-    results = project.tuner("packed", max_trials=1, **options).run()
-    again = mqtune.Tuner.attach("packed", max_trials=2, run=mqtune.RunOptions(progress=False)).run()
-    assert losses(again) == [1, 1]
-    assert bundles(again) == bundles(results) * 2
 
 
 def test_a_server_that_was_emptied_gets_the_code_again(tmp_path: Path):

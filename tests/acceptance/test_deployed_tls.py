@@ -19,7 +19,7 @@ import trainables
 import yaml
 from kept_port import KeptPort
 from pages import ROOT
-from running import running_worker
+from running import running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
@@ -180,13 +180,10 @@ def test_an_experiment_outlives_the_master_of_three_servers_as_they_are_deployed
         thread = threading.Thread(target=lose_the_master, daemon=True)
         with running_worker(fleet.url["worker"], tmp_path / "worker.log", "--gpus", "0", "--slots", "2"):
             thread.start()
-            results = mqtune.Tuner(
+            results = tuner_on(
+                fleet.url["driver"],
                 trainables.counts,
                 {"steps": STEPS, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)},
-                metric="loss",
-                mode="min",
-                backend=fleet.url["driver"],
-                run=mqtune.RunOptions(progress=False),
                 name="deployed-tls",
                 max_trials=2,
             ).run()
@@ -256,15 +253,13 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
         with contextlib.closing(connect(urls["operator"])) as operator:
             Quotas(operator, patience_s=0).set("*", 1000)
         with running_worker(urls["worker"], tmp_path / "worker.log", "--gpus", "0", "--slots", "1"):
-            tuner = mqtune.Tuner(
+            tuner = tuner_on(
+                urls["driver"],
                 trainables.counts,
                 {"steps": 2, "step_s": 0.0, "saves": False},
-                metric="loss",
-                mode="min",
-                backend=urls["driver"],
-                run=mqtune.RunOptions(progress=False, priority="high"),
                 name=f"deployed-{deployed.__name__}",
                 max_trials=3,
+                run=mqtune.RunOptions(priority="high"),
             )
             assert [trial.status for trial in tuner.run().trials] == [TrialStatus.COMPLETED] * 3
         # What KEDA's triggers name, and nothing else.

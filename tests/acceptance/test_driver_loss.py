@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,18 @@ import pytest
 import trainables_saving as saving
 from click.testing import CliRunner
 from faces import running
-from pair import OPTIONS, SLOT, Tune, counting, finished, tuners
+from pair import OPTIONS, Tune, counting, finished, tuners
 from running import HERE, running_worker
 from waiting import all_gone, eventually, family_of
 
 import mqtune
 from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced, NameTaken
+from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.resources import queue_name
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
@@ -68,18 +65,12 @@ class Watcher:
     def __init__(self, broker: str, name: str) -> None:
         self.client = connect(broker, role="test")
         self.journal = RedisJournal(self.client, name)
-        self.fleet = Fleet(self.client, patience_s=5)
 
     def entries(self) -> list[Entry]:
         return self.journal.read("0-0", count=1_000_000)
 
     def events(self, kind: type) -> list[Any]:
         return [event for event in (decode_event(e.data) for e in self.entries()) if isinstance(event, kind)]
-
-    def attempts_waiting(self) -> int:
-        """How many of the experiment's messages are in the queue."""
-        queued = self.fleet.queued(queue_name(SLOT))
-        return sum(str(headers["id"]).startswith(f"{self.journal.experiment}/") for headers in queued or ())
 
 
 @pytest.fixture
@@ -219,18 +210,6 @@ def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(t
 # Two drivers.
 
 
-def test_a_second_driver_is_refused_and_told_who_has_the_experiment_and_since_when(tune: Tune, workers: str):
-    with contextlib.closing(tune(saving.without, counting())) as first:
-        running_trials(first, 1)
-
-        with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it \d+ s ago"):
-            attach(workers, first.name).run()
-
-        drive(first, lambda: first.trial("0001").record.reports > 10)
-        first.stop_all()
-        finished(first)
-
-
 @contextlib.contextmanager
 def taken_over(workers: str, first: mqtune.Tuner) -> Iterator[mqtune.Tuner]:
     """A second tuner, which drives because the lock of the first has run out, as that of a driver that was frozen."""
@@ -358,35 +337,6 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
 def lost(tuner: mqtune.Tuner) -> None:
     """Have the driver go without a word to its trials, as one that is killed does some seconds later."""
     tuner.close()
-
-
-def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_driver_comes(
-    tune: Tune, workers: str, watch: Callable[[str], Watcher]
-):
-    first = tune(
-        saving.without,
-        *[counting(400)] * 2,
-        *[counting(5)] * 2,
-        failures=mqtune.Failures(on_driver_loss="finish", driver_loss_grace_s=GRACE_S),
-    )
-    running_trials(first)
-    lost(first)
-    watcher = watch(first.name)
-
-    eventually(lambda: len(watcher.events(AttemptEnded)) == 2, HEARD_S)
-    eventually(lambda: not watcher.attempts_waiting(), HEARD_S, "the worker looks at what waits, and leaves it")
-    assert {event.end for event in watcher.events(AttemptEnded)} == {AttemptEnd.COMPLETED}
-    assert len(watcher.events(AttemptStarted)) == 2
-    assert [each.trial for each in watcher.journal.unclaimed() if not each.worker] == ["0003", "0004"]
-
-    began = time.monotonic()
-    with contextlib.closing(attach(workers, first.name)) as second:
-        trials = finished(second)
-        assert time.monotonic() - began < 10, "what nobody has is published again at once"
-        assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
-        assert [trial.reports for trial in trials] == [400, 400, 5, 5]
-        check_that_nothing_was_restarted(second)
-        assert second._runner.plan.on_loss == ("finish", GRACE_S)
 
 
 @pytest.mark.parametrize("trainable", [saving.Counts, saving.in_dicts])

@@ -8,19 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import trainables
-from running import QUICK, running_worker
 from waiting import all_gone, eventually, family_of
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.trial import AttemptEnd, TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.results.results import Results
 
@@ -243,42 +242,3 @@ def test_a_local_experiment_that_has_ended_is_extended_by_hand(
     assert "nobody has taken it" not in caplog.text, "it waited in a queue of slots that nobody offers"
     with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.RunOptions(progress=False))) as again:
         assert [trial.config["x"] for trial in again.get_trials()][1:] == [0.5]
-
-
-def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
-    broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
-):
-    pids: set[int] = set()
-    options = ("--gpus", "0", "--slots", "1", "--cpus", "6")
-
-    class Watch(mqtune.Callback):
-        def on_report(self, trial, report):
-            pids.update(value for key, value in report.metrics.items() if key in ("child", "pid"))
-
-    with running_worker(broker, tmp_path / "w.log", *options, name="dying", program=QUICK) as dying:
-        tuner = tune(
-            "leaves_children",
-            {"stay": True},
-            resources=mqtune.Resources(cpus=6),
-            run=mqtune.RunOptions(callbacks=[Watch()]),
-        )
-        with contextlib.closing(tuner):
-            eventually(lambda: tuner.step(0.1) or len(pids) == 3, 20)
-            (trial,) = tuner.get_trials()
-            family = family_of(dying.pid)
-            family += [psutil.Process(pid) for pid in pids]
-            dying.kill()
-            dying.wait()
-            eventually(lambda: all_gone(family), 15, "kill -9 of the worker left a process")
-
-            with running_worker(broker, tmp_path / "w2.log", *options, name="heir"):
-                eventually(lambda: tuner.step(0.2) or trial.attempt.number == 2, 30, "the lease must run out")
-                assert trial.attempts[0].end is AttemptEnd.LOST
-                assert "dying@" in trial.attempts[0].error
-                eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
-                tuner.stop_all("the test is over")
-                eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
-
-
-def running_trials(tuner: mqtune.Tuner) -> bool:
-    return any(t.status is TrialStatus.RUNNING and t.reports for t in tuner.get_trials())

@@ -35,13 +35,6 @@ def test_the_digits_example_is_the_demo():
     assert not digits.is_symlink()
 
 
-def test_the_demos_default_config_fits_its_space():
-    # With it comes scikit-learn, a third of the time in which a process of a run imports all that it collects.
-    from mqtune.cli.digits import DEFAULT, SPACE, train
-
-    mqtune.Tuner(train, SPACE, metric="accuracy", mode="max", searcher=mqtune.PointsFirst([DEFAULT]))
-
-
 SCRIPT = """
 import mqtune
 
@@ -98,18 +91,6 @@ def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Pat
     after = subprocess.run(follower, capture_output=True, text=True, check=False)
     assert after.returncode == 1
     assert "mqtune show followed" in after.stderr
-
-
-def test_every_example_is_short_and_says_how_to_run_it():
-    examples = sorted(EXAMPLES.rglob("*.py"))
-
-    assert len(examples) >= 8
-    for example in examples:
-        text = example.read_text()
-        assert text.startswith('"""'), example
-        if '"__main__"' in text and example.name not in ("digits.py", "follow.py"):
-            assert len(text.splitlines()) < 80, example
-            assert f"Run it: python {example.relative_to(ROOT)}" in text
 
 
 @pytest.fixture(scope="module")

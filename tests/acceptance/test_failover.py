@@ -12,7 +12,7 @@ import pytest
 import trainables
 from click.testing import CliRunner
 from pages import ROOT
-from running import running_worker
+from running import running_worker, tuner_on
 from sentinels import Watched
 from waiting import eventually
 
@@ -60,13 +60,10 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
 
     thread = threading.Thread(target=fail_over, daemon=True)
     thread.start()
-    results = mqtune.Tuner(
+    results = tuner_on(
+        watched.url,
         trainables.counts,
         {"steps": STEPS, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        backend=watched.url,
-        run=mqtune.RunOptions(progress=False),
         name=name,
         max_trials=3,
     ).run()

@@ -19,12 +19,11 @@ from typing import Any, Final
 
 import pytest
 import trainables_gpus as trainables
-from running import HERE, running_worker
+from running import HERE, running_worker, tuner_on
 from trainables_gpus import TAKEN_BYTES
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.journal.connection import connect
@@ -125,25 +124,16 @@ def divided_gpus() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[str]:
-    with EmbeddedServer.start(tmp_path / "server") as server:
-        yield server.url
-
-
-@pytest.fixture
-def machine(device: str, probe: GpuProbe, broker: str, tmp_path: Path) -> Machine:
-    return Machine(device, probe, broker, tmp_path)
+def machine(device: str, probe: GpuProbe, own_broker: str, tmp_path: Path) -> Machine:
+    return Machine(device, probe, own_broker, tmp_path)
 
 
 @contextlib.contextmanager
 def tuner(machine: Machine, trainable: Any = trainables.holds, gpus: float = 1) -> Iterator[mqtune.Tuner]:
-    made = mqtune.Tuner(
+    made = tuner_on(
+        machine.broker,
         trainable,
         {"number": mqtune.randint(0, 1000)},
-        metric="loss",
-        mode="min",
-        backend=machine.broker,
-        run=mqtune.RunOptions(progress=False),
         name="gpus",
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=gpus, cpus=1),

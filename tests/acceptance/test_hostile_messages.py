@@ -25,7 +25,7 @@ from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
-from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.base import Assignment
@@ -276,39 +276,6 @@ def test_remote_commands_that_are_none_run_nothing_and_end_no_worker(worker: tup
 
     assert not (tmp_path / "mark").exists()
     assert process.poll() is None
-
-
-def test_hints_and_workers_that_are_none_disturb_nobody(worker: tuple[str, Any, Path], tmp_path: Path):
-    url, process, log = worker
-    with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
-        tuner = tune(saving.Counts, counting(), name="disturbed")
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports > 1)
-        (trial,) = tuner.get_trials()
-        (name,) = (key.decode().partition(":worker:")[2] for key in client.keys(worker_key("hardy@*")))
-        for number, noise in enumerate([b"\xc1", b"\xa4four", b"\x05", b"\xdd\xff\xff\xff\xff", b""]):
-            client.set(worker_key(f"noise-{number}"), noise)
-            client.zadd(WORKERS, {f"noise-{number}": 2**50})
-            client.publish(control_channel(name), noise)
-        words = ["no-such-intent", "save:x", "go:99999999999999999999999", "", ":", "save:-1", 5, None]
-        for word in words:
-            client.publish(control_channel(name), hint("disturbed", trial.id, word))
-        client.publish(control_channel(name), decode_value(b"\xc4\x01x"))
-        client.lpush(QUEUE, b"noise")
-        tuner.step(0.1)
-        before = trial.attempt.reports
-        drive(tuner, lambda: trial.attempt.reports > before + 10)
-
-        tuner.trial(trial).stop()
-        drive(tuner, lambda: trial.status is TrialStatus.EARLY_STOPPED)
-        assert len(trial.attempts) == 1
-        refused = [
-            line for line in log.read_text().splitlines() if "this version of mqtune does not understand" in line
-        ]
-        for word in ("no-such-intent", "save:x", "go:99999999999999999999999", "save:-1"):
-            assert any(repr(word) in line for line in refused), word
-        assert process.poll() is None
-        client.zrem(WORKERS, *(f"noise-{number}" for number in range(5)))
-        client.delete(*(worker_key(f"noise-{number}") for number in range(5)))
 
 
 def hint(experiment: str, trial: str, word: object) -> bytes:

@@ -15,7 +15,6 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import TrialStatus
 from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
@@ -74,13 +73,6 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
         assert read(tuner.name, "1", "--stderr", broker=fleet, home=tmp_path) == b"on stderr\n"
         assert read(tuner.name, "1", "--offset", "-8", broker=fleet, home=tmp_path) == b"the end\n"
         assert read(tuner.name, "best", "--offset", "-8", broker=fleet, home=tmp_path) == b"the end\n"
-
-
-def test_what_is_not_there_is_said_by_name(fleet: str, tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="there is no trial '1' in that experiment"):
-        read("no-such-experiment", "1", broker=fleet, home=tmp_path)
-    with pytest.raises(ConfigurationError, match="there is no experiment 'no-such-experiment'"):
-        next(mqtune.follow_log("no-such-experiment", "1"))
 
 
 def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tuner, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Caps of reports a second and requests a minute: who is over one waits, or is refused, hears which cap it is, and holds nobody else up."""
+"""Caps of reports a second and requests a minute, and a full journal: who is over one waits, or is refused, hears why, and holds nobody else up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import trainables
 from click.testing import CliRunner
 from restartable import RestartableRedis
-from running import running_worker
+from running import running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
@@ -35,6 +35,9 @@ REPORTS_PER_S = 200
 #: A trial's pipe holds a few hundred of such reports, so that report() waits with the others.
 ALSO = {"text": "x" * 4_000}
 STEPS = 2_000
+#: A pipe, and what is read from it at once: more than that a trial can't send any more.
+PIPE_BYTES = 3 * 2**20
+JOURNAL_MB = 0.1
 #: Of a trial that is held up by nothing, on a machine that runs other tests.
 DELAY_S = 2.0
 
@@ -84,18 +87,23 @@ def cap(says: Says, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, 
 class Running:
     """An experiment of one trial, in a thread."""
 
-    def __init__(self, server: RestartableRedis, kind: str, trainable: Callable[..., object], **config: object) -> None:
+    def __init__(
+        self,
+        server: RestartableRedis,
+        kind: str,
+        trainable: Callable[..., object],
+        journal_mb: float = 1000.0,
+        **config: object,
+    ) -> None:
         self.name = f"{kind}-{os.getpid()}-{next(_names)}"
         self._server = server
-        tuner = mqtune.Tuner(
+        tuner = tuner_on(
+            server.url,
             trainable,
             {**config, "x": mqtune.uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            backend=server.url,
-            run=mqtune.RunOptions(progress=False, max_concurrent=1),
             name=self.name,
             max_trials=1,
+            run=mqtune.RunOptions(max_concurrent=1, journal_mb=journal_mb),
         )
         self._results: list[mqtune.Results] = []
         self._thread = threading.Thread(target=lambda: self._results.append(tuner.run()), daemon=True)
@@ -165,22 +173,6 @@ def test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slo
     assert f"experiment {flood.name}: {too_fast}" in caplog.messages
 
 
-def test_a_trial_that_is_stopped_does_not_wait_for_its_cap_and_what_it_has_sent_is_there(
-    redis_server: RestartableRedis, cap: Callable[[str, int], str], says: Says, tmp_path: Path
-) -> None:
-    cap("--reports-per-s", 1)
-    told = tmp_path / "told"
-    flood = Running(redis_server, "capped", trainables.floods, told=str(told), steps=0, also=ALSO)
-    eventually(flood.has_reported, SOON_S)
-
-    says("stop", flood.name, "0001")
-
-    [trial] = flood.results.trials
-    assert trial.status is TrialStatus.EARLY_STOPPED
-    # Of the one that it was stopped in only the trial could say whether it was sent.
-    assert int(told.read_text()) - len(flood.reports()) in (0, 1)
-
-
 def test_requests_over_a_cap_are_refused_with_its_name_and_neither_stall_the_driver_nor_keep_others_from_theirs(
     redis_server: RestartableRedis, cap: Callable[[str, int], str], says: Says
 ) -> None:
@@ -218,3 +210,45 @@ def test_requests_over_a_cap_are_refused_with_its_name_and_neither_stall_the_dri
     eventually(can_be_ended, SOON_S)
     says("stop", other.name, "--experiment", "--now")
     assert [each.results.outcome for each in (steered, other)] == ["finished", "finished"]
+
+
+def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more(
+    redis_server: RestartableRedis,
+    says: Says,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    # A driver says what its journal may have, and hears how much it has, with its lock.
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
+    told = tmp_path / "told"
+    flood = Running(redis_server, "flood", trainables.floods, JOURNAL_MB, told=str(told), steps=60_000)
+    eventually(lambda: flood.has_begun, SOON_S)
+    eventually(lambda: json.loads(says("why", flood.name, "--json"))["cause"] == "journal full", SOON_S)
+    sizes: list[int] = []
+
+    def size() -> int:
+        return int(redis_server.client.hget(ExperimentKeys(flood.name).meta, "bytes") or 0)
+
+    def has_settled() -> bool:
+        sizes.append(size())
+        return sizes[-5:] == [sizes[-1]] * 5
+
+    eventually(has_settled, SOON_S)
+    assert size() < JOURNAL_MB * 10**6 + PIPE_BYTES
+    assert not told.exists()
+    reason = json.loads(says("why", flood.name, "0001", "--json"))
+    assert (reason["cause"], f"mqtune set {flood.name} journal_mb=" in reason["way_out"]) == ("journal full", True)
+    assert "MB used of 0.1 MB: no trial begins, and report() waits" in reason["text"]
+    assert "its journal is full" in caplog.text
+
+    other = Running(redis_server, "other", trainables.counts, steps=30, step_s=0.01, saves=True)
+    assert [trial.status for trial in other.results.trials] == [TrialStatus.COMPLETED]
+    assert size() == sizes[-1]
+
+    says("set", flood.name, "journal_mb=1000")
+
+    [trial] = flood.results.trials
+    assert (trial.status, len(trial.attempts)) == (TrialStatus.COMPLETED, 1)
+    assert [step for _, _, step in flood.reports()] == list(range(1, 60_001))

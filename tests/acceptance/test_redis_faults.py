@@ -12,21 +12,20 @@ from typing import Any
 
 import pytest
 import trainables
-import trainables_saving
 from click.testing import CliRunner
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
-from running import QUICK, running_worker
+from running import QUICK, running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
 from mqtune.cli import group
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable, JournalBlocked
+from mqtune.core.errors import JournalBlocked
 from mqtune.core.events import VERSION
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
-from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId, TrialStatus
+from mqtune.core.trial import FORGOTTEN, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.testing.backends.world import drive
 
@@ -75,25 +74,12 @@ class Run:
         self.space = {"steps": steps, "step_s": step_s, "saves": saves, "x": mqtune.uniform(0, 1)}
 
     def tuner(self, trainable: Any = trainables.counts, **options: Any) -> mqtune.Tuner:
-        return mqtune.Tuner(
-            trainable,
-            self.space,
-            metric="loss",
-            mode="min",
-            backend=self.place.to_driver.url,
-            run=mqtune.RunOptions(progress=False),
-            name=self.name,
-            max_trials=self.trials,
-            **options,
-        )
+        place = self.place.to_driver.url
+        return tuner_on(place, trainable, self.space, name=self.name, max_trials=self.trials, **options)
 
     @property
     def entries(self) -> int:
         return int(self.place.server.client.xlen(ExperimentKeys(self.name).journal))
-
-    def journaled(self, trial: str) -> int:
-        """Return how many reports of a trial's attempt are in the journal."""
-        return int(self.place.server.client.hget(ExperimentKeys(self.name).trial(TrialId(trial)), "sequence"))
 
     def run(self, fault: Callable[[], object], *, after: int = 20, **options: Any) -> mqtune.Results:
         """Run to the end, with something done to Redis when the journal has so many entries."""
@@ -212,15 +198,6 @@ def test_a_program_that_starts_while_redis_is_away_waits_for_it(place: Place, ca
     run.check(found[0])
 
 
-def test_a_program_that_was_given_a_wrong_place_is_told_at_once(place: Place) -> None:
-    wrong = place.server.url.replace("redis://:", "redis://:wrong")
-    for url in (wrong, "redis://no-such-host.invalid:6379/0"):
-        tuner = mqtune.Tuner(trainables.counts, {}, metric="loss", mode="min", backend=url)
-
-        with pytest.raises(BrokerUnavailable):
-            tuner.run()
-
-
 #: Faults that come one after the other.
 FAULTS = {
     "no connection": (cut, refuse, kill_connections),
@@ -332,83 +309,6 @@ def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from
 
 def forgotten(results: mqtune.Results) -> list[str]:
     return [trial.id for trial in results.trials if any(a.error_type == FORGOTTEN for a in trial.attempts)]
-
-
-def test_an_emptied_redis_gets_the_experiment_back_and_its_trials_run_again(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Run(place, saves=True)
-
-    results = run.run(place.server.lose_data)
-
-    run.check(results, attempts=None)
-    assert forgotten(results)
-    assert "entries of experiment" in caplog.text
-    again = run.tuner().run()
-    assert [trial.attempts for trial in again.trials] == [trial.attempts for trial in results.trials]
-
-
-def test_a_redis_that_is_set_back_gets_the_end_of_the_experiment_back(place: Place) -> None:
-    run = Run(place, steps=150)
-
-    def set_back() -> None:
-        place.server.keep_data()
-        before = run.entries
-        eventually(lambda: run.entries > before + 10, BACK_S)
-        place.server.lose_data(to_kept=True)
-
-    results = run.run(set_back)
-
-    run.check(results, attempts=None)
-    assert forgotten(results)
-
-
-def test_a_trial_in_lockstep_goes_on_when_a_redis_that_is_set_back_has_lost_a_report_that_nobody_had_read(
-    place: Place,
-) -> None:
-    run = Run(place, trials=2, steps=5, step_s=1.0)
-    lockstep = mqtune.Process(sync="lockstep")
-    with contextlib.closing(run.tuner(process=lockstep)) as first:
-        drive(first, lambda: [trial.reports for trial in first.get_trials()] == [2, 2])
-    place.server.keep_data()
-    before = run.entries
-    # Both may be in one entry.
-    eventually(lambda: [run.journaled(trial) for trial in ("0001", "0002")] == [3, 3], BACK_S)
-    place.server.lose_data(to_kept=True)
-    assert run.entries == before
-
-    with contextlib.closing(run.tuner(process=lockstep)) as second:
-        drive(second, lambda: second.is_finished)
-        results = second.results()
-
-    run.check(results)
-
-
-def test_an_attempt_that_runs_twice_as_a_redis_that_is_set_back_has_lost_its_claim_saves_again(
-    place: Place, tmp_path: Path
-) -> None:
-    run = Run(place, trials=1, steps=30, step_s=0.1)
-    options = {"trainable": trainables_saving.in_files, "checkpoints": mqtune.Checkpoints(tmp_path / "store")}
-    run.space["lr"] = mqtune.uniform(0, 1)
-    place.to_worker.refuse()
-    place.to_worker.cut()
-    with contextlib.closing(run.tuner(**options)) as first:
-        drive(first, lambda: first.get_trials(TrialStatus.STAGED))
-    place.server.keep_data()
-    before = run.entries
-    place.to_worker.accept()
-    # The claim, and reports that its process saved checkpoints for.
-    eventually(lambda: run.entries >= before + 6, BACK_S)
-    place.server.lose_data(to_kept=True)
-    eventually(lambda: run.entries >= before + 6, BACK_S)
-
-    with contextlib.closing(run.tuner(**options)) as second:
-        drive(second, lambda: second.is_finished)
-        (trial,) = second.results().trials
-
-    assert trial.status is TrialStatus.COMPLETED
-    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.COMPLETED]
-    assert trial.metrics["step"] == 30
 
 
 @pytest.mark.parametrize("gone", ["all", "the beginning of its journal"])

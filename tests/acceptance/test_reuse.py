@@ -15,7 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from pair import finished, paused, rows
-from running import running_worker
+from running import running_worker, tuner_on
 from trainables_reusing import Reuses
 from trainables_reusing_function import reuses
 from waiting import eventually, lives
@@ -60,17 +60,14 @@ class Bench:
     ) -> None:
         self.log = folder / "log"
         self._broker = broker
-        self.tuner = mqtune.Tuner(
+        self.tuner = tuner_on(
+            broker,
             tuned,
             {**SPACE, "log": str(self.log)},
-            metric="loss",
-            mode="min",
             searcher=Nothing(),
             resources=resources,
-            backend=broker,
             checkpoints=mqtune.Checkpoints(folder / "store"),
             process=mqtune.Process(reuse=True, sync=sync),
-            run=mqtune.RunOptions(progress=False),
             name=f"reuse-{os.getpid()}-{next(_names)}",
             **arguments,
         )
@@ -126,20 +123,6 @@ def bench(worker: subprocess.Popen[bytes], new_bench: Callable[..., Bench]) -> B
     return new_bench()
 
 
-def test_one_setup_serves_all_trials_and_each_has_its_own_config_reports_and_output(bench: Bench):
-    trials = [bench.run(lr=float(lr)) for lr in range(1, 11)]
-
-    assert {trial.status for trial in trials} == {TrialStatus.COMPLETED}
-    assert len(bench.notes("setup")) == 1
-    assert bench.notes("reset") == bench.notes("setup") * 9
-    assert bench.notes("cleanup") == []
-    assert {trial.attempt.pid for trial in trials} == set(bench.notes("setup"))
-    assert [trial.attempt.exit_code for trial in trials] == [0] * 10
-    for lr, trial in enumerate(trials, 1):
-        assert bench.values(trial) == [-lr, -2 * lr, -3 * lr]
-        assert bench.values(trial, "training_iteration") == [1, 2, 3]
-
-
 def test_trials_are_paused_and_resumed_with_their_checkpoints_in_one_process(bench: Bench):
     one = bench.start(lr=2.0, steps=ENDLESS, step_s=0.005)
     drive(bench.tuner, lambda: one.attempt.reports >= 3)
@@ -187,16 +170,6 @@ def test_a_process_whose_trial_has_outlived_its_time_is_not_used_again(new_bench
     assert len(bench.notes("setup")) == 2
 
 
-def test_another_experiment_has_another_process_and_the_first_one_cleans_up(bench: Bench, new_bench):
-    first = bench.run()
-    other = new_bench()
-    second = other.run()
-
-    assert first.attempt.pid != second.attempt.pid
-    assert bench.notes("cleanup") == [first.attempt.pid]
-    assert not psutil.pid_exists(first.attempt.pid)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_worker_that_ends_takes_the_process_along(broker: str, new_bench, tmp_path: Path, number: signal.Signals):
     offered = (*options(9), "--tags", "ending")
@@ -218,18 +191,6 @@ def functions(worker: subprocess.Popen[bytes], new_bench: Callable[..., Bench]) 
     return new_bench(tuned=reuses)
 
 
-def test_a_function_has_one_process_for_all_trials_and_each_has_its_own_reports_and_output(functions: Bench):
-    trials = [functions.start(lr=float(lr), steps=5) for lr in range(1, 21)]
-    drive(functions.tuner, lambda: all(trial.status.is_terminal for trial in trials))
-
-    assert len({trial.attempt.pid for trial in trials}) == 1
-    for lr, trial in enumerate(trials, 1):
-        assert functions.values(trial) == [-lr * step for step in range(1, 6)]
-        assert functions.values(trial, "training_iteration") == [1, 2, 3, 4, 5]
-        assert functions.tuner.trial(trial).stdout() == [f"lr={lr}"]
-        assert (trial.status, trial.attempt.retired) == (TrialStatus.COMPLETED, "")
-
-
 def test_a_process_that_a_trial_has_changed_is_replaced_and_the_record_says_why(functions: Bench):
     good, bad, after = functions.run(do="chdir"), functions.run(do="thread", lr=2.0), functions.run(lr=3.0)
 
@@ -241,14 +202,3 @@ def test_a_process_that_a_trial_has_changed_is_replaced_and_the_record_says_why(
     assert functions.values(after) == [-3.0, -6.0, -9.0]
     shown = CliRunner().invoke(group, ["show", str(functions.tuner.results().folder), bad.id]).output
     assert "the process of attempt 1 took no other trial: it has left the threads reporter" in " ".join(shown.split())
-
-
-def test_a_process_that_is_killed_in_a_trial_fails_it_alone(functions: Bench):
-    killed = functions.start(steps=ENDLESS, step_s=0.002)
-    drive(functions.tuner, lambda: killed.attempt.reports)
-    os.kill(functions.values(killed, "pid")[0], signal.SIGKILL)
-    drive(functions.tuner, lambda: killed.status.is_terminal)
-    after = functions.run()
-
-    assert (killed.status, killed.attempt.retired) == (TrialStatus.FAILED, "it has ended")
-    assert after.attempt.pid != killed.attempt.pid

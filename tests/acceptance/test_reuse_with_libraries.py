@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trainables_reusing_libraries
+from running import tuner_on
 
 import mqtune
 from mqtune.core.trial import TrialStatus
@@ -21,16 +22,13 @@ def test_one_process_runs_all_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         pytest.skip(f"{library} is not here")
     monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    tuner = mqtune.Tuner(
+    tuner = tuner_on(
+        mqtune.Local(slots=1),
         getattr(trainables_reusing_libraries, library),
         {"lr": mqtune.uniform(0.05, 0.1)},
-        metric="loss",
-        mode="min",
         max_trials=TRIALS,
-        backend=mqtune.Local(slots=1),
         name=f"reuse-{library}",
         process=mqtune.Process(reuse=True, working_dir="trial"),
-        run=mqtune.RunOptions(progress=False),
     )
     results = tuner.run()
     trials = tuner.get_trials()

@@ -19,6 +19,7 @@ import trainables
 from accounts import Accounts
 from faces import celery, running, settings, wait_until_joined
 from faulty_proxy import FaultyProxy
+from running import tuner_on
 from started import free_port
 from tap import Tap
 from test_flower import Flower
@@ -75,14 +76,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         wait_until_joined(urls["worker"], "quiet")
         eventually(flower.is_up, 30)
 
-        tuner = mqtune.Tuner(
+        tuner = tuner_on(
+            urls["driver"],
             trainables.tells_all,
             {"x": mqtune.uniform(0, 1), "go": str(folder / "go")},
-            metric="loss",
-            mode="min",
-            backend=urls["driver"],
             failures=mqtune.Failures(max_failures=0),
-            run=mqtune.RunOptions(progress=False),
             name="quiet",
             max_trials=2,
         )

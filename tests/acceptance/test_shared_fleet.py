@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import trainables
 import trainables_saving as saving
 from click.testing import CliRunner
-from running import HERE, running_worker
-from started import started
+from running import running_worker
 from waiting import eventually
 
 import mqtune
@@ -21,7 +18,7 @@ from mqtune.cli import group
 from mqtune.cli.fleet import open_fleet, shares_on
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import busy_as
-from mqtune.core.keys import DEMANDS, QUOTAS, ExperimentKeys
+from mqtune.core.keys import DEMANDS
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
 from mqtune.journal import demands
 from mqtune.journal.connection import connect
@@ -127,70 +124,6 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
 
     # The driver of the second says nothing any more: its attempts end, and its share is given to the first.
     eventually(lambda: running(first)[0] > 4, 60)
-
-
-def test_a_driver_that_is_killed_has_its_share_until_its_demand_runs_out_and_another_has_the_slots_then(
-    make: Make, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(demands, "DEMAND_S", 5.0)
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
-    second = make()
-    eventually(lambda: running(second)[0] > 4, 60)
-
-    name, log = f"{second.name}-killed", tmp_path / "driver.log"
-    command = [sys.executable, str(HERE / "sharing_driver.py"), fleet, name, str(SLOT.cpus), "5.0"]
-    with contextlib.closing(connect(fleet)) as client, started(command, {}, log) as first:
-        others = set(client.hkeys(DEMANDS))
-
-        def both_run() -> bool:
-            assert first.poll() is None, log.read_text()
-            journaled = client.xlen(ExperimentKeys(name).journal)
-            return running(second) == [2] and journaled > 2
-
-        eventually(both_run, 60)
-        first.kill()
-        first.wait()
-
-        # It says nothing any more, and what it has said holds on for a while.
-        (demand,) = set(client.hkeys(DEMANDS)) - others
-        holds_until_ms = int(client.hget(DEMANDS, demand).split()[0])
-        eventually(lambda: running(second)[0] > 2, 60)
-        seconds, microseconds = client.time()
-        assert seconds * 1000 + microseconds / 1000 > holds_until_ms
-        eventually(lambda: running(second)[0] > 4, 60)
-        assert not client.hexists(DEMANDS, demand)
-
-
-@pytest.fixture
-def no_quota_is_left(fleet: str) -> Iterator[None]:
-    """A test that fails holds no other back."""
-    yield
-    with contextlib.closing(connect(fleet)) as client:
-        client.delete(QUOTAS)
-
-
-@pytest.mark.usefixtures("no_quota_is_left")
-def test_a_quota_holds_while_trials_run_and_is_said(make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
-    monkeypatch.setenv("MQTUNE_BROKER", fleet)
-    tuner = make()
-    eventually(lambda: running(tuner)[0] > 4, 60)
-
-    quota("test-*", "2")
-    eventually(lambda: running(tuner) == [2], 60)
-    said = "no other starts: its quota is used up: 2 slots for all experiments whose names fit test-*"
-    eventually(lambda: running(tuner) and why(tuner)[0] == "quota" and why(tuner)[1].endswith(said), 60)
-    eventually(lambda: running(tuner) and why(tuner)[2].startswith(f"{tuner.name} (2) have its slots"), 60)
-    assert quota("--json")[0]["pattern"] == "test-*"
-    quota("test-*", "--drop")
-    eventually(lambda: running(tuner)[0] > 4, 60)
-
-
-def quota(*arguments: str) -> list[dict[str, object]]:
-    """Run ``mqtune quota``, and return what it prints as JSON, if it does."""
-    done = CliRunner().invoke(group, ["quota", *arguments])
-    assert not done.exit_code, done.output
-    return json.loads(done.stdout) if "--json" in arguments else []
 
 
 def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(

@@ -19,7 +19,7 @@ from faulty_proxy import FaultyProxy
 from kombu import Connection
 from kombu.exceptions import OperationalError
 from pair import counting, tuners
-from running import running_worker
+from running import running_worker, tuner_on
 from tls import Authority, TlsProxy
 
 import mqtune
@@ -105,14 +105,7 @@ def wrong_url(
 
 @pytest.mark.parametrize(("wrong_url", "words"), WRONG.items(), indirect=["wrong_url"])
 def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(wrong_url: str, words: str):
-    tuner = mqtune.Tuner(
-        trainables.steady,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        backend=wrong_url,
-        run=mqtune.RunOptions(progress=False),
-    )
+    tuner = tuner_on(wrong_url, trainables.steady, {"x": mqtune.uniform(0, 1)})
 
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable, match=words):

@@ -25,8 +25,6 @@ from mqtune.results.results import Results
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-#: The longest that an example is: what people copy should be read at a glance.
-LONGEST = 60
 #: Each with what it needs, how many trials are enough, and the most epochs or rounds that one of so many has.
 TRAININGS = {
     "train_pytorch.py": ("torch", 2, 27),
@@ -46,14 +44,6 @@ def environment(folder: Path) -> dict[str, str]:
     """That of an example that is run on this machine alone, and leaves what it leaves in a folder of its own."""
     folder.mkdir()
     return {**os.environ, "MQTUNE_BROKER": "", "TMPDIR": str(folder)}
-
-
-def test_each_training_is_here_and_short() -> None:
-    scripts = [EXAMPLES / name for name in TRAININGS]
-
-    assert sorted(EXAMPLES.glob("train_*.py")) == sorted(script for script in scripts if script.parent == EXAMPLES)
-    for script in (*scripts, EXAMPLES / "train_torchrun" / "train.py"):
-        assert len(script.read_text().splitlines()) <= LONGEST, script
 
 
 @pytest.mark.parametrize("script", TRAININGS)

@@ -14,15 +14,12 @@ import psutil
 import pytest
 import trainables_leaving as leaving
 import trainables_saving as saving
-from pair import Tune, counting, finished, rows, tuners
+from pair import Tune, counting, rows, tuners
 from running import QUICK, running_worker
 from waiting import all_gone, eventually, family_of, lives
 
 import mqtune
-from mqtune.core.events import WorkerInfo
-from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.core.trial import AttemptEnd, Trial
 from mqtune.testing.backends.world import drive
 
 pytestmark = pytest.mark.timeout(120)
@@ -76,19 +73,17 @@ def goes_on(tuner: mqtune.Tuner, trial: Trial, attempt: int = 2) -> None:
     assert first in (before[-1], before[-1] + 1)
 
 
-def described(broker: str, name: str) -> WorkerInfo | None:
-    with contextlib.closing(connect(broker)) as client:
-        return next((i for i in Fleet(client, patience_s=5).workers() if i.name.startswith(f"{name}@")), None)
-
-
-def test_a_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere(start: Start, tune: Tune):
+@pytest.mark.parametrize("dies", ["worker", "machine"])
+def test_a_worker_or_its_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere(
+    start: Start, tune: Tune, dies: str
+):
     dying = start("dying")
     tuner = tune(saving.CountsOften, counting())
     trial = running(tuner)
     family = family_of(dying.pid)
     start("heir")
 
-    send(family, signal.SIGKILL)
+    send(family if dies == "machine" else family[:1], signal.SIGKILL)
     goes_on(tuner, trial)
 
     assert [attempt.worker.partition("@")[0] for attempt in trial.attempts] == ["dying", "heir"]
@@ -215,30 +210,3 @@ def test_a_worker_ends_what_one_before_it_left_that_was_killed_with_its_zygotes(
         assert not is_held()
         drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
         assert trial.attempts[0].end is AttemptEnd.LOST
-
-
-def test_a_worker_on_which_nothing_can_be_imported_costs_no_trial_and_leaves_the_queue(
-    start: Start, tune: Tune, broker: str, tmp_path: Path
-):
-    start("healthy")
-    tuner = tune(saving.without, *[counting(20, step_s=0.05) for _ in range(8)])
-    drive(tuner, lambda: any(trial.reports for trial in tuner.get_trials()))
-    (tmp_path / "empty").mkdir()
-    start("broken", code_root=tmp_path / "empty")
-
-    def rests() -> bool:
-        info = described(broker, "broken")
-        return info is not None and info.slots == 0
-
-    drive(tuner, rests)
-    info = described(broker, "broken")
-    assert info is not None
-    assert "its last 3 attempts could not be started" in info.note
-    assert "is not below the code root" in info.note
-    trials = finished(tuner)
-
-    assert {trial.status for trial in trials} == {TrialStatus.COMPLETED}
-    assert {trial.failures for trial in trials} == {0}
-    given_back = [a for trial in trials for a in trial.attempts if a.worker.startswith("broken@")]
-    assert {(a.end, a.error_type) for a in given_back} == {(AttemptEnd.HANDED_BACK, "TrainableNotFound")}
-    assert "its last 3 attempts could not be started" in (tmp_path / "broken.log").read_text()

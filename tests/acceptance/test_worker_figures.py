@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -63,18 +62,6 @@ def test_slots_ends_and_heartbeats_are_those_of_the_moment(
         beat = "mqtune_worker_heartbeat_timestamp_seconds"
         assert busy[beat] > 0
         eventually(lambda: scraped(port)[beat] > busy[beat])
-
-
-def test_a_port_that_is_taken_ends_the_worker_with_one_line(broker: str, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        command = [sys.executable, "-m", "mqtune", "worker", "--broker", broker, "--metrics-port", str(port)]
-        done = subprocess.run(
-            [*command, "--log-root", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, timeout=60
-        )
-
-    assert done.returncode == 1
-    assert f"127.0.0.1:{port} can't be listened on" in done.stderr.splitlines()[-1]
 
 
 def test_a_worker_that_is_not_asked_loads_nothing_for_it() -> None:

@@ -6,7 +6,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -140,20 +139,6 @@ def fails_above_a_half(config):
     mqtune.report({"loss": config["x"]})
     if config["x"] > 0.5:
         raise ValueError(f"{config['x']} is too much")
-
-
-def leaves_children(config):
-    """Start a grandchild in a session of its own, and one in the trial's group; both would run for a minute."""
-    for new_session in (False, True):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=new_session)
-        mqtune.report({"loss": 1.0, "child": child.pid})
-    while config.get("stay"):
-        time.sleep(0.05)
-        mqtune.report({"loss": 1.0, "pid": os.getpid()})
-
-
-def reports_its_own(config):
-    mqtune.report({"loss": config["x"], "pid": os.getpid()})
 
 
 def uses_processes(config):

@@ -27,7 +27,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import times  # noqa: E402 - found only now
 from campaign import REQUESTS, run_one  # noqa: E402
 from faults import FAULTS  # noqa: E402
-from figures import spread  # noqa: E402
 from watchdog import RUN_MARK  # noqa: E402
 
 #: One run in so many keeps mqtune's own times, with which a lost lease alone takes 15 s.
@@ -121,6 +120,15 @@ def _show(done: int, of: int, outcome: dict[str, Any]) -> None:
     print(f"  again: python -m tests.chaos --runs 1 --seed {outcome['seed']}; kept in {outcome['folder']}", flush=True)
 
 
+def _spread(values: list[float]) -> dict[str, float]:
+    """Return what a list of values is like; p99 is by the nearest rank, and so the highest of few."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    p99 = ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
+    return {"number": len(ordered), "p50": median(ordered), "p99": p99, "longest": ordered[-1]}
+
+
 def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     faults = Counter(kind for outcome in outcomes for _, kind, _ in outcome["faults"])
     broken = [outcome for outcome in outcomes if outcome["violations"]]
@@ -145,7 +153,7 @@ def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         "requests": dict(sum((Counter(outcome.get("requests", {})) for outcome in outcomes), Counter())),
         "drivers": sum(outcome.get("drivers", 0) for outcome in outcomes),
         "workers": sum(outcome.get("workers", 0) for outcome in outcomes),
-        "recovery, own times (s)": spread([each for one in own for each in one["recoveries_s"]]),
+        "recovery, own times (s)": _spread([each for one in own for each in one["recoveries_s"]]),
         "took (s)": {"median": median(took), "longest": took[-1]} if took else {},
     }
 

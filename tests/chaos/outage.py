@@ -10,15 +10,21 @@ import argparse
 import json
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, Final
+
+import msgpack
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
-from claims import Claims  # noqa: E402 - found only now
-from figures import endless_trials, entries, events  # noqa: E402
+import times  # noqa: E402 - found only now
+from campaign import plan_of  # noqa: E402
+from claims import Claims  # noqa: E402
 from observed import Observed, Violation, decoded, rows  # noqa: E402
 from world import World  # noqa: E402
 
@@ -27,6 +33,10 @@ _TRIALS: Final = 4
 _EPOCH_S: Final = 0.0125
 #: What is waited before an outage, and after, so that all that waits has come.
 _CALM_S: Final = 5.0
+#: More than any measurement lasts.
+_ENDLESS: Final = 10_000_000
+#: An attempt's start, and its first report, on a busy machine.
+_SOON_S: Final = 60.0
 
 
 def main() -> int:
@@ -44,18 +54,18 @@ def main() -> int:
 
 def measure(fail: Callable[[World, float], None], seconds: float) -> dict[str, Any]:
     """Have Redis away for some seconds, and return what became of the reports."""
-    with endless_trials(_TRIALS, epoch_s=_EPOCH_S, seats=2, slots=2) as world:
+    with _endless_trials(_TRIALS, epoch_s=_EPOCH_S, seats=2, slots=2) as world:
         time.sleep(_CALM_S)
         begin = time.time()
         fail(world, seconds)
         end = time.time()
         time.sleep(_CALM_S)
         violations: list[Violation] = []
-        observed = Observed(entries(world), max_trials=_TRIALS, may_lose=False)
+        observed = Observed(_entries(world), max_trials=_TRIALS, may_lose=False)
         claims = Claims(violations, observed)
         for entry in decoded(observed.entries, violations):
             claims.take(entry)
-        arrived = [(at, row) for at, kind, body in events(world) if kind == "reports" for row in rows(body)]
+        arrived = [(at, row) for at, kind, body in _events(world) if kind == "reports" for row in rows(body)]
         meanwhile = [(at, row) for at, row in arrived if begin <= row.timestamp < end]
         return {
             "outage (s)": round(end - begin, 1),
@@ -66,6 +76,62 @@ def measure(fail: Callable[[World, float], None], seconds: float) -> dict[str, A
             "attempts": sum(map(len, claims.attempts.values())),
             "violations": violations,
         }
+
+
+@contextmanager
+def _endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> Iterator[World]:
+    """Trials that report every *epoch_s* seconds, and save, on mqtune's own times; all is gone afterwards."""
+    constants = {"epochs": _ENDLESS, "epoch_s": epoch_s, "saves": "dict", "every": 5}
+    plan = {
+        **plan_of(Random(1), 1),
+        "name": "endless",
+        "scheduler": "FIFO",
+        "trainable": "function",
+        "mischief": [""],
+        "reuse": False,
+        "chapter_bytes": 0,
+        "epochs": _ENDLESS,
+        "constants": constants,
+        "breaks_at": [0],
+        "max_trials": number,
+        "max_failures": 0,
+        "sync": "stream",
+        "on_driver_loss": "continue",
+    }
+    with tempfile.TemporaryDirectory(prefix="mqtune-chaos-") as folder:
+        world = World(Path(folder) / "run", [plan], times.OWN, seats=seats, slots=slots)
+        try:
+            world.start()
+            world.start_driver()
+            world.wait(lambda: len(_running(world)) == number, _SOON_S, "the trials did not report")
+            yield world
+        finally:
+            world.close()
+
+
+def _entries(world: World) -> list[tuple[str, bytes]]:
+    """Return the journal so far."""
+    client: Any = world.server.client
+    return [(id_.decode(), fields[b"e"]) for id_, fields in client.xrange(world.experiments[0].keys.journal)]
+
+
+def _events(world: World) -> list[tuple[float, str, Any]]:
+    """Return the journal's events so far: when each was written, by the server's clock, its kind and its body."""
+    return [(int(id_.split("-")[0]) / 1000, *msgpack.unpackb(data)[1:]) for id_, data in _entries(world)]
+
+
+def _running(world: World) -> dict[str, str]:
+    """Return the trials whose newest attempt has reported, and the workers that they are on."""
+    found: dict[str, tuple[str, bool]] = {}
+    for _, kind, body in _events(world):
+        if kind == "started":
+            found[body["trial"]] = body["worker"].partition("@")[0], False
+        elif kind == "reports":
+            for row in rows(body):
+                found[row.trial] = found[row.trial][0], True
+        elif kind == "ended":
+            found.pop(body["trial"], None)
+    return {trial: worker for trial, (worker, reports) in found.items() if reports}
 
 
 def _longest_pause(arrived: list[tuple[float, Any]]) -> float:

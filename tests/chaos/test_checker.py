@@ -8,18 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import msgpack
 import pytest
-import redis
 import xxhash
-from campaign import is_another
 from checker import check
 from claims import NOBODY_DRIVES
-from counting import ECC, row, term
-from observed import BrokenDevice, Observed, Violation, place_of
-from request_faults import is_refused
+from counting import row, term
+from observed import Observed, Violation, place_of
 
 CONFIGS = {"0001": {"x": 0.25}, "0002": {"x": 0.5}}
 SAVED = "p-0002-1-2"
@@ -184,38 +180,8 @@ def test_a_good_run_passes(run: Run) -> None:
     assert run.violations() == []
 
 
-def test_what_a_driver_was_told_that_redis_forgot_before_it_was_replaced_counts_for_nothing(run: Run) -> None:
-    tell(1, 7, "end", "0002", "COMPLETED")(run)
-    assert run.violations()
-    run.observed.forgot = [(9.5, 10.0)]
-
-    assert run.violations() == []
-
-    tell(1, 5, "end", "0002", "COMPLETED")(run)
-    assert run.violations()
-
-
-def test_a_decision_that_redis_forgot_may_be_back_behind_the_end_that_it_caused(run: Run) -> None:
-    decision, dropped, report_, end = [kind_and_body for _, *kind_and_body in run.entries[8:12]]
-    moved = [(f"{number}000-0", *rest) for number, rest in enumerate((report_, end, decision, dropped), 9)]
-    run.entries[8:12] = moved
-    run.body(11)["at"], run.body(10)["at"] = 9.0, 9.5
-    unknown = Violation("5", "entry 10000-0 (ended): trial 0002 attempt 1 is paused, which nobody had journaled")
-    assert unknown in run.violations()
-    run.observed.forgot = [(9.5, 10.0)]
-
-    assert unknown not in run.violations()
-
-    run.body(11)["at"] = 9.7
-    assert unknown in run.violations()
-
-
 def drop(number: int) -> Callable[[Run], None]:
     return lambda run: run.entries.pop(number - 1) and None
-
-
-def repeat(number: int) -> Callable[[Run], None]:
-    return lambda run: run.insert(number, *run.entries[number - 1][1:])
 
 
 def put(after: int, kind: str, body: Any) -> Callable[[Run], None]:
@@ -228,14 +194,6 @@ def change(number: int, **fields: Any) -> Callable[[Run], None]:
 
 def change_metrics(number: int, **metrics: Any) -> Callable[[Run], None]:
     return lambda run: run.body(number)[0][3][0][1].update(metrics)
-
-
-def swap(first: int, second: int) -> Callable[[Run], None]:
-    def broken(run: Run) -> None:
-        one, two = run.entries[first - 1], run.entries[second - 1]
-        run.entries[first - 1], run.entries[second - 1] = (one[0], *two[1:]), (two[0], *one[1:])
-
-    return broken
 
 
 def observe(**fields: Any) -> Callable[[Run], None]:
@@ -284,33 +242,18 @@ LATE_END = ended("0001", 1, "completed")
 
 BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "an attempt is claimed twice": (put(5, "started", started("0001", 1, "w2")), "1", "second time"),
-    "an attempt is claimed after its end": (put(13, "started", started("0001", 1, "w2")), "1", "second time"),
-    "an attempt ends twice": (repeat(12), "1", "ends a second time"),
     "an attempt that was replaced ends": (put(16, "ended", LATE_END), "1", "current one is 2"),
-    "an attempt that was replaced reports": (put(16, "reports", [report("0001", 1, 3)]), "1", "current one is 2"),
     "an attempt reports after its end": (put(13, "reports", [report("0001", 1, 3)]), "1", "has ended"),
-    "an attempt reports before it is claimed": (swap(4, 7), "1", "not claimed"),
     "a worker ends what it never claimed": (put(3, "ended", ended("0001", 1, "completed")), "1", "never claimed"),
     "an attempt is staged while one is under way": (put(5, "staged", staged("0001", 2, ["5000-0", 0])), "1", "before"),
-    "an attempt's number is left out": (change(14, attempt=3), "1", "follows attempt 1"),
     "two attempts of a trial run at once": (alive(("0001", 1, 101), 4.1, 17.5), "1", "ran on"),
     "an attempt runs in two processes": (alive(("0001", 2, 999), 16.2, 17.0), "1", "ran in processes"),
     "a report is lost": (drop(7), "3", "not ('report', '0002', 1, 2)"),
-    "a report is lost before another": (drop(6), "2", "follows report 0"),
-    "a report comes twice": (repeat(7), "2", "follows report 2"),
     "a report is another's": (change_metrics(7, trial="0002"), "2", "says"),
-    "a report has another sum": (change_metrics(7, total=7), "2", "says"),
     "a trial's time goes back": (lambda run: run.body(7)[0][3][0].__setitem__(0, 1.0), "2", "older"),
     "entries are not in order": (lambda run: run.entries.append(("3-0", "other", {})), "2", "does not come behind"),
     "a scheduler is not shown a report": (lambda run: run.told.pop(3) and None, "3", "call 2"),
-    "a scheduler is shown a report twice": (lambda run: run.told.insert(4, run.told[3]), "3", "call 3"),
-    "a scheduler is shown reports in another order": (
-        lambda run: run.told.__setitem__(slice(3, 5), [run.told[4], run.told[3]]),
-        "3",
-        "call 2",
-    ),
     "a scheduler is shown a report after its decision": (tell(2, 7, "report", "0002", 1, 3, "stop"), "3", "call 6"),
-    "the first driver was shown something else": (tell(1, 3, "report", "0002", 1, 1, "continue"), "3", "driver 1"),
     "a scheduler is told what never happened": (tell_more("end", "0002", "FAILED"), "3", "doesn't have"),
     "an accepted report is never shown": (change(13, cursor=["6000-0", 2]), "3", "never shown"),
     "a decision is on a report that was not the last": (change(9, cursor=["7000-0", 1]), "3", "not the last shown"),
@@ -321,11 +264,6 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "under way",
     ),
     "an attempt is stopped by nobody": (drop(19), "5", "nobody had journaled"),
-    "an attempt is handed back as if nobody drove": (
-        both(change(21, end="handed_back", error=NOBODY_DRIVES), observe(on_loss="stop", may_be_undriven=False)),
-        "5",
-        "nobody had journaled",
-    ),
     "an attempt is handed back against the policy": (
         both(change(21, end="handed_back", error=NOBODY_DRIVES), observe(on_loss="finish")),
         "5",
@@ -341,19 +279,15 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "loss",
         "for want of a driver",
     ),
-    "an attempt is handed back by nobody": (change(21, end="handed_back"), "5", "nobody had journaled"),
-    "a decision comes after what it caused": (swap(9, 12), "5", "nobody had journaled"),
     "a stale driver writes": (
         put(19, "dropped", {"checkpoints": [], "cursor": ["12000-0", 0]}),
         "6",
         "had been replaced",
     ),
     "a driver writes ahead of what it has read": (change(19, cursor=["21000-0", 0]), "6", "not behind it"),
-    "a driver's event stands nowhere": (change(19, cursor=["17500-0", 0]), "6", "where nothing is"),
     "a driver decides otherwise": (tell(1, 6, "report", "0002", 1, 2, "continue"), "12", "before"),
     "a decision was never journaled": (tell_all(3, "report", "0001", 1, 1, "stop"), "6", "doesn't have"),
     "an entry is there twice": (lambda run: run.entries.insert(5, run.entries[4]) and None, "2", "is not later"),
-    "a decision was never taken": (tell(2, 10, "report", "0001", 2, 1, "continue"), "6", "no scheduler has taken"),
     "the last replay ends early": (lambda run: run.told.pop() and None, "6", "last replay ends"),
     "an attempt is lost though no worker was touched": (observe(may_lose=False), "6", "no worker or trial was touched"),
     "a trial goes on from an older checkpoint": (change(14, checkpoint=""), "7", "not 'm-0001-1-1'"),
@@ -367,8 +301,6 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "a trial goes on from what was given up": (change(15, checkpoint="p-0002-1-1"), "9", "was given up"),
     "what a trial would go on from is given up": (change(10, checkpoints=[SAVED]), "9", "would go on from it"),
     "a checkpoint is not in Redis": (hold(checkpoints={}), "9", "not in Redis"),
-    "a checkpoint in Redis is another run's": (hold(checkpoints={"m-0001-1-1": held(pid=999)}), "9", "and not (1,"),
-    "a checkpoint in Redis can't be read": (hold(checkpoints={"m-0001-1-1": b"\xc1"}), "9", "can't be read"),
     "a checkpoint in the store is another run's": (
         lambda run: run.body(8)[0][3][0][1].update(pid=999),
         "9",
@@ -389,11 +321,6 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "2",
         "by process 999",
     ),
-    "a checkpoint is not in the store": (
-        lambda run: (run.observed.store / SAVED / "manifest.json").unlink(),
-        "9",
-        "can't be read",
-    ),  # type: ignore[operator]
     "a checkpoint's file is another": (spoil("files/state.json", "{}"), "9", "not what was saved"),
     "a trial ends twice": (
         put(21, "staged", staged("0001", 3, ["21000-0", 0], checkpoint="m-0001-1-1")),
@@ -401,22 +328,15 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "EARLY_STOPPED",
     ),
     "a trial never ends": (drop(21), "terminal", "in the end"),
-    "a trial is missing": (observe(max_trials=3), "terminal", "and not 3"),
     "an experiment is never closed": (drop(22), "terminal", "has ended as ''"),
     "results lack a trial": (lambda run: run.observed.results.pop("0002") and None, "results", "not in both"),  # type: ignore[union-attr]
     "results count otherwise": (lambda run: run.observed.results["0001"].update(reports=4), "results", "reports is 4"),  # type: ignore[index]
     "a lease is left": (hold(leases=[b"0001"]), "keys", "leases"),
-    "a trial's hash says that it runs": (hold(trials={"0001": "running"}), "keys", "running"),
     "a checkpoint is left in Redis": (
         hold(checkpoints={"m-0001-1-1": held(), "m-0001-1-2": b""}),
         "keys",
         "nothing names it",
     ),
-    "a checkpoint is left in the store": (
-        lambda run: (run.observed.store / "p-0009-1-1").mkdir(),
-        "keys",
-        "nothing names it",
-    ),  # type: ignore[operator]
 }
 
 
@@ -434,26 +354,6 @@ def test_an_entry_that_is_no_message_is_caught(run: Run) -> None:
     run.observed.entries.append(("99000-0", b"\xc1"))
 
     assert [each for each in check(run.observed) if each.promise == "10"]
-
-
-ENDED = {"status": "COMPLETED", "checkpoints": ["m-0001-1-1"]}
-
-
-@pytest.mark.parametrize(
-    ("second", "may_grow", "expected"),
-    [
-        ({"0001": ENDED}, False, False),
-        ({"0001": ENDED | {"checkpoints": []}}, True, True),
-        ({"0001": ENDED, "0002": ENDED}, False, True),
-        ({"0001": ENDED, "0002": ENDED}, True, False),
-        # The best trial is another one now.
-        ({"0001": ENDED | {"checkpoints": []}, "0002": ENDED}, True, False),
-        ({"0001": ENDED | {"status": "FAILED"}, "0002": ENDED}, True, True),
-        ({"0002": ENDED}, True, True),
-    ],
-)
-def test_an_experiment_that_is_read_again_only_grows(second: dict[str, Any], may_grow: bool, expected: bool) -> None:
-    assert is_another({"0001": ENDED}, second, may_grow=may_grow) is expected
 
 
 ASKED = {"id": "r1", "action": "stop", "trial": "0001", "arguments": {}}
@@ -510,156 +410,10 @@ def want_more(run: Run) -> None:
     write(run, "19200-0", "answered", answer("r2", ["19100-0", 0]))
 
 
-def end_it(run: Run, *, now: bool, after: int = 19) -> None:
-    """Have somebody ask for the experiment's end behind an entry; three trials were to be, and the third never begins."""
-    write(run, f"{after}100-0", "requested", request("r2", "end", now=now))
-    write(run, f"{after}200-0", "answered", answer("r2", [f"{after}100-0", 0]))
-    observe(max_trials=3, may_be_undriven=False)(run)
-
-
-def stop_for_it(run: Run) -> None:
-    """Have what runs of trial 0002 be stopped for that."""
-    write(run, "19300-0", "decided", {**decided("0002", 2, 1, "stop", ["19100-0", 0]), "by": "user"})
-    entry(run, "21000-0")["end"] = "stopped"
-    run.observed.results["0002"].update(status="EARLY_STOPPED", attempts=["paused", "stopped"])  # type: ignore[index]
-    tell(2, 13, "end", "0002", "EARLY_STOPPED")(run)
-
-
-def outlast(run: Run) -> None:
-    """Have trial 0002 run to its end, long after it was to be stopped."""
-    run.entries[-2:] = [("29000-0", *run.entries[-2][1:]), ("30000-0", *run.entries[-1][1:])]
-    entry(run, "30000-0")["cursor"] = ["29000-0", 0]
-
-
-def leave_open(run: Run) -> None:
-    entry(run, "22000-0")["cursor"] = ["20000-0", 0]
-
-
-#: By whether what runs is to be stopped, and the entry behind which that is asked for.
-BROKEN_ENDS: dict[str, tuple[bool, int, Callable[[Run], None], str]] = {
-    "a trial goes on": (
-        False,
-        13,
-        both(change(16, cursor=["13100-0", 0]), change(17, cursor=["13100-0", 0])),
-        "is staged",
-    ),
-    "a trial that was to run to its end is stopped": (False, 19, stop_for_it, "run to its end"),
-    "a trial that was to be stopped runs to its end": (True, 19, outlast, "was to be stopped"),
-    "a trial is left open": (False, 19, leave_open, "is finished, and trial 0002 is RUNNING"),
-}
-
-
-@pytest.mark.parametrize("how", BROKEN_ENDS)
-def test_a_broken_promise_about_the_end_of_an_experiment_is_caught(run: Run, how: str) -> None:
-    now, after, breaks, expected = BROKEN_ENDS[how]
-    end_it(run, now=now, after=after)
-    breaks(run)
-
-    assert [each for each in run.violations() if expected in each.what], run.violations()
-
-
-REVOKED = request("revoke/0001/2", "abandon", "0001", reason="terminated by hand")
-
-
-def revoke(run: Run) -> None:
-    """Have the task of trial 0001's second attempt be revoked, which its worker tells the driver."""
-    write(run, "18100-0", "requested", dict(REVOKED))
-    abandoned = {"action": "abandon", "intent": "stop", "by": "user", "request": "revoke/0001/2"}
-    entry(run, "19000-0").update(abandoned, cursor=["18100-0", 0])
-    write(run, "20100-0", "answered", answer("revoke/0001/2", ["18100-0", 0], "0001"))
-    run.observed.results["0001"]["status"] = "ABANDONED"  # type: ignore[index]
-    for call, *what in ((10, "report", "0001", 2, 1, "continue"), (12, "end", "0001", "ABANDONED")):
-        tell(2, call, *what)(run)
-    run.observed.revoked = frozenset({("0001", 2)})
-
-
-#: By entry: 19 is the request, 20 the decision, 21 the attempt's end, 22 the answer.
-BROKEN_REVOKES: dict[str, tuple[Callable[[Run], None], str]] = {
-    "another attempt": (observe(revoked=frozenset({("0001", 1)})), "nobody has revoked"),
-    "another action": (change(19, action="fail"), "asks for fail"),
-    "started later": (put(22, "started", started("0001", 2, "w9")), "which was revoked, is started"),
-    "staged again": (put(22, "staged", staged("0001", 3, ["20000-0", 0])), "which was revoked, is staged"),
-    "run later": (alive(("0001", 2, 103), 28.0, 29.0), "after its task was revoked"),
-}
-
-
-class WrongRun:
-    """The run that a fault befalls, as far as it is told what is broken."""
-
-    def __init__(self) -> None:
-        self.violations: list[Violation] = []
-
-    def wrong(self, promise: str, what: str) -> None:
-        self.violations.append(Violation(promise, what))
-
-
-@pytest.mark.parametrize(
-    ("answer_of", "is_right"),
-    [
-        (redis.exceptions.NoPermissionError("this user has no permissions"), True),
-        (redis.BusyLoadingError("loading the dataset in memory"), True),
-        (redis.ResponseError("value is not an integer"), False),
-        (redis.AuthenticationError("WRONGPASS"), False),
-        (None, False),
-    ],
-    ids=str,
-)
-def test_an_operator_who_may_do_more_than_make_requests_is_caught(answer_of: Exception | None, is_right: bool) -> None:
-    run: Any = WrongRun()
-
-    is_refused(run, Mock(side_effect=answer_of), "FLUSHALL")
-
-    assert bool(run.violations) is not is_right
-
-
-def break_device(run: Run) -> None:
-    """Have the device of trial 0001's first attempt be broken: it is handed back for that."""
-    run.entries[12] = (
-        "13000-0",
-        "ended",
-        ended("0001", 1, "handed_back", error_type="DeviceBroken", error=f"RuntimeError: {ECC}"),
-    )
-    change(4, devices=["0"])(run)
-    for number in (14, 15):
-        change(number, cursor=["13000-0", 0])(run)
-    run.observed.results["0001"]["attempts"][0] = "handed_back"  # type: ignore[index]
-    observe(broken=[BrokenDevice(1, "0", ECC, 10.0)], pause_s=5.0)(run)
-
-
-def break_the_other_too(run: Run) -> None:
-    """Have the next attempt find its device broken, which is on another worker."""
-    change(16, devices=["0"])(run)
-    drop(19)(run)
-    entry(run, "20000-0").update(end="handed_back", error_type="DeviceBroken", error=ECC)
-    observe(broken=[BrokenDevice(1, "0", ECC, 10.0), BrokenDevice(2, "0", ECC, 10.0)], max_failures=0)(run)
-
-
-#: By entry: 13 is the end of the attempt, 16 the start of the next.
-BROKEN_DEVICES: dict[str, tuple[Callable[[Run], None], str]] = {
-    "nothing was broken": (observe(broken=[]), "which was whole"),
-    "another one was broken": (observe(broken=[BrokenDevice(1, "1", ECC, 10.0)]), "which was whole"),
-    "it broke later": (observe(broken=[BrokenDevice(1, "0", ECC, 13.5)]), "which was whole"),
-    "it counts as a failure": (change(13, end="failed"), "has failed, and its device 0 is broken"),
-    "it is used again at once": (change(16, worker="w1@here", devices=["0"]), "3.0 s after that was found broken"),
-    "the trial is given up": (break_the_other_too, "is given up, and its devices were broken"),
-    "it was another error": (change(13, error="RuntimeError: no luck"), "nobody had journaled"),
-}
-
-#: What somebody does in a run, and how what comes of it may be broken.
-BROKEN_PROMISES = {
-    "request": (ask, BROKEN_REQUESTS),
-    "revoke": (revoke, BROKEN_REVOKES),
-    "device": (break_device, BROKEN_DEVICES),
-}
-
-
-@pytest.mark.parametrize(
-    ("about", "how"), [(about, how) for about, (_, broken) in BROKEN_PROMISES.items() for how in broken]
-)
-def test_a_broken_promise_about_requests_revokes_or_devices_is_caught(run: Run, about: str, how: str) -> None:
-    does, broken = BROKEN_PROMISES[about]
-    breaks, expected = broken[how]
-    does(run)
+@pytest.mark.parametrize("how", BROKEN_REQUESTS)
+def test_a_broken_promise_about_requests_is_caught(run: Run, how: str) -> None:
+    breaks, expected = BROKEN_REQUESTS[how]
+    ask(run)
     assert run.violations() == []
     breaks(run)
 

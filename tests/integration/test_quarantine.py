@@ -38,10 +38,9 @@ for line in sys.stdin:
 #: A worker that asks it, and waits for seconds where a real one waits for a minute.
 ALTERATION = """
 import functools
-from mqtune.worker import devices, quick_failures, runtime
+from mqtune.worker import devices, runtime
 devices.RETURN_S = {return_s}
 runtime.ROUND_S = 0.2
-quick_failures.FIRST_PAUSE_S = {pause_s}
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 
@@ -74,8 +73,8 @@ class Machine:
         """How many questions the driver was asked."""
         return Path(f"{self._file}.asked").stat().st_size
 
-    def alteration(self, return_s: float, pause_s: float = 60) -> str:
-        return ALTERATION.format(python=sys.executable, driver=str(self._driver), return_s=return_s, pause_s=pause_s)
+    def alteration(self, return_s: float) -> str:
+        return ALTERATION.format(python=sys.executable, driver=str(self._driver), return_s=return_s)
 
     def info(self) -> WorkerInfo:
         (info,) = self._fleet.workers()
@@ -112,40 +111,6 @@ def has_reported(tuner: mqtune.Tuner, trial: Trial) -> str:
     """Wait until a trial runs, and return its device."""
     drive(tuner, lambda: trial.attempt.reports)
     return f"{trial.last_metrics['loss']:.0f}"
-
-
-def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
-    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
-) -> None:
-    gpus = machine(2)
-    with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus) as worker:
-        first = tuner.add({"number": 1})
-        full = has_reported(tuner, first)
-        gpus.set(full, 5 * GB)
-        let_go(tmp_path, 1, 2, 3, 4, 5)
-        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
-
-        assert eventually(lambda: gpus.info().slots == 1)
-        assert gpus.info().note == f"device {full} is quarantined, 5.0 GB of its memory did not come back"
-        for number in (2, 3, 4):
-            trial = tuner.add({"number": number})
-            assert has_reported(tuner, trial) != full
-            drive(tuner, lambda trial=trial: trial.status is TrialStatus.COMPLETED)
-            assert trial.attempt.number == 1
-
-        gpus.set(full, 100_000_000)
-        eventually(lambda: gpus.info().slots == 2)
-        assert gpus.info().note == ""
-        together = [tuner.add({"number": number}) for number in (6, 7)]
-        assert {has_reported(tuner, trial) for trial in together} == {"0", "1"}
-        let_go(tmp_path, 6, 7)
-        drive(tuner, lambda: not tuner.busy_trials)
-
-        log = (tmp_path / "worker.log").read_text()
-        assert f"device {full} is quarantined" in log
-        assert f"device {full} is in use again" in log
-        if Path("/proc/self/maps").exists():
-            assert "nvidia" not in Path(f"/proc/{worker.pid}/maps").read_text()
 
 
 def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free_and_drivers_can_say_why(
@@ -202,26 +167,6 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
 
         assert worker.wait(30) == os.EX_OK
         eventually(lambda: not any(process.is_running() for process in family), 30)
-
-
-def test_a_device_on_which_trials_fail_at_once_takes_few_of_them_and_is_back_when_a_probe_does_well(
-    broker: str, machine: Callable[[int], Machine], breaking: mqtune.Tuner, tmp_path: Path
-) -> None:
-    gpus = machine(2)
-    error = tmp_path / "broken-0"
-    error.write_text("CUDA error: initialization error")
-    with altered_worker(broker, tmp_path, gpus.alteration(0.5, pause_s=2), "--gpus", gpus.gpus):
-        for number in range(20):
-            breaking.add({"number": number})
-        drive(breaking, lambda: "device 0 is quarantined, its last" in gpus.info().note)
-        error.unlink()
-        drive(breaking, lambda: breaking.is_finished or not breaking.busy_trials)
-
-        failed = [trial for trial in breaking.get_trials() if trial.status is TrialStatus.FAILED]
-        assert 3 <= len(failed) <= 6
-        eventually(lambda: gpus.info().slots == 2)
-        assert gpus.info().note == ""
-        assert "others elsewhere have not" in (tmp_path / "worker.log").read_text()
 
 
 def test_an_error_that_names_the_device_costs_the_trial_nothing(

@@ -119,6 +119,12 @@ def waits_for(config):
     while not os.path.exists(config["file"]):
         time.sleep(0.01)
 
+def imports_late(config):
+    import sys
+    there = "wave" in sys.modules
+    import wave
+    mqtune.report({"loss": float(there)})
+
 def saves_a_dict(config):
     mqtune.report({"loss": 1.0}, checkpoint={"state": 1})
 
@@ -426,6 +432,16 @@ def test_a_worker_that_ends_in_the_middle_of_an_import_begins_no_other_and_blame
     assert machine.services.slots.late_imports.of(importer.key.spec), "what trials import late may be imported early"
 
 
+def test_what_a_trial_imports_late_later_ones_find(machine: Machine) -> None:
+    found = []
+    for number in range(1, 5):
+        one = machine.start("imports_late", trial=f"000{number}")
+        one.ended()
+        found.append(one.reports[0].metrics["loss"])
+
+    assert (found[0], found[-1]) == (0.0, 1.0)
+
+
 def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_since_when(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -569,6 +585,17 @@ def test_a_trial_that_gives_way_has_time_to_save_until_it_is_to_hurry(
 
         assert one.ended().end is AttemptEnd.HANDED_BACK
         assert len(one.of(CheckpointSaved)) == (step_s == 0.5)
+
+
+def test_a_word_that_no_driver_of_this_version_says_is_passed_over(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = machine.start("endless").has_reported(1)
+    for word in ("no-such-intent", "save:x", "save:-1", "go:99999999999999999999999"):
+        one.run.on_answer(word)
+        assert f"got {word!r}, which this version of mqtune does not understand" in caplog.text
+
+    assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
 
 
 def test_one_that_is_paused_and_then_stopped_is_stopped(machine: Machine) -> None:

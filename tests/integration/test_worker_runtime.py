@@ -94,6 +94,18 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         eventually(lambda name=name: ahead_s(name) > module.LEASE_S - 5)
 
 
+def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
+    runtime: WorkerRuntime, redis_client: RedisClient
+) -> None:
+    staged = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START)
+    created(redis_client, "e").stage(TRIAL, 1, Assignment({}), staged.encode())
+    runtime._here.add(runtime.attempt("e", TRIAL, 1, "token", "digest"))
+
+    for _ in range(2):
+        until = redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until")
+        eventually(lambda until=until: redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until") != until)
+
+
 def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
     runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:

@@ -278,21 +278,6 @@ def test_a_signal_for_a_trial_that_has_ended_does_not_hit_the_next(trials) -> No
     one.wait_ended()
 
 
-def test_a_zygote_that_is_killed_takes_its_trial_along(trials) -> None:
-    one = trials("waits")
-    pid, pipe = one.start({})
-    trial = psutil.Process(pid)
-    zygote = trial.parent()
-    assert zygote is not None
-
-    zygote.kill()
-
-    with pytest.raises(ZygoteDied):
-        one.wait_ended()
-    eventually(lambda: not lives(trial), 15)
-    os.close(pipe)
-
-
 def test_a_zygote_that_is_killed_by_the_first_line_of_its_trial_has_said_whom_it_started(trials) -> None:
     runs = trials("kills_its_zygote")
     zygote = psutil.Process(runs.zygote.pid)
@@ -477,13 +462,3 @@ def test_a_zygote_that_is_frozen_when_its_worker_dies_ends_its_trial_all_the_sam
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3
     eventually(lambda: not any(psutil.pid_exists(pid) and lives(psutil.Process(pid)) for pid in pids))
-
-
-def test_code_that_changes_makes_a_zygote_stale(trials, tmp_path: Path, start_method: str) -> None:
-    one = trials("steady")
-    assert one.importer.is_current()
-
-    os.utime(tmp_path / "job_code.py", ns=(1, 1))
-
-    # One that imports nothing itself can't be stale.
-    assert one.importer.is_current() == (start_method == "spawn")

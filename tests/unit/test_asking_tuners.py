@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulation import tuner_on
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
@@ -23,16 +24,7 @@ def never(config: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def opened(name: str, space: Any = SPACE, **options: Any) -> Iterator[mqtune.Tuner]:
-    tuner = mqtune.Tuner(
-        never,
-        space,
-        metric="loss",
-        mode="min",
-        name=name,
-        backend=mqtune.Simulated(lambda config: [], keep_journal=True),
-        run=mqtune.RunOptions(progress=False),
-        **options,
-    )
+    tuner = tuner_on(mqtune.Simulated(lambda config: [], keep_journal=True), never, space, name=name, **options)
     with contextlib.closing(tuner):
         yield tuner
 

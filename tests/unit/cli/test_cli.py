@@ -16,6 +16,7 @@ import msgpack
 import pytest
 from book import Book
 from click.testing import CliRunner
+from simulation import tuner_on
 
 import mqtune
 from mqtune.cli import COMMANDS, group
@@ -188,10 +189,7 @@ def _odd() -> None:
 
     points = [{"lr": 0.1, "kind": "a"}, {"lr": 0.7, "kind": 3}, {"lr": 0.9, "kind": [1]}]
     space = {"lr": mqtune.uniform(0, 1), "kind": mqtune.choice(["a", 3, [1]])}
-    mqtune.Tuner(
-        curve, space, metric="loss", mode="min", max_trials=3, name="odd", backend=mqtune.Simulated(odd),
-        searcher=mqtune.PointsFirst(points), run=mqtune.RunOptions(progress=False),
-    ).run()  # fmt: skip
+    tuner_on(mqtune.Simulated(odd), curve, space, max_trials=3, name="odd", searcher=mqtune.PointsFirst(points)).run()
 
 
 @pytest.mark.usefixtures("_odd")

@@ -732,15 +732,6 @@ def test_a_broker_that_is_not_there_is_told_before_anybody_looks():
     assert "127.0.0.1:1" in str(done.exception)
 
 
-def test_what_is_on_this_machine_is_listed_while_the_broker_is_away(mqtune_home: Path):
-    written(mqtune_home)
-
-    rows, problem = Places([], "redis://127.0.0.1:1/0", broker_alone=False).listed()
-
-    assert [each["name"] for each in rows] == ["mine"]
-    assert "127.0.0.1:1" in str(problem)
-
-
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mqtune.cli.ui.find_spec", lambda name: None if name == "uvicorn" else name)
 

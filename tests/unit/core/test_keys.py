@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import mqtune
-from mqtune.core import keys
 from mqtune.core.keys import (
     DEMANDS,
     EXPERIMENTS,
@@ -13,11 +12,9 @@ from mqtune.core.keys import (
     QUOTAS,
     SHARES,
     SUBMISSIONS,
-    UNACKED,
     WORKERS,
     ExperimentKeys,
     control_channel,
-    drain_key,
     name_key,
     quota_key,
     worker_key,
@@ -63,42 +60,6 @@ def test_no_two_things_share_a_key() -> None:
     found += [ExperimentKeys("a").trial("0002")]
 
     assert len(set(found)) == len(found)
-
-
-def test_every_key_is_described_where_keys_are_made() -> None:
-    described = keys.__doc__ or ""
-    shown = {key.replace("{E}", "{{E}}") for key in re.findall(r"mqtune:\S+", described)}
-    made = {
-        FLEET,
-        WORKERS,
-        EXPERIMENTS,
-        IDENTITY,
-        name_key("<worker>"),
-        worker_key("<worker>"),
-        control_channel("<worker>"),
-    }
-    experiment = ExperimentKeys("E")
-    made |= {key for name, key in vars(experiment).items() if not name.startswith("_")}
-    made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
-    made |= {experiment.asked("<worker>"), experiment.usage("<worker>")}
-    made |= {experiment.log("<token>"), DEMANDS, QUOTAS, SHARES, SUBMISSIONS, quota_key("<pattern>"), *UNACKED.values()}
-
-    assert shown == {key.replace("{E}", "{{E}}") for key in made}
-
-
-def test_every_field_of_a_hash_is_described_where_keys_are_made() -> None:
-    described = set(re.findall(r"^ +(?:mqtune\S+ +hash +)?([a-z_]+)  ", keys.__doc__ or "", flags=re.MULTILINE))
-    folder = Path(mqtune.__file__).parent / "journal" / "lua"
-    fields = set()
-    for script in folder.glob("*.lua"):
-        for call in re.findall(
-            r"'(?:HGET|HMGET|HSET|HSETNX|HINCRBY)', (?:KEYS\[\w+\]|meta|driver)((?:, *\s*[^,()]+)+)", script.read_text()
-        ):
-            fields |= set(re.findall(r"'([a-z_]+)'", call))
-
-    fields -= {"ended", "staged", "running", "waiting", "stopped"}
-    assert fields
-    assert fields <= described
 
 
 def test_nobody_else_spells_a_key_out() -> None:

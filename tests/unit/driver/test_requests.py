@@ -317,18 +317,6 @@ def test_a_request_that_a_driver_finds_late_does_not_undo_what_its_trial_has_rep
     assert (bench.trial(ONE).status, bench.trial(ONE).best_value) == (TrialStatus.COMPLETED, 0.5)
 
 
-def test_a_config_that_is_too_large_is_refused_and_the_experiment_goes_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mqtune.driver.actions.MAX_CONFIG_BYTES", 100)
-    name = ask(bench, "add", config={"lr": 0.5})
-    bench.step().end(ONE)
-
-    assert not answer(bench, name).done
-    assert "and the most is 100" in answer(bench, name).reason
-    assert list(bench.experiment.trials) == [ONE, TWO]
-
-
 # Exactly once.
 
 

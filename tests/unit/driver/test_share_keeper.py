@@ -411,6 +411,17 @@ def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_i
     assert look(greedy, hungry(0), priority="high") == 4
 
 
+def test_a_journal_is_no_larger_than_a_cap_allows_and_why_says_by_whom_it_was_set() -> None:
+    table = Table(q=4)
+    table.caps = {"a*": Cap(journal_mb=5.0, by="olaf")}
+    keeper = table.keeper("a1")
+
+    keeper.look(hungry(0), Standing(), None, journal_mb=1000.0)
+
+    assert keeper.journal_mb == 5.0
+    assert "5 MB is the most for experiments whose names fit a*, as set by olaf" in keeper.capped
+
+
 def test_of_several_caps_of_reports_or_requests_the_lowest_one_counts_for_each_experiment_by_itself() -> None:
     table = Table(q=4)
     table.caps = {

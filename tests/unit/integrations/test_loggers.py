@@ -16,6 +16,7 @@ from urllib.request import Request
 
 import pytest
 from book import Book
+from simulation import tuner_on
 from waiting import eventually
 
 import mqtune
@@ -132,15 +133,8 @@ def backend() -> mqtune.Simulated:
 
 def going_on(backend: mqtune.Simulated, *callbacks: TrialLogger) -> mqtune.Tuner:
     """Return a tuner whose only trial has some reports, and does not end soon."""
-    tuner = mqtune.Tuner(
-        train,
-        {},
-        metric="loss",
-        mode="min",
-        max_trials=1,
-        name="contract-going-on",
-        backend=backend,
-        run=mqtune.RunOptions(progress=False, callbacks=list(callbacks)),
+    tuner = tuner_on(
+        backend, train, {}, max_trials=1, name="contract-going-on", run=mqtune.RunOptions(callbacks=list(callbacks))
     )
     while not tuner.get_trials() or not tuner.get_trials()[0].reports:
         tuner.step(1.0)
@@ -261,15 +255,12 @@ def test_one_logger_may_be_given_one_experiment_after_the_other() -> None:
 def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboardX")
     monkeypatch.chdir(tmp_path)
-    mqtune.Tuner(
+    tuner_on(
+        mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]),
         train,
         {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
         max_trials=2,
-        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]),
         name="my-experiment",
-        run=mqtune.RunOptions(progress=False),
     ).run()
 
     exec(AS_CALLBACK + LATER, {"mqtune": mqtune, "train": train, "space": {"x": mqtune.uniform(0, 1)}})

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from simulation import tuner_on
 from waiting import eventually
 
 import mqtune
@@ -32,14 +33,12 @@ def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float] | Ex
 
 
 def tuner(callback: Prometheus) -> mqtune.Tuner:
-    return mqtune.Tuner(
+    return tuner_on(
+        mqtune.Simulated(curve, slots=1),
         objective,
         {"x": mqtune.grid_search([0.5, 2.0, 0.25])},
-        metric="loss",
-        mode="min",
         name="mine",
-        backend=mqtune.Simulated(curve, slots=1),
-        run=mqtune.RunOptions(progress=False, callbacks=[callback]),
+        run=mqtune.RunOptions(callbacks=[callback]),
     )
 
 

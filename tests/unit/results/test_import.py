@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from simulation import tuner_on
 
 import mqtune
 from mqtune.cli import group
@@ -85,10 +86,7 @@ def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
 @pytest.fixture
 def original() -> Results:
     space = {"net": {"lr": mqtune.uniform(0, 1)}, "kind": mqtune.choice(["a", "b"])}
-    return mqtune.Tuner(
-        curve, space, metric="loss", mode="min", max_trials=9, name="original", seed=1, backend=mqtune.Simulated(curve),
-        scheduler=mqtune.ASHA(max_t=9, grace_period=1), run=mqtune.RunOptions(progress=False),
-    ).run()  # fmt: skip
+    return tuner_on(mqtune.Simulated(curve), curve, space, max_trials=9, name="original", seed=1, scheduler=mqtune.ASHA(max_t=9, grace_period=1)).run()  # fmt: skip
 
 
 def seen(results: Results) -> list[tuple[object, ...]]:

@@ -9,6 +9,7 @@ import pytest
 from bench import Bench
 from book import Book
 from click.testing import CliRunner
+from simulation import tuner_on
 
 import mqtune
 from mqtune.cli import group
@@ -120,16 +121,14 @@ def reports(config: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
 
 
 def tuner_of(name: str, simulated: mqtune.Simulated, **options: Any) -> mqtune.Tuner:
-    return mqtune.Tuner(
+    return tuner_on(
+        simulated,
         trainable,
         {"lr": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
         max_trials=2,
         name=name,
         seed=1,
-        backend=simulated,
-        run=mqtune.RunOptions(progress=False, **options),
+        run=mqtune.RunOptions(**options),
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from book import Book
 from click import UsageError
 from click.testing import CliRunner
+from simulation import tuner_on
 from walkthrough import blocks_of
 
 import mqtune
@@ -45,17 +46,14 @@ def recorded(
 ) -> Results:
     """An experiment that has run, simulated, with 12 trials on 4 slots."""
     life_s = arguments.pop("life_s", None)
-    tuner = mqtune.Tuner(
+    tuner = tuner_on(
+        mqtune.Simulated(reports, slots=4, life_s=life_s, checkpoints=life_s is None),
         curve,
         arguments.pop("space", SPACE),
-        metric="loss",
-        mode="min",
         scheduler=scheduler,
         max_trials=arguments.pop("max_trials", 12),
         seed=3,
         name=name,
-        backend=mqtune.Simulated(reports, slots=4, life_s=life_s, checkpoints=life_s is None),
-        run=mqtune.RunOptions(progress=False),
         **arguments,
     )
     return tuner.run()

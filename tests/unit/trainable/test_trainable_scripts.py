@@ -357,25 +357,6 @@ def test_only_the_script_itself_reports_and_not_what_it_starts(trial: Trial):
     assert one.values("code") == [None, 7]
 
 
-def test_a_script_that_has_closed_its_channel_is_told_so_and_writes_nothing_elsewhere(trial: Trial, tmp_path: Path):
-    code = """
-        import mqtune, os, sys
-        mqtune.report({"loss": 1})
-        os.closerange(3, 256)
-        own = [open(sys.argv[2], "ab", buffering=0) for _ in range(20)]
-        try:
-            mqtune.report({"loss": 2})
-        except mqtune.core.errors.ReportingClosed as error:
-            print(error)
-        """
-    one = trial(code, {"own": str(tmp_path / "own")})
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    assert "os.closerange" in one.stdout()
-    assert one.values() == [1]
-    assert (tmp_path / "own").read_bytes() == b""
-
-
 def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(trial: Trial, tmp_path: Path):
     code = """
         import mqtune, pathlib, sys

@@ -10,7 +10,7 @@ import pytest
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Assignment
-from mqtune.worker.flower import Rows, failure
+from mqtune.worker.flower import Rows
 from mqtune.worker.outcome import RunResult
 
 
@@ -166,13 +166,3 @@ def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFi
     Rows(lambda: broken).running(run)
 
     assert "a task-started event could not be sent to Flower" in caplog.text
-
-
-def test_a_failure_has_the_last_line_as_its_message_and_all_of_it_below() -> None:
-    note = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: too high\n\n(worker gpu@a, code root /)'
-
-    error = failure(RunResult(AttemptEnd.FAILED, note))
-
-    assert str(error) == "ValueError: too high"
-    assert error.__notes__ == [note]
-    assert isinstance(failure(RunResult(AttemptEnd.FAILED, "")), Exception), "also without words"
