@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from mqtune.core.owner import this_owner
 from mqtune.core.submission import Submission
@@ -64,18 +67,28 @@ class SubmittedProcess:
 
 
 class Desk:
-    """Where drivers of a run are submitted, and ended; each call answers at once, also while the Redis is away.
+    """Where drivers of a run are submitted, and ended; each call answers within some seconds, also while the Redis is away or frozen.
 
     Args:
-        client: returns a connection to the Redis.
+        server: returns the Redis.
     """
 
-    def __init__(self, client: Callable[[], Any]) -> None:
-        self._client = client
+    def __init__(self, server: Callable[[], Any]) -> None:
+        self._server = server
         self._bundle = Bundle.of({"submitted_main.py": File((HERE / "submitted_main.py").read_bytes())})
 
-    def _submissions(self) -> Submissions:
-        return Submissions(self._client(), patience_s=_PATIENCE_S)
+    @contextlib.contextmanager
+    def _submissions(self) -> Iterator[Submissions]:
+        server = self._server()
+        # The thread that waits here is the one that thaws a Redis that is frozen.
+        with redis.Redis(
+            port=server.port,
+            password=server.password,
+            socket_timeout=_PATIENCE_S,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        ) as client:
+            yield Submissions(client, patience_s=_PATIENCE_S)
 
     def submit(self, name: str, arguments: tuple[str, ...]) -> None:
         """Submit the next driver of an experiment.
@@ -84,7 +97,8 @@ class Desk:
             MqtuneError: one waits or runs, somebody drives, or the Redis is away.
         """
         wanted = Submission(name, "submitted_main.py", arguments, self._bundle.digest, this_owner(), time.time())
-        self._submissions().submit(wanted, self._bundle, KEY)
+        with self._submissions() as submissions:
+            submissions.submit(wanted, self._bundle, KEY)
 
     def halt(self, name: str) -> bool:
         """Have no worker run a driver of an experiment any more; whether that is so already.
@@ -92,7 +106,8 @@ class Desk:
         Raises:
             MqtuneError: the Redis is away.
         """
-        return self._submissions().halt(name, "nobody is to drive") != "told"
+        with self._submissions() as submissions:
+            return submissions.halt(name, "nobody is to drive") != "told"
 
 
 def new_drivers(told: Path, known: set[Path]) -> Iterator[tuple[Path, SubmittedProcess]]:

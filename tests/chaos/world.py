@@ -154,7 +154,7 @@ class World:
         )
         where = {"broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
         where["gpus"] = int(self.has_devices)
-        self.desk = Desk(lambda: self.server.client)
+        self.desk = Desk(lambda: self.server)
         self.experiments = [Experiment(self.folder / plan["name"], {**plan, **where}) for plan in self.plans]
 
     def _environment(self, **more: str) -> dict[str, str]:

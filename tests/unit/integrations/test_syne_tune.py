@@ -156,7 +156,19 @@ def test_a_space_is_written_once() -> None:
     scheduler = SyneTuneScheduler(RandomSearch(theirs, **METRICS))
     scheduler.check_space(space)
 
-    assert theirs.keys() == {"lr", "net/width", "net/act", "net/bias", "q", "depth", "momentum", "noise", "epochs"}
+    assert theirs.keys() == {
+        "lr",
+        "net/width",
+        "net/act",
+        "net/bias",
+        "q",
+        "depth",
+        "buffer",
+        "momentum",
+        "noise",
+        "bias",
+        "epochs",
+    }
     rng = random.Random(0)
     for _ in range(50):
         config = space.sample(rng)
@@ -340,7 +352,8 @@ def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
     with pytest.raises(ConfigurationError, match=r"the Tuner by metric=\['loss', 'cost'\], mode=\['min', 'min'\]"):
         tune(random_search(), metric=["loss", "cost"])
     with pytest.raises(
-        ConfigurationError, match=r"another space than the Tuner's: depth, lr, net/act.*make it with .*config_space"
+        ConfigurationError,
+        match=r"another space than the Tuner's: bias, buffer, depth, lr, net/act.*make it with .*config_space",
     ):
         tune(random_search(), space={"x": mqtune.uniform(0, 1), "momentum": SPACE["momentum"]})
     with pytest.raises(ConfigurationError, match="proposes the configs itself; leave searcher out"):
