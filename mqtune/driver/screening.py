@@ -60,7 +60,7 @@ class Screening:
     A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an attempt,
     is odd. The report then counts as one without the metric, and it is said once for each trial and key, or its trial
     fails. NaN is a number: what a scheduler makes of it is its rule. A constrained metric that no report has had when the first
-    trial completes is taken for a mistake, too.
+    trial completes is taken for a mistake, too, but for a trial that was evaluated outside: who tells of one may not know it.
 
     It is deterministic, so that a replay comes to the same.
     """
@@ -111,7 +111,8 @@ class Screening:
 
     def forget(self, trial: Trial) -> None:
         """Forget a trial that has ended, once it has shown that a name must be a mistake."""
-        if self._awaited and trial.status is TrialStatus.COMPLETED and trial.reports and self.missing is None:
+        is_sign = trial.status is TrialStatus.COMPLETED and trial.reports and not trial.outside
+        if self._awaited and is_sign and self.missing is None:
             (constraint, *_) = [each for each in self._experiment.objective.constraints if each.metric in self._awaited]
             self.missing = MetricMissing(
                 f"no report has had a number for {constraint.metric!r}, which is to keep to {constraint}, and trial {trial.id} is "

@@ -78,7 +78,8 @@ class World:
     max_failures: int = 0
     #: How likely a report's metric is NaN, or one of a few values that many trials have.
     odd: float = 0.0
-    #: Whether the experiment has an outcome constraint, which every second report keeps to and every fifth lacks the metric of.
+    #: Whether the experiment has an outcome constraint, which every second report keeps to and every fifth behind a trial's first lacks
+    #: the metric of.
     limited: bool = False
     lockstep: bool = False
 
@@ -130,7 +131,8 @@ class World:
                     loss = curve.choice([float("nan"), 0.5, float("inf")])
                 if step == fails_at:
                     yield seconds, RuntimeError("bad luck")
-                late = {"latency": drawn} if self.limited and (drawn := latency.random()) < _REPORTED else {}
+                drawn = latency.random()
+                late = {"latency": drawn} if self.limited and (step == 1 or drawn < _REPORTED) else {}
                 yield seconds, {"loss": loss, "training_iteration": step, **late}
 
         return reports

@@ -106,6 +106,16 @@ def test_trials_of_workers_go_on_beside_those_that_are_evaluated_outside(tmp_pat
     assert (bench.experiment.live, len(bench.experiment.trials)) == (2, 4)
 
 
+def test_who_tells_of_a_trial_need_not_know_what_is_constrained(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, metric=["loss", "latency <= 10"])
+    request(bench, "ask")
+
+    assert tell(bench, ONE, 0.5, ends=True).done
+    assert bench.step().trial(ONE).status is TrialStatus.COMPLETED
+    assert bench.driver.failure is None, "a constrained metric that nobody has told of is not taken for a mistake"
+    assert bench.experiment.best is None
+
+
 def test_a_config_of_ones_own_is_completed_and_does_not_count_for_max_trials(bench: Bench) -> None:
     asked = request(bench, "ask", config={"lr": 0.75})
 
