@@ -94,6 +94,10 @@ def test_results_say_of_a_recorded_experiment_what_they_said_then(name: str):
     # It was not there when these were recorded.
     has_ended = [TrialStatus(trial["status"]).is_terminal for trial in then["trials"]]
     assert now["summary"].pop("progress")["ended"] == sum(has_ended)
+    assert {"none": "fifo"}.get(kind := now["summary"].pop("scheduler"), kind) == definition(name)["scheduler"][
+        "scheduler"
+    ]
+    assert now["summary"].pop("searcher") in {"random", "tpe", "none"}
     assert now["summary"] == then["summary"]
     for new, old in zip(now["trials"], then["trials"], strict=True):
         assert new == old
