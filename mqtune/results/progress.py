@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mqtune.core.experiment import Experiment
-from mqtune.core.registry import CLASS, Description
+from mqtune.core.registry import CLASS
 from mqtune.core.trial import is_number
 from mqtune.results.frames import Row
 
@@ -47,17 +47,19 @@ class Deciders(NamedTuple):
         return f"{searches}; {ends}"
 
 
-def deciders_of(definition: Mapping[str, Any]) -> Deciders:
+def deciders_of(definition: Mapping[str, object]) -> Deciders:
     """Return who decides in an experiment of this definition."""
-    return Deciders(*(_name_of(definition[role], role) for role in Deciders._fields))
+    return Deciders(*(_name_of(definition.get(role), role) for role in Deciders._fields))
 
 
-def _name_of(description: Description, role: str) -> str:
+def _name_of(description: object, role: str) -> str:
     """Return the name of a class of the user's own, or else of mqtune's: of a wrapper with that of what it wraps."""
-    own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description[role])
+    if not isinstance(description, Mapping):
+        return _NONE
+    own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description.get(role, _NONE))
     # Optuna's own name for a sampler says more than whose it is.
     name = own or str(description.get("sampler", "")) or _NAMES.get(kind, kind)
-    wrapped = [_name_of(each, role) for each in description.values() if isinstance(each, dict) and role in each]
+    wrapped = [_name_of(each, role) for each in description.values() if isinstance(each, Mapping) and role in each]
     return f"{name} of {wrapped[0]}" if wrapped else name
 
 
