@@ -412,12 +412,12 @@ def _other_meta(client: Any, keys: ExperimentKeys) -> str:
 
 def _no_definition(client: Any, keys: ExperimentKeys) -> str:
     _created(client, keys, {})
-    return "experiment 'odd' has a definition that can't be read: KeyError: 'metric'"
+    return "experiment 'odd' has a definition that can't be read: KeyError: 'mode'"
 
 
 def _odd_definition(client: Any, keys: ExperimentKeys) -> str:
-    _created(client, keys, {**DEFINITION, "searcher": 1.5})
-    return "experiment 'odd' has a definition that can't be read: AttributeError: "
+    _created(client, keys, {**DEFINITION, "outcome_constraints": 1.5})
+    return "experiment 'odd' has a definition that can't be read: TypeError: "
 
 
 def _odd_metric(client: Any, keys: ExperimentKeys) -> str:
