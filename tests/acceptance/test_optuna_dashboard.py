@@ -114,9 +114,9 @@ def test_it_shows_what_runs_live_and_what_has_ended_from_the_folder(
     driver: subprocess.Popen[bytes], stop: Path, tmp_path: Path
 ) -> None:
     journal = tmp_path / "home" / "shown" / JOURNAL_FILE
-    eventually(lambda: journal.exists() and journal.stat().st_size)
+    eventually(lambda: journal.exists() and journal.stat().st_size, PROGRAM_S)
     with opened(tmp_path) as live:
-        eventually(lambda: "Running" in [trial["state"] for trial in live.trials])
+        eventually(lambda: "Running" in [trial["state"] for trial in live.trials], PROGRAM_S)
         seen = len(live.trials[0]["intermediate_values"])
         eventually(lambda: len(live.trials[0]["intermediate_values"]) > seen)
 
