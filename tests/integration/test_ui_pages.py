@@ -21,6 +21,7 @@ import pytest
 from book import ASHA, Book
 from click.testing import CliRunner
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.keys import Keys
@@ -747,8 +748,15 @@ def test_what_a_trial_uses_is_on_its_page_and_on_the_fleets_and_what_its_worker_
 
 
 def click(browser: Browser, name: str, kind: str = "button") -> None:
-    eventually(lambda: browser.driver.find_elements("xpath", f"//{kind}[.='{name}']"))
-    browser.driver.find_element("xpath", f"//{kind}[.='{name}']").click()
+    def is_clicked() -> bool:
+        # The page may draw it again between the look and the click.
+        with contextlib.suppress(StaleElementReferenceException):
+            for found in browser.driver.find_elements("xpath", f"//{kind}[.='{name}']")[:1]:
+                found.click()
+                return True
+        return False
+
+    eventually(is_clicked)
 
 
 def test_a_report_is_one_file_in_which_what_a_trial_wrote_is_text(opened: Browser, home: Path, tmp_path: Path):
