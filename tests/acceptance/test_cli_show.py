@@ -64,6 +64,7 @@ def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
     results = Results.load("shown")
     assert shown.startswith("shown · finished · started 20")
     assert "12 trials" in shown
+    assert "\nsearcher random; scheduler asha\n" in shown
     assert f"best loss={results.best.value:.4g} in trial {results.best.id}: x=" in shown
     rows = [line for line in shown.splitlines() if line[:4].isdigit()]
     assert [row[:4] for row in rows] == [r.id for r in sorted(results, key=lambda result: result.value)][:10]

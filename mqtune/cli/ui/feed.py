@@ -240,10 +240,13 @@ class Feed:
                     self._looks[look] = found
                     return found
                 pending = self._pending[look] = []
-            found = {}
-            for report in Results(self.experiment, self.results.folder, part).reports(look.trial):
-                if not report.late:
-                    self._add(found, look, report)
+            try:
+                found = self._read(look, part)
+            except BaseException:
+                # Nobody would ever take what comes.
+                with self.lock:
+                    del self._pending[look]
+                raise
             with self.lock:
                 del self._pending[look]
                 for each in pending:
@@ -252,6 +255,14 @@ class Feed:
                 while len(self._looks) > _LOOKS:
                     del self._looks[next(iter(self._looks))]
                 return found
+
+    def _read(self, look: _Look, part: Snapshot) -> dict[TrialId, Curves]:
+        """Return the values of a trial or a metric in a part of the journal."""
+        found: dict[TrialId, Curves] = {}
+        for report in Results(self.experiment, self.results.folder, part).reports(look.trial):
+            if not report.late:
+                self._add(found, look, report)
+        return found
 
     # Folding.
 

@@ -687,6 +687,25 @@ def test_what_is_reported_while_the_journal_is_read_is_not_lost_and_it_is_read_o
     assert reads == [1]
 
 
+def test_what_is_reported_after_a_look_that_failed_is_not_gathered_for_it(
+    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+):
+    book, file, live = feed
+
+    def reports(results: Results, trial: str | None) -> Iterator[RecordedReport]:
+        raise OSError("no such disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "reports", reports)
+        with pytest.raises(OSError, match="no such disk"):
+            live.curves(live.results, "accuracy")
+    book.report("0001", {"loss": 1.0, "accuracy": 0.5})
+    file.append(book.entries[-1:])
+    eventually(lambda: live.last == book.entries[-1].id)
+
+    assert live._pending == {}
+
+
 def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile, Feed]):
     _, file, live = feed
 

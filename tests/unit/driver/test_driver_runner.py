@@ -43,14 +43,16 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     assert "`mqtune drive x` writes them" in caplog.text
 
 
-def test_the_progress_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
     tuner = tuned(run=mqtune.RunOptions(progress=True))
     tuner.step()
     tuner._runner.look().steer("set", "", {"max_trials": 5})
 
     tuner.run()
 
-    assert "5/5 trials: 5 completed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.splitlines()[0].endswith(" · searcher random; no scheduler, each trial runs to its end")
+    assert "5/5 trials: 5 completed" in said
 
 
 def test_a_run_that_is_over_can_still_be_looked_at(mqtune_home: Path) -> None:
