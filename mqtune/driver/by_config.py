@@ -21,7 +21,7 @@ _SAMPLES: Final = 200
 
 
 class ResourcesByConfig:
-    """What trials ask for by their configs.
+    """A user's function by which trials ask for resources, tried on samples of the space.
 
     The function is called with samples of the space here, so that a mistake shows before the first trial, and then once
     for each config that is staged: what it came to is journaled.
@@ -69,7 +69,7 @@ class ResourcesByConfig:
 
     @property
     def most(self) -> Resources:
-        """What suits all samples: slots of one kind, as one machine has them.
+        """Resources that suit all samples: slots of one kind, as one machine has them.
 
         Raises:
             InsufficientResources: they ask for different numbers of GPUs.

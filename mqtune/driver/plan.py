@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def suits_all(self) -> Resources:
-        """What the slots of one machine offer, which are all alike, so that each trial fits.
+        """Resources of slots that are all alike, as on one machine, and that fit each trial.
 
         Raises:
             InsufficientResources: none does, as trials ask for different numbers of GPUs.
