@@ -162,7 +162,7 @@ class CheckpointGC:
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
         yield from self._unneeded(list(self._experiment.trials))
-        yield from self._unreported(restorer.journal)
+        yield from self.left_over(restorer.journal)
         if self._store is not None:
             self._start()
 
@@ -224,8 +224,11 @@ class CheckpointGC:
             over |= {one for one in trial.checkpoints if loses_all or (is_in_memory(one) and not keeps)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]
 
-    def _unreported(self, journal: Journal) -> list[Drop]:
-        """Return what Redis has and no event names, nor ever will: its worker died before it was reported."""
+    def left_over(self, journal: Journal) -> list[Drop]:
+        """Return what Redis has and no event names, nor ever will.
+
+        Its worker died before it was reported; or wrote it again after an outage, and it had been dropped.
+        """
         trials = self._experiment.trials
         named = {one for trial in trials.values() for one in trial.checkpoints}
         left = [

@@ -463,6 +463,7 @@ class Driver:
         if not self._deciders.is_broken:
             # Else the next driver does, once it has come past what they failed at.
             self._path.carry_out_all(self._checkpoints.gathered())
+            self._path.carry_out_all(self._checkpoints.left_over(self._restorer.journal))
         self.carry_out(Finish(outcome, reason))
         # A server that was emptied by hand has not been away.
         self._restorer.lock(self._holder, LOCK_S)

@@ -337,7 +337,10 @@ class Journal(ABC):
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        """Append that these checkpoints are deleted, and delete those that the server holds."""
+        """Append that these checkpoints are deleted, and delete those that the server holds.
+
+        Doing it again appends nothing, and deletes what was put there again.
+        """
 
     @abstractmethod
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:

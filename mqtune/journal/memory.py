@@ -283,12 +283,11 @@ class MemoryJournal(Journal):
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         with self._lock:
             self._check_epoch()
-            if not checkpoints or self._state.dropped == tuple(checkpoints):
-                return
-            self._state.dropped = tuple(checkpoints)
             for checkpoint in checkpoints:
                 self._state.checkpoints.pop(checkpoint, None)
-            self._append(event)
+            if checkpoints and self._state.dropped != tuple(checkpoints):
+                self._state.dropped = tuple(checkpoints)
+                self._append(event)
 
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
         return self._state.checkpoints.get(checkpoint)

@@ -3,18 +3,18 @@
 -- KEYS  1 driver  2 meta  3 journal  4 checkpoints
 -- ARGV  1 channel  2 epoch  3 event  4… the checkpoints
 --
--- Returns 1; an error STALEDRIVER when a later driver exists. Idempotent by the checkpoints, as long as no others were
--- dropped in between; without any, nothing is journaled.
+-- Returns 1; an error STALEDRIVER when a later driver exists. The same checkpoints are journaled once, as long as no others were
+-- dropped in between, and deleted each time: a worker may have written one again. Without any, nothing is journaled.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
 if #ARGV < 4 then return 1 end
-local mark = redis.sha1hex(table.concat(ARGV, ' ', 4))
-if redis.call('HGET', KEYS[1], 'dropped') == mark then return 1 end
-redis.call('HSET', KEYS[1], 'dropped', mark)
 for i = 4, #ARGV do
   redis.call('HDEL', KEYS[4], ARGV[i])
 end
+local mark = redis.sha1hex(table.concat(ARGV, ' ', 4))
+if redis.call('HGET', KEYS[1], 'dropped') == mark then return 1 end
+redis.call('HSET', KEYS[1], 'dropped', mark)
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[3])
 return 1

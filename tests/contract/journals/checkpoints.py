@@ -159,6 +159,14 @@ class CheckpointContract(InWorld):
 
         assert kinds(driver) == ["CheckpointsDropped"]
 
+    def test_what_was_written_again_is_dropped_again(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        for _ in range(2):
+            worker.put_checkpoint(held, HELD, b"one")
+            driver.drop_checkpoints([HELD], dropped(HELD))
+
+        assert worker.checkpoint(HELD) is None
+        assert kinds(driver)[-2:].count("CheckpointsDropped") == 1
+
     def test_dropping_nothing_is_no_news(self, driver: Journal) -> None:
         driver.drop_checkpoints([], dropped())
         driver.drop_checkpoints([HELD], dropped(HELD))

@@ -565,3 +565,18 @@ def test_a_dict_whose_report_never_came_is_given_up_by_the_next_driver(begin: Be
 
     assert bench.worker.checkpoint(unnamed) is None
     assert bench.worker.checkpoint(named) == b"state"
+
+
+def test_a_dict_that_its_worker_wrote_again_after_it_was_dropped_goes_at_the_end(begin: Begin) -> None:
+    """As it does after an outage, in which the journal may have lost it."""
+    bench = begin()
+    first, last = save_dict(bench, ONE, 0.5), save_dict(bench, ONE, 0.4)
+    assert dropped(bench) == [first]
+    bench.worker.put_checkpoint(bench.claims[ONE], first, b"state")
+    bench.end(ONE)
+    assert bench.worker.checkpoint(first) == b"state"
+
+    bench.driver.end("finished", "")
+
+    assert bench.worker.checkpoint(first) is None
+    assert bench.worker.checkpoint(last) == b"state", "the best one stays"
