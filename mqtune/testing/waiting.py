@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: The deadline of what should happen at once: some hundred times what that takes on a busy machine.
-DEADLINE_S: Final = 10.0
+#: The deadline of what should happen at once, with the start of a program or two: ten times what that takes on a busy machine.
+DEADLINE_S: Final = 30.0
 #: The pause between two looks, at first and at most; between them it is a share of what has been waited for. A look may cost
 #: as much as the work that is waited for.
 _POLL_S: Final = 0.002

@@ -85,7 +85,7 @@ def worker(
 
 
 @pytest.fixture(scope="module")
-def fleet(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def workers(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A worker with two driver slots, and one with two slots that takes code."""
     folder = tmp_path_factory.mktemp("fleet")
     with (
@@ -93,6 +93,16 @@ def fleet(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         worker(server, folder, "runs", "--gpus", "0", "--slots", "2", "--accept-code"),
     ):
         yield server
+
+
+@pytest.fixture
+def fleet(workers: str) -> Iterator[str]:
+    """The workers, whose driver slots are free again behind each test, also one that failed."""
+    yield workers
+    for each in json.loads(said(workers, "list", "--json")):
+        if not is_over(workers, each["name"]):
+            said(workers, "stop", each["name"], "--experiment", "--now")
+            eventually(lambda name=each["name"]: is_over(workers, name))
 
 
 @pytest.fixture

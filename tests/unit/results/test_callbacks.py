@@ -34,7 +34,7 @@ from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.display import ProgressDisplay
 
 T0 = 1_700_000_000.0
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 #: More than any of these takes unless it waits for the callback, which would be for ever.
 AT_ONCE_S = 5.0
 
