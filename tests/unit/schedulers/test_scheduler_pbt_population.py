@@ -205,7 +205,7 @@ class Turns(Population):
         return "Start" if starts else first, first
 
 
-@dataclass
+@dataclass(eq=False)
 class Cohort:
     """Those that wait for one another."""
 
