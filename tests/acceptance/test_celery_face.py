@@ -166,7 +166,7 @@ def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
         began = time.monotonic()
         person.press(b"\x03")
         assert person.wait(20) == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 8
         assert "requeueing the trials" in person.text
         assert "Traceback" not in person.text
         eventually(lambda: all_gone(family), 15)
@@ -228,7 +228,7 @@ def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(own_broker: 
             leaving.send_signal(signal.SIGINT)
             began = time.monotonic()
             eventually(lambda: second.step(0.05) or second.is_finished, 20)
-            assert time.monotonic() - began < 5, "the message was lost, and published again ten seconds later"
+            assert time.monotonic() - began < 8, "the message was lost, and published again ten seconds later"
             assert leaving.poll() is None
             assert second.get_trials()[0].attempt.worker.startswith("staying@")
         leaving.send_signal(signal.SIGINT)

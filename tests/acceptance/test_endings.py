@@ -189,7 +189,7 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     assert f"Everything is kept in {mqtune_home / 'endings'};" in rest
     assert "Traceback" not in rest
     # It is below one on an idle machine; what would be waited for takes ten and more.
-    assert ended_s < 4
+    assert ended_s < 8
     # It would be killed some seconds later.
     with contextlib.suppress(psutil.NoSuchProcess):
         server.resume()

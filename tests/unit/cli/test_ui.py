@@ -518,7 +518,7 @@ def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there
             # Nor does a stream keep the server from ending.
             began_to_end = time.monotonic()
             served.close()
-            assert time.monotonic() - began_to_end < 3
+            assert time.monotonic() - began_to_end < 8
     file.close()
 
     assert (first, last) == (book.entries[before - 1].id, book.entries[-1].id)
@@ -526,7 +526,7 @@ def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there
     assert [row["id"] for row in told["rows"]] == ["0006"]
     assert told["summary"]["best"]["value"] == "0.01"
     # Nobody has asked again meanwhile; a tenth of that on a machine that has nothing else to do.
-    assert took_s < 2
+    assert took_s < 5
 
 
 def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
