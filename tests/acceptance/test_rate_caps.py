@@ -167,8 +167,9 @@ def test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slo
     journaled = flood.reports()
     assert [step for _, _, step in journaled] == list(range(1, STEPS + 1))
     seconds, made_in_s = (journaled[-1][i] - journaled[0][i] for i in (0, 1))
-    # A second's reports may come ahead, and the last ones are as many.
-    assert (STEPS - 2 * REPORTS_PER_S) / seconds <= REPORTS_PER_S
+    # A second's reports may come ahead; at the end nothing waits that the trial has sent already.
+    beside = REPORTS_PER_S + PIPE_BYTES // len(ALSO["text"])
+    assert (STEPS - beside) / seconds <= REPORTS_PER_S
     assert made_in_s > seconds / 2, "report() does not wait"
     assert f"experiment {flood.name}: {too_fast}" in caplog.messages
 
