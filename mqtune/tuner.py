@@ -201,7 +201,7 @@ class Tuner:
 
     if not TYPE_CHECKING:  # A type checker would take every attribute for one that there is.
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             """Raise the error for an attribute that there isn't, with the name that it has here."""
             if name in TUNERS:
                 raise no_attribute(type(self).__name__, name, TUNERS)

@@ -244,7 +244,7 @@ class Results:
 
     if not TYPE_CHECKING:  # A type checker would take every attribute for one that there is.
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             """Raise the error for an attribute that there isn't, with the name that it has here."""
             if name in _OF_OTHERS:
                 raise no_attribute(type(self).__name__, name, _OF_OTHERS)
