@@ -115,7 +115,7 @@ def large(
 
     def write_to_be_saved() -> None:
         with checkpoint_dir() as draft:
-            write_files(Path(draft), files, size)
+            write_files(draft, files, size)
         report({"loss": -float(next(numbers))})
 
     works: dict[str, Callable[[int], object]] = {

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ def train(config: dict[str, Any]) -> None:
             net["w1"] -= config["lr"] * (x[batch].T @ back + config["decay"] * net["w1"])
         guesses = chances(net, x)
         with mqtune.checkpoint_dir() as folder:
-            np.savez(Path(folder) / "net.npz", **net)
+            np.savez(folder / "net.npz", **net)
         loss = -np.log((guesses[choose] * y[choose]).sum(1) + 1e-12).mean()
         hits = guesses[held_out].argmax(1) == labels[held_out]
         mqtune.report({"loss": loss, "held_out": hits.mean(), "training_iteration": epoch})

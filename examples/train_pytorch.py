@@ -41,7 +41,7 @@ def train(config):
             guesses = net.eval()(images[1347:].to(device)).argmax(1).cpu()
         with mqtune.checkpoint_dir() as folder:  # what is written here goes with the next report
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
-            torch.save(state, f"{folder}/state.pt")
+            torch.save(state, folder / "state.pt")
         mqtune.report({"accuracy": (guesses == digits[1347:]).float().mean()})
 
 

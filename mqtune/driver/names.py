@@ -40,6 +40,24 @@ _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "stop=": ("stop_criterion", "stopping_criterion", "time_budget_s", "timeout"),
     "checkpoints=mqtune.Checkpoints(…)": ("checkpoint_config", "storage_path", "local_dir"),
     "failures=mqtune.Failures(…)": ("failure_config", "raise_on_failed_trial"),
+    "metric=, mode=, max_trials=, searcher= and scheduler=": ("tune_config",),
+    "name=, stop=, checkpoints=, failures= and run=": ("run_config",),
+}
+#: What Ray Tune and Optuna call methods and attributes of the tuner.
+TUNERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("fit", "optimize", "tune"), "tuner.run()"),
+    "enqueue_trial": "tuner.add(config)",
+    "get_results": "tuner.results()",
+    **dict.fromkeys(("best_trial", "best_params", "best_value"), "tuner.run().best"),
+}
+#: What Ray Tune calls options, and options of one group of settings that are looked for in another.
+OF_GROUPS: Final[Mapping[str, str]] = {
+    "num_to_keep": "keep_last=",
+    "checkpoint_score_attribute": "score=",
+    "checkpoint_score_order": "mode=",
+    "storage_path": "store, the first argument of Checkpoints",
+    "name": "Tuner(name=…)",
+    "stop": "Tuner(stop=…)",
 }
 _MEANT: Final = {name: meant for meant, names in _OF_OTHERS.items() for name in names}
 #: What somebody may give a searcher, and is the experiment's.

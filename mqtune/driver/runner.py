@@ -384,10 +384,13 @@ class Runner:
     def _how_to_go_on(self) -> str:
         """Return how a person who has interrupted the run can go on with it."""
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
-        return (
-            f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.plan.name!r} to go on, "
-            f"or mqtune drive {self.plan.name}.{full}"
-        )
+        if not self.definition:
+            return f"Interrupted before experiment {self.plan.name} was opened: nothing of it has changed; run the same script again."
+        drive = f"mqtune drive {self.plan.name}"
+        script = f"run the same script with name={self.plan.name!r} to go on, or {drive}"
+        if self.plan.overwrites:
+            script = f"{drive} goes on with it; the same script would delete it and start from scratch (overwrite=True)"
+        return f"Interrupted. Everything is kept in {self.folder}; {script}.{full}"
 
     def _keep_best_dict(self, driver: Driver) -> None:
         """Keep the best trials' checkpoints in the folder if they are dicts: the Redis that has them may end with the run."""

@@ -22,7 +22,7 @@ from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.by_config import AnyResources, ResourcesByConfig
 from mqtune.driver.checkpoints import Deletes
-from mqtune.driver.names import refuse_unknown
+from mqtune.driver.names import OF_GROUPS, refuse_unknown
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport
 from mqtune.driver.sharing import Standing
@@ -109,7 +109,7 @@ class _Checked:
 
     def __new__(cls, *_: object, **options: object) -> Self:
         """Refuse an option that there isn't; all others are the fields'."""
-        refuse_unknown(cls.__name__, options, [each.name for each in fields(cast("Any", cls))], {})
+        refuse_unknown(cls.__name__, options, [each.name for each in fields(cast("Any", cls))], OF_GROUPS)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -439,8 +439,12 @@ def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
 
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
-    ("scheduler", Scheduler, "give mqtune.ASHA(…) or leave it out"),
-    ("searcher", Searcher, "give one, or the name of one (random, tpe, ax), or leave it out for random search"),
+    ("scheduler", Scheduler, "give one of mqtune.schedulers, such as mqtune.ASHA(…), or leave it out"),
+    (
+        "searcher",
+        Searcher,
+        "give one, or the name of one (random, tpe, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
+    ),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
 )
 

@@ -51,7 +51,7 @@ class Reports:
         row = self._chosen(values)
         if save is not None and self.next_saves:
             with checkpoint_dir() as folder:
-                save(Path(folder))
+                save(folder)
         self._made += 1
         report(row)
 

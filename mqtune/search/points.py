@@ -10,7 +10,16 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Trial, TrialId
-from mqtune.search.base import PastTrial, Searcher, Suggestion, Telling, check_arguments, fingerprint
+from mqtune.search.base import (
+    SEARCHERS,
+    PastTrial,
+    Searcher,
+    Suggestion,
+    Telling,
+    check_arguments,
+    fingerprint,
+    searcher_named,
+)
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import OTHER, Repeater
 from mqtune.search.space import Space, space_of
@@ -25,7 +34,7 @@ class PointsFirst(Telling):
 
     Args:
         points: configs, or parts of configs; what a point lacks is sampled, once.
-        searcher: proposes the configs after the points; by default a RandomSearcher.
+        searcher: proposes the configs after the points, or its name, as for ``Tuner``; by default a RandomSearcher.
         space: what the points are checked against; by default the experiment's.
         seed: the same seed gives the same values for what is sampled; without *space* it is the experiment's.
 
@@ -38,15 +47,19 @@ class PointsFirst(Telling):
     def __init__(
         self,
         points: Sequence[Mapping[str, object]],
-        searcher: Searcher | None = None,
+        searcher: Searcher | str | None = None,
         *,
         space: Space | None = None,
         seed: int = 0,
     ) -> None:
         if isinstance(points, str | bytes) or not isinstance(points, Sequence):
             raise ConfigurationError(f"PointsFirst: points={points!r} is not a list of dicts")
+        if isinstance(searcher, str) and searcher in SEARCHERS:
+            searcher = searcher_named(searcher)
         if searcher is not None and not isinstance(searcher, Searcher):
-            raise ConfigurationError(f"PointsFirst: searcher={searcher!r} is not a searcher")
+            raise ConfigurationError(
+                f"PointsFirst: searcher={searcher!r} is not a searcher, nor one of {', '.join(SEARCHERS)}"
+            )
         self._given = list(points)
         self._after = searcher
         #: The space and the seed it was made or bound with.

@@ -114,7 +114,7 @@ class Reporter:
 
 
 @contextlib.contextmanager
-def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - in older code it names the folder
+def checkpoint_dir(step: int | None = None) -> Iterator[Path]:  # noqa: ARG001 - in older code it names the folder
     """Yield a new empty folder; its content at the end of the ``with`` block is the checkpoint of the next report.
 
     If no report follows and the function returns, it is saved without one. If the block raises, or another checkpoint
@@ -129,11 +129,11 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - 
         import tempfile  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
-            yield folder
+            yield Path(folder)
         return
     draft = current.draft()
     try:
-        yield str(draft)
+        yield draft
     except BaseException:
         remove_folder(draft)
         raise

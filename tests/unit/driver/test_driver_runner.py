@@ -43,7 +43,9 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     assert "`mqtune drive x` writes them" in caplog.text
 
 
-def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     tuner = tuned(run=mqtune.RunOptions(progress=True))
     tuner.step()
     tuner._runner.look().steer("set", "", {"max_trials": 5})
@@ -80,3 +82,21 @@ def test_a_finished_experiment_is_not_stepped_and_goes_on_with_a_trial_that_is_a
 
     assert added.status is TrialStatus.COMPLETED
     tuner.close()
+
+
+def test_who_interrupts_a_run_that_overwrites_is_told_that_the_script_would_begin_anew(mqtune_home: Path) -> None:
+    tuner = tuned(run=mqtune.RunOptions(progress=False, overwrite=True))
+    tuner.step()
+
+    said = tuner._runner._how_to_go_on()
+
+    assert "mqtune drive x goes on with it" in said
+    assert "the same script would delete it" in said
+    tuner.close()
+
+
+def test_who_interrupts_before_the_experiment_is_opened_is_not_told_of_a_folder(mqtune_home: Path) -> None:
+    said = tuned()._runner._how_to_go_on()
+
+    assert said == "Interrupted before experiment x was opened: nothing of it has changed; run the same script again."
+    assert not (mqtune_home / "x").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -340,6 +341,53 @@ def test_a_mistake_in_an_argument_is_named_with_what_may_be_meant(
 
     with pytest.raises(ConfigurationError, match=f"^{make.__name__} has no argument '{mistake}'; do you mean {meant}="):
         make(*given, **{mistake: 3})
+
+
+@pytest.mark.parametrize(
+    ("find", "meant"),
+    [
+        (lambda: mqtune.ASHAScheduler, "mqtune.ASHA(max_t=…)"),
+        (lambda: mqtune.TuneConfig, "the arguments metric=, mode="),
+        (lambda: mqtune.create_study, "mqtune.Tuner(…)"),
+        (lambda: space_tuner().fit, "tuner.run()"),
+        (lambda: space_tuner().optimize, "tuner.run()"),
+        (lambda: space_tuner().results().get_best_result, "results.best"),
+        (lambda: space_tuner().results().trials_dataframe, "results.dataframe()"),
+    ],
+)
+def test_an_attribute_that_another_library_has_is_named_as_it_is_called_here(
+    find: Callable[[], Any], meant: str
+) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"do you mean {meant}")):
+        find()
+
+
+def test_an_attribute_that_nobody_has_is_an_error_without_a_guess() -> None:
+    for owner in (mqtune, space_tuner(), space_tuner().results()):
+        with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+            _ = owner.nothing
+
+
+def space_tuner(**options: Any) -> Any:
+    given = {"metric": "loss", "mode": "min", "backend": Simulated(curve(1)), **options}
+    return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, **given)
+
+
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: space_tuner(tune_config={}), "metric=, mode=, max_trials=, searcher= and scheduler=?"),
+        (lambda: space_tuner(run_config={}), "name=, stop=, checkpoints=, failures= and run=?"),
+        (lambda: space_tuner(searcher=object()), "OptunaSearcher(…)"),
+        (lambda: mqtune.RunOptions(name="x"), "do you mean Tuner(name=…)?"),
+        (lambda: mqtune.Checkpoints(num_to_keep=2), "do you mean keep_last=?"),
+    ],
+)
+def test_what_another_library_calls_otherwise_is_named_as_it_is_called_here(
+    make: Callable[[], Any], meant: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(meant)):
+        make()
 
 
 def test_a_list_in_a_space_is_a_constant_and_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:

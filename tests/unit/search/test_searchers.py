@@ -341,3 +341,13 @@ def test_a_name_is_enough(name: str, make: Any) -> None:
     made = run("made", make())
 
     assert run("named", name) == made
+
+
+def test_points_come_before_the_configs_of_a_searcher_that_is_named_as_a_tuner_names_it() -> None:
+    tpe = PointsFirst([{"x": 0.5}], "tpe")
+
+    assert tpe.count is None
+    assert tpe.can_learn
+    assert PointsFirst([{"x": 0.5}], "random").count == 1
+    with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher, nor one of random, tpe, ax"):
+        PointsFirst([{"x": 0.5}], "best")

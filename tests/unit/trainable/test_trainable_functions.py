@@ -283,6 +283,17 @@ def test_a_checkpoint_dir_after_the_last_report_is_saved_at_the_end(attempt: Att
     assert attempt.saved() == ["p-t1-1-1"]
 
 
+def test_a_checkpoint_dir_is_a_path_as_all_folders_are_in_a_trial_and_outside(attempt: AttemptHere):
+    def train(config):
+        with mqtune.checkpoint_dir() as folder:
+            (folder / "weights").write_text("by a path")
+        mqtune.report({"loss": 1})
+
+    train({})
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
+    assert attempt.checkpoints() == ["p-t1-1-1"]
+
+
 def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHere):
     def train(config):
         try:
