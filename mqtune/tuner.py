@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from mqtune.backends.base import Backend
 from mqtune.core.checks import given_of
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.names import TUNERS, with_hints
 from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import no_attribute, say_in_one_line
@@ -25,7 +26,6 @@ from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import Deployment, deployment_of
-from mqtune.driver.names import TUNERS, with_hints
 from mqtune.driver.plan import Plan
 from mqtune.driver.runner import STEP_S, Runner
 from mqtune.driver.settings import (

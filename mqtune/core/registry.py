@@ -92,7 +92,7 @@ class Registered:
             raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")
         try:
             return known[kind].from_arguments(arguments)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ConfigurationError) as error:
             raise ConfigurationError(
                 f"the {cls.role} {kind!r} can't be made by this version of mqtune: {error}"
             ) from None

@@ -16,13 +16,13 @@ from mqtune.core.callback import Callback
 from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import LOST_BUDGET
+from mqtune.core.names import OF_GROUPS, refuse_unknown
 from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.resources import Resources
 from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.by_config import AnyResources, ResourcesByConfig
 from mqtune.driver.checkpoints import Deletes
-from mqtune.driver.names import OF_GROUPS, refuse_unknown
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport
 from mqtune.driver.sharing import Standing

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.names import OF_OBJECTIVE, with_hints
 from mqtune.core.objective import Objective
 from mqtune.core.registry import Description
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Config, Metrics, Trial, TrialStatus, is_number
-from mqtune.driver.names import OF_OBJECTIVE, with_hints
 from mqtune.search.base import WAIT, Later, PastTrial, fingerprint
 from mqtune.search.kinds import Domain, Entries, Interval
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter, shares

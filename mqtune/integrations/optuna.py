@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.names import OF_OBJECTIVE, with_hints
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
-from mqtune.driver.names import OF_OBJECTIVE, with_hints
 from mqtune.search.base import PastTrial, fingerprint
 from mqtune.search.kinds import Entries
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter

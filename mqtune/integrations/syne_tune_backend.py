@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, InvalidTransition
+from mqtune.core.names import with_hints
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
-from mqtune.driver.names import with_hints
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.driver.trials import DrivenTrial
 from mqtune.integrations.syne_tune_function import ADAPTER

@@ -9,11 +9,15 @@ from waiting import eventually
 
 #: A searcher, say, that is in the middle of C code, where no Python handler can run.
 BUSY = """
-import hashlib, sys
+import hashlib, sys, threading
 from mqtune.driver.interrupts import Interrupts
 
+begins = threading.Event()
+threading.Thread(target=lambda: begins.wait() and print("busy", flush=True), daemon=True).start()
+# The other thread gets its turn when the main thread is in C code, and not before.
+sys.setswitchinterval(3600)
 with Interrupts().handled(lambda: "kept in /somewhere"):
-    print("busy", flush=True)
+    begins.set()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """
 

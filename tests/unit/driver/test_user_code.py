@@ -380,6 +380,10 @@ def space_tuner(**options: Any) -> Any:
         (lambda: space_tuner(run_config={}), "name=, stop=, checkpoints=, failures= and run=?"),
         (lambda: space_tuner(searcher=object()), "OptunaSearcher(…)"),
         (lambda: mqtune.RunOptions(name="x"), "do you mean Tuner(name=…)?"),
+        (lambda: mqtune.ASHA(max_t=9, metric="loss"), "ASHA has no argument 'metric'; do you mean Tuner(metric=…)?"),
+        (lambda: mqtune.MedianStopping(n_warmup_steps=3), "do you mean grace_period=?"),
+        (lambda: mqtune.WilcoxonStopping(n_warmup_steps=3), "it has 'p_threshold'"),
+        (lambda: mqtune.TargetReached(0.3, mode="min"), "do you mean Tuner(mode=…)?"),
         (lambda: mqtune.Checkpoints(num_to_keep=2), "do you mean keep_last=?"),
     ],
 )

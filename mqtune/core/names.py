@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, ParamSpec, TypeVar
 
+from mqtune.core.calls import signature_of
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words, say_in_one_line
 
@@ -59,6 +60,22 @@ OF_GROUPS: Final[Mapping[str, str]] = {
     "name": "Tuner(name=…)",
     "stop": "Tuner(stop=…)",
 }
+#: What is the experiment's, or what other libraries call arguments of schedulers and stop rules.
+_OF_DECIDERS: Final[Mapping[str, str]] = {
+    "metric": "Tuner(metric=…)",
+    "mode": "Tuner(mode=…)",
+    "max_resource": "max_t=",
+    "min_resource": "grace_period=",
+    "burn_in_period": "grace_period=",
+    "n_warmup_steps": "grace_period=",
+    "interval_steps": "interval=",
+    "min_samples_required": "min_samples=",
+    "n_min_trials": "min_samples=",
+    "n_startup_trials": "min_completed=",
+    "custom_explore_fn": "explore=",
+    "resource_attr": "time_attr=",
+    "random_seed": "seed=",
+}
 _MEANT: Final = {name: meant for meant, names in _OF_OTHERS.items() for name in names}
 #: What somebody may give a searcher, and is the experiment's.
 OF_OBJECTIVE: Final = dict.fromkeys(_CONSTRAINTS, 'Tuner(metric=["loss", "latency <= 10"])')
@@ -83,6 +100,23 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
         likely = [elsewhere[name]] if name in elsewhere else near
         hint = f"do you mean {likely[0]}?" if likely else f"it has {names_in_words(known) or 'none'}"
         raise ConfigurationError(f"{owner} has no argument {name!r}; {hint}")
+
+
+def refuse_unknown_to(decider: type, given: Iterable[str]) -> None:
+    """Refuse arguments that a scheduler or a stop rule hasn't.
+
+    Raises:
+        ConfigurationError: as ``refuse_unknown``.
+    """
+    parameters = signature_of(decider).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    meant = {
+        name: meant
+        for name, meant in _OF_DECIDERS.items()
+        if meant.startswith("Tuner") or meant.removesuffix("=") in parameters
+    }
+    refuse_unknown(decider.__name__, given, [*parameters], meant)
 
 
 def with_hints(
