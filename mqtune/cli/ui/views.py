@@ -155,7 +155,7 @@ def _condition_name(name: str) -> str:
 def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
     choices = {"history": {"by": asked.x}, "curves": {"metric": asked.metric, "by": asked.x}}
     given: dict[str, str | bool] = {name: value for name, value in choices.get(kind, {}).items() if value}
-    if kind == "curves" and asked.of:
+    if kind in ("curves", "parallel") and asked.of:
         given["apart"] = True
     if asked.metric and kind in ("slices", "importances"):
         given["metric"] = asked.metric
@@ -286,7 +286,7 @@ def trial_page(feed: Feed, name: str) -> Row:
         best = experiment.best
         compared = None if best is None or best is trial else best.config
         checkpoints = [
-            {"id": each.id, "at": each.at, "metrics": _texts(each.metrics)} for each in trial.checkpoints.values()
+            {"id": each.id, "at": each.at, "metrics": _short_texts(each.metrics)} for each in trial.checkpoints.values()
         ]
         return {
             **described_trial(trial),
@@ -294,7 +294,7 @@ def trial_page(feed: Feed, name: str) -> Row:
             "verbs": [verb for verb, what in ACTIONS.items() if trial.status in what.statuses],
             "best_trial": None if best is None else best.id,
             "config": _beside(trial.config, compared),
-            "metrics": _texts(trial.best_metrics),
+            "metrics": _short_texts(trial.best_metrics),
             "last_metrics": _texts(trial.last_metrics),
             "checkpoints": checkpoints,
             "ran_with": [_ran_with(attempt) for attempt in trial.attempts if attempt.environment],
@@ -389,6 +389,11 @@ def _beside(config: Mapping[str, object], best: Mapping[str, object] | None) -> 
 
 def _texts(values: Mapping[str, object]) -> list[tuple[str, str]]:
     return [(name, _text(value)) for name, value in flatten(values)]
+
+
+def _short_texts(values: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Return the names of values, each value in a few digits, and all of them."""
+    return [(name, short_value(value), _text(value)) for name, value in flatten(values)]
 
 
 def _text(value: object) -> str:

@@ -318,6 +318,10 @@ def test_a_picture_is_of_what_a_reader_has_chosen(served: Served):
     apart = served.ask("/api/picture?name=mine&kind=curves&of=0001&of=0002")[2]["data"]
     assert [trace["name"] for trace in apart] == ["trial 0001", "trial 0002"]
     assert len({trace["line"]["color"] for trace in apart}) == 2
+    beside = served.ask("/api/picture?name=mine&kind=parallel&of=0001&of=0002")[2]["data"]
+    assert {trace["name"]: trace["line"]["color"] for trace in beside} == {
+        trace["name"]: trace["line"]["color"] for trace in apart
+    }
     by_time = served.ask("/api/picture?name=mine&kind=curves&metric=epoch&x=time")[2]
     assert by_time["layout"]["xaxis"]["title"]["text"] == "time since the first report (s)"
     assert max(value for trace in by_time["data"] for value in trace["y"] if value is not None) == 2
