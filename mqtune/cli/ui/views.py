@@ -204,7 +204,8 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
             "x": {"": f"by {label(time_attr)}", "time": "by time"},
         }
     if kind in ("slices", "importances") and not objective.is_single:
-        return {"metrics": [[name, label(name)] for name in objective.metrics]}
+        first, *rest = objective.metrics
+        return {"metrics": [["", label(first)], *([name, label(name)] for name in rest)]}
     return {}
 
 

@@ -331,6 +331,14 @@ def test_a_picture_is_of_what_a_reader_has_chosen(served: Served):
     assert best["key"] == "loss"
 
 
+def test_the_metric_that_a_picture_begins_with_is_among_those_that_a_reader_may_choose(served: Served):
+    served.login()
+
+    for kind in ("slices", "importances"):
+        found = served.ask(f"/api/picture?name=torn&kind={kind}")[2]["choices"]
+        assert found["metrics"] == [["", "loss"], ["size", "size"]], kind
+
+
 def test_several_experiments_are_drawn_beside_each_other(served: Served):
     served.login()
 

@@ -43,9 +43,7 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     assert "`mqtune drive x` writes them" in caplog.text
 
 
-def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
     tuner = tuned(run=mqtune.RunOptions(progress=True))
     tuner.step()
     tuner._runner.look().steer("set", "", {"max_trials": 5})
