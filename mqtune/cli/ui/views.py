@@ -458,6 +458,9 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
                     for info in found
                 ]
                 queues += [queue._asdict() for queue in queues_of(fleet, found)]
+            # The server of an experiment on this machine alone has that one, whose driver asks nobody for its share.
+            if url != places.broker:
+                continue
             of_all = shares_on(url, found)
             shares += [_share(each, names) for each in of_all.shares or ()]
             quotas += [{**each._asdict(), "pattern": _text(each.pattern)} for each in of_all.quotas or ()]
