@@ -23,10 +23,10 @@ PICTURES: Final = {
     "promotion": ("promotion.py", "rungs"),
     "script_trainable": ("script_trainable/tune_script.py", "history"),
     "train_lightning": ("train_lightning.py", "timeline"),
-    "train_pytorch": ("train_pytorch.py", "parallel"),
+    "train_pytorch": ("train_pytorch.py", "rungs"),
     "train_sklearn": ("train_sklearn.py", "slices"),
     "train_torchrun": ("train_torchrun/tune.py", "history"),
-    "train_transformers": ("train_transformers.py", "curves"),
+    "train_transformers": ("train_transformers.py", "parallel"),
     "train_xgboost": ("train_xgboost.py", "importances"),
     "trainable_class": ("trainable_class.py", "timeline"),
 }
