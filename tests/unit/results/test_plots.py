@@ -291,18 +291,23 @@ def test_compared_trials_have_the_same_colours_in_each_picture(book: Book):
     assert len(set(curves.values())) == 3
 
 
-def test_the_panels_of_a_row_leave_as_much_free_between_them_however_many_they_are(book: Book):
+def test_panels_leave_as_much_free_between_them_however_many_they_are(book: Book):
     config = dict.fromkeys("abcd", 0.1)
     for number in range(1, 4):
         book.run(f"{number:04}", 1 / number, config={name: value * number for name, value in config.items()})
 
-    def gap(columns: int) -> float:
-        picture = replace(results_of(book).plot.slices(), most_columns=columns)
-        layout = by_plotly.plain(picture)["layout"]
-        free: float = layout["xaxis2"]["domain"][0] - layout["xaxis"]["domain"][1]
-        return free * columns
+    def layout(columns: int) -> dict[str, Any]:
+        found: dict[str, Any] = by_plotly.plain(replace(results_of(book).plot.slices(), most_columns=columns))["layout"]
+        return found
 
-    assert gap(4) == pytest.approx(gap(2))
+    two, four, one = layout(2), layout(4), layout(1)
+    beside = [each["xaxis2"]["domain"][0] - each["xaxis"]["domain"][1] for each in (two, four)]
+    below = [
+        two["yaxis"]["domain"][0] - two["yaxis3"]["domain"][1],
+        one["yaxis"]["domain"][0] - one["yaxis2"]["domain"][1],
+    ]
+    assert beside[0] * 2 == pytest.approx(beside[1] * 4)
+    assert below[0] * 2 == pytest.approx(below[1] * 4)
 
 
 def test_the_timeline_has_a_row_for_each_slot_and_the_end_of_each_attempt(book: Book):

@@ -67,7 +67,7 @@ function showTrial(found, head, details, log) {
   const errors = found.attempts.filter((each) => each.error).map((each) => card(`Error of attempt ${each.attempt}`, el("pre", { class: "log" }, each.error)));
   refill(details, [
     el("div", { class: "grid" }, card("Config", el("div", { class: "scroll" }, config)), card("Metrics at its best", pairs(found.metrics)),
-      found.checkpoints.length ? card("Checkpoints", table(["id", "saved", "metrics"], found.checkpoints.map((each) => [each.id, when(each.at), each.metrics.map(([key, value]) => `${key}=${value}`).join(" ")]))) : null),
+      found.checkpoints.length ? card("Checkpoints", table(["id", "saved", "metrics"], found.checkpoints.map((each) => [each.id, when(each.at), el("td", { class: "wrap" }, each.metrics.map(([key, value]) => `${key}=${value}`).join(" "))]))) : null),
     card("Attempts", table(["attempt", "worker", "devices", "process", "started", "ran", "end", "exit", "began with"], attempts)), ...errors,
   ]);
   log.attempts(found.attempts.length);
