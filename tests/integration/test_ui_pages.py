@@ -445,6 +445,13 @@ def test_a_finished_experiment_is_offered_no_end_and_no_limits(driver: Any, tmp_
         page.go("#/e/ended")
         page.shows("Trials (1)")
         eventually(lambda: "end now" not in page.text)
+        # Its colour is the list's.
+        eventually(lambda: page.run("return document.getElementById('live').innerText") == "finished")
+        above = page.run("return getComputedStyle(document.getElementById('live'), '::before').backgroundColor")
+        page.go("#/")
+        eventually(lambda: page.run("return document.querySelector('[data-id=ended] .status')"))
+        dot = "return getComputedStyle(document.querySelector('[data-id=ended] .status'), '::before').backgroundColor"
+        assert page.run(dot) == above
 
 
 def test_what_a_trial_writes_is_text(browser: Browser):
