@@ -22,7 +22,12 @@ PICTURES: Final = {
     "pbt": ("pbt.py", "lineage"),
     "promotion": ("promotion.py", "rungs"),
     "script_trainable": ("script_trainable/tune_script.py", "history"),
+    "train_lightning": ("train_lightning.py", "timeline"),
+    "train_pytorch": ("train_pytorch.py", "rungs"),
     "train_sklearn": ("train_sklearn.py", "slices"),
+    "train_torchrun": ("train_torchrun/tune.py", "history"),
+    "train_transformers": ("train_transformers.py", "parallel"),
+    "train_xgboost": ("train_xgboost.py", "importances"),
     "trainable_class": ("trainable_class.py", "timeline"),
 }
 #: As many as the format has: with fewer, rare ones of a legend turn into others.

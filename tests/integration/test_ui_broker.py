@@ -105,6 +105,20 @@ def test_who_has_how_much_is_shown_to_a_monitor_by_name_where_the_page_shows_the
     assert [each for each in accounts.refused() if DEMANDS in each or QUOTAS in each or "mqtune:quota:" in each] == []
 
 
+def test_nobody_shares_the_server_of_an_experiment_that_runs_on_this_machine_alone(
+    redis_server: EmbeddedServer, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """Its driver says to nobody what it wants, so that it would stand there as one that nobody drives."""
+    Fleet(redis_client, patience_s=1.0).join(worker(busy={busy_as("alone"): 1}), hold_s=60)
+    monkeypatch.setattr(Places, "servers", lambda _: iter([redis_server.url]))
+    places = Places([], None, broker_alone=False)
+
+    with contextlib.closing(Feeds(places.find)) as feeds:
+        page = fleet_page(places, feeds)
+
+    assert (len(page["workers"]), page["shares"], page["problems"]) == (1, [], [])
+
+
 def test_an_account_of_an_earlier_version_is_told_why_no_shares_are_shown(
     driver: AnsweringDriver, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ):

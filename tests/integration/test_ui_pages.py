@@ -63,6 +63,11 @@ FLAGS: Final = (
 PAGE_S: Final = 60.0
 #: What a trial may choose, as whoever wants to run a script on the page would.
 MARKUP: Final = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+#: What is free above a dialog, and below it, as a negative number.
+AROUND_DIALOG: Final = """
+    const box = document.querySelector('dialog').getBoundingClientRect();
+    return [box.top, box.bottom - innerHeight];
+"""
 #: What a driver may bring.
 HOSTILE: Final = Bundle.of({MARKUP: File(f"# source\n{MARKUP}".encode())})
 #: A style sheet for maps, which Plotly makes when it begins and nobody needs.
@@ -410,6 +415,8 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
     browser.go("#/e/mine/0008")
 
     browser.shows("mine / trial 0008", "best: trial 0026", "w1@host", "rung 1", "9 reports")
+    # Metrics are in a few digits, and in full under the mouse.
+    assert browser.run("return document.querySelector('td[title^=\"0.01388888\"]').innerText") == "0.01389"
     eventually(lambda: browser.run("return document.querySelectorAll('[data-kind=trial] .trace').length"))
     browser.run("history.back()")
     browser.shows("Trials (30)")
@@ -438,6 +445,13 @@ def test_a_finished_experiment_is_offered_no_end_and_no_limits(driver: Any, tmp_
         page.go("#/e/ended")
         page.shows("Trials (1)")
         eventually(lambda: "end now" not in page.text)
+        # Its colour is the list's.
+        eventually(lambda: page.run("return document.getElementById('live').innerText") == "finished")
+        above = page.run("return getComputedStyle(document.getElementById('live'), '::before').backgroundColor")
+        page.go("#/")
+        eventually(lambda: page.run("return document.querySelector('[data-id=ended] .status')"))
+        dot = "return getComputedStyle(document.querySelector('[data-id=ended] .status'), '::before').backgroundColor"
+        assert page.run(dot) == above
 
 
 def test_what_a_trial_writes_is_text(browser: Browser):
@@ -624,6 +638,36 @@ def test_it_is_dark_where_the_reader_has_it_dark_and_fits_a_narrow_screen(browse
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_a_phone_shows_name_state_progress_and_best_without_a_break_inside_a_word(browser: Browser):
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.go("#/")
+        browser.shows("mine", "growing")
+        # A word that is broken has a box for each line.
+        words = """
+            const found = [];
+            for (const cell of document.querySelectorAll('.experiments tr[data-id=mine] td')) {
+              const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+              for (let text = texts.nextNode(); text; text = texts.nextNode())
+                for (const word of text.data.matchAll(/\\S+/g)) {
+                  const range = document.createRange();
+                  range.setStart(text, word.index);
+                  range.setEnd(text, word.index + word[0].length);
+                  const boxes = range.getClientRects();
+                  if (boxes.length) found.push([word[0], boxes.length, boxes[boxes.length - 1].right <= innerWidth]);
+                }
+            }
+            return found;
+        """
+        found = browser.run(words)
+        assert {word for word, _, _ in found} >= {"mine", "loss"}
+        assert [each for each in found if each[1:] != [1, True]] == []
+        assert browser.run("return document.documentElement.scrollWidth") == 390
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_without_the_token_there_is_a_place_to_give_it(browser: Browser):
     browser.expected = "status of 401"
     browser.driver.delete_all_cookies()
@@ -661,6 +705,7 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             page.shows("2 selected", "pause 2")
             click(page, "pause 2")
             page.shows("pause 2 trials of steered?", "0001, 0002", "Resume undoes this.")
+            assert sum(page.run(AROUND_DIALOG)) == pytest.approx(0, abs=2)
             click(page, "cancel")
             driver.find_element("css selector", "[aria-label='select trial 0001']").click()
             page.shows("1 selected", "pause 1")

@@ -155,7 +155,7 @@ def _condition_name(name: str) -> str:
 def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
     choices = {"history": {"by": asked.x}, "curves": {"metric": asked.metric, "by": asked.x}}
     given: dict[str, str | bool] = {name: value for name, value in choices.get(kind, {}).items() if value}
-    if kind == "curves" and asked.of:
+    if kind in ("curves", "parallel") and asked.of:
         given["apart"] = True
     if asked.metric and kind in ("slices", "importances"):
         given["metric"] = asked.metric
@@ -204,7 +204,8 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
             "x": {"": f"by {label(time_attr)}", "time": "by time"},
         }
     if kind in ("slices", "importances") and not objective.is_single:
-        return {"metrics": [[name, label(name)] for name in objective.metrics]}
+        first, *rest = objective.metrics
+        return {"metrics": [["", label(first)], *([name, label(name)] for name in rest)]}
     return {}
 
 
@@ -286,7 +287,7 @@ def trial_page(feed: Feed, name: str) -> Row:
         best = experiment.best
         compared = None if best is None or best is trial else best.config
         checkpoints = [
-            {"id": each.id, "at": each.at, "metrics": _texts(each.metrics)} for each in trial.checkpoints.values()
+            {"id": each.id, "at": each.at, "metrics": _short_texts(each.metrics)} for each in trial.checkpoints.values()
         ]
         return {
             **described_trial(trial),
@@ -294,7 +295,7 @@ def trial_page(feed: Feed, name: str) -> Row:
             "verbs": [verb for verb, what in ACTIONS.items() if trial.status in what.statuses],
             "best_trial": None if best is None else best.id,
             "config": _beside(trial.config, compared),
-            "metrics": _texts(trial.best_metrics),
+            "metrics": _short_texts(trial.best_metrics),
             "last_metrics": _texts(trial.last_metrics),
             "checkpoints": checkpoints,
             "ran_with": [_ran_with(attempt) for attempt in trial.attempts if attempt.environment],
@@ -391,6 +392,11 @@ def _texts(values: Mapping[str, object]) -> list[tuple[str, str]]:
     return [(name, _text(value)) for name, value in flatten(values)]
 
 
+def _short_texts(values: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Return the names of values, each value in a few digits, and all of them."""
+    return [(name, short_value(value), _text(value)) for name, value in flatten(values)]
+
+
 def _text(value: object) -> str:
     text = repr(value) if isinstance(value, float) else str(value)
     return text if len(text) <= 1_000 else f"{text[:999]}…"  # noqa: PLR2004 - more than anybody reads
@@ -452,6 +458,9 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
                     for info in found
                 ]
                 queues += [queue._asdict() for queue in queues_of(fleet, found)]
+            # The server of an experiment on this machine alone has that one, whose driver asks nobody for its share.
+            if url != places.broker:
+                continue
             of_all = shares_on(url, found)
             shares += [_share(each, names) for each in of_all.shares or ()]
             quotas += [{**each._asdict(), "pattern": _text(each.pattern)} for each in of_all.quotas or ()]

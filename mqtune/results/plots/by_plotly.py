@@ -13,7 +13,7 @@ from typing import Any, Final
 from mqtune.results.frames import Row
 from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
 
-#: The height of title and legend, in pixels, and the share of the width or height that is left between panels.
+#: The height of title and legend, in pixels, and the share of the width or height of two panels that is left between them.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
 #: From this ratio on the ticks of a logarithmic axis are powers of ten alone.
@@ -77,10 +77,12 @@ def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
     """Return the ends of a panel in shares of the whole: left, right, bottom and top."""
     rows, columns = math.ceil(len(picture.panels) / picture.columns), picture.columns
     row, column = divmod(number, columns)
-    wide, high = (1 + _GAP) / columns - _GAP, (1 + _GAP) / rows - _GAP
-    left, top = column * (wide + _GAP), 1 - row * (high + _GAP)
+    # The labels between panels are as wide and as high however many panels there are.
+    beside, below = 2 * _GAP / max(2, columns), 2 * _GAP / max(2, rows)
+    wide, high = (1 + beside) / columns - beside, (1 + below) / rows - below
+    left, top = column * (wide + beside), 1 - row * (high + below)
     # Titles of panels and labels below them need some of it.
-    return left, left + wide, max(0.0, top - high + (_GAP / 2 if rows > 1 else 0)), top
+    return left, left + wide, max(0.0, top - high + (below / 2 if rows > 1 else 0)), top
 
 
 def _axis(axis: Axis, values: Sequence[float]) -> Row:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError, NothingToDraw
+from mqtune.core.text import counted
 from mqtune.core.trial import Trial, TrialId
 from mqtune.results.plots.data import (
     MOST_POINTS,
@@ -17,6 +18,7 @@ from mqtune.results.plots.data import (
     chosen,
     curves_of,
     is_wide,
+    joined,
     parameters_of,
     spread,
     time_attr_of,
@@ -159,7 +161,8 @@ class Compared:
     def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
         if not any(each.y for panel in panels for each in panel.series):
             raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
-        counts = [f"{name}: {len(results.experiment.trials):,} trials" for name, results in self._results.items()]
+        sizes = {name: len(results.experiment.trials) for name, results in self._results.items()}
+        counts = [f"{name}: {counted(size, 'trial')}" for name, size in sizes.items()]
         return Picture(title, " · ".join(counts), panels)
 
 
@@ -172,6 +175,12 @@ def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Map
         xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
         series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
     return Panel(x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series)
+
+
+def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
+    """Return lines of few trials, each with the id of its trial, in the colours of ``curves_apart``."""
+    looks = [Look(_COLORS[place % len(_COLORS)], width=2, marker="circle", size=4) for place in range(len(lines))]
+    return [joined(f"trial {line[0]}", look, [line]) for line, look in zip(lines, looks, strict=True)]
 
 
 def _metric(results: Read) -> str:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import numpy as np
 
 from mqtune.core.errors import ConfigurationError, NothingToDraw
+from mqtune.core.text import counted
 from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
 from mqtune.results.display import ranked, short_value
-from mqtune.results.plots.compared import curves_apart
+from mqtune.results.plots.compared import curves_apart, lines_apart
 from mqtune.results.plots.data import (
     MOST_LINES,
     MOST_POINTS,
@@ -48,7 +49,7 @@ from mqtune.results.plots.panels import (
     label,
 )
 from mqtune.results.plots.picture import Picture, require
-from mqtune.results.plots.scales import heights_of, names_on, scale_of
+from mqtune.results.plots.scales import heights_of, in_tiers, names_on, scale_of
 from mqtune.results.plots.timeline import Bar, Run, bars, in_numbers, slot_names, slots
 from mqtune.schedulers.halving import levels_of
 
@@ -78,13 +79,6 @@ _LOOKS: Final[Mapping[TrialStatus, Look]] = {
 _OTHER: Final = Look(GREY, marker="circle")
 _INFEASIBLE: Final = Look(GREY, marker="x")
 _BEST: Final = Look(BLACK, width=2)
-#: Shares of the trials by rank, the best first, and the colours of their lines, from dark to light.
-_TIERS: Final = (
-    (0.1, BLACK, "best 10 %"),
-    (0.25, BLUE, "next 15 %"),
-    (0.5, SKY, "next 25 %"),
-    (1.0, "#C8C8C8", "the rest"),
-)
 
 
 class _Unit(NamedTuple):
@@ -147,9 +141,9 @@ class Plots:
     def _history_by_trial(self, metric: str) -> Panel:
         begun = {trial.id: float(place) for place, trial in enumerate(self._trials(), 1)}
         valued = [trial for trial in self._valued(metric) if not self._given_up(trial.id)]
-        counted = [trial for trial in valued if self._experiment.is_feasible(trial)]
-        x = np.asarray([begun[trial.id] for trial in counted])
-        value = np.asarray([value_of(self._results, trial, metric) for trial in counted])
+        counting = [trial for trial in valued if self._experiment.is_feasible(trial)]
+        x = np.asarray([begun[trial.id] for trial in counting])
+        value = np.asarray([value_of(self._results, trial, metric) for trial in counting])
         dots = chosen(self._results, valued, _MOST_DOTS)
         series = self._by_status(dots, lambda t: begun[t.id], lambda t: value_of(self._results, t, metric))
         if len(x):
@@ -206,8 +200,8 @@ class Plots:
         """Return where in its values a trial has its best one, or with constraints the one that it counts with."""
         if not self._experiment.objective.constraints:
             return self._best_place(values, metric)
-        counted = value_of(self._results, trial, metric)
-        return next((place for place, value in enumerate(values) if value == counted), None)
+        best = value_of(self._results, trial, metric)
+        return next((place for place, value in enumerate(values) if value == best), None)
 
     def _best_place(self, values: Sequence[float], metric: str) -> int | None:
         if all(map(math.isnan, values)):
@@ -303,10 +297,13 @@ class Plots:
         x = Axis(label(parameter.name), parameter.is_log, parameter.ticks, ends)
         return Panel(x, Axis(label(metric), is_wide(list(values.values()))), series)
 
-    def parallel(self) -> Picture:
+    def parallel(self, *, apart: bool = False) -> Picture:
         """Return each trial as a line across its parameters and its values, the best ones the darkest.
 
         Each parameter has an axis of its own, from its least value in any trial to its greatest.
+
+        Args:
+            apart: each trial has a colour and a name of its own, as in ``curves``.
         """
         metrics = self._experiment.objective.metrics
         trials = self._valued(metrics[0])
@@ -319,14 +316,9 @@ class Plots:
         order = {trial.id: place for place, trial in enumerate(ranked(self._experiment))}
         rows = sorted((order[trial.id], number) for number, trial in enumerate(trials) if trial.id in kept)
         heights = [heights_of(each) for each in parameters]
-        series = []
-        for (begin, _, _), (share, color, name) in zip(((0.0, "", ""), *_TIERS[:-1]), _TIERS, strict=True):
-            span = rows[math.ceil(begin * len(rows)) : math.ceil(share * len(rows))]
-            lines = [(trials[n].id, list(map(float, range(len(parameters)))), [h[n] for h in heights]) for _, n in span]
-            if lines:
-                series.append(
-                    joined(name, Look(color, width=1.8 if color == BLACK else 1, marker="circle", size=3), lines)
-                )
+        lines = {n: (trials[n].id, list(map(float, range(len(parameters)))), [h[n] for h in heights]) for _, n in rows}
+        # Those that began first last, as the best ones, which are drawn over the rest.
+        series = lines_apart([lines[n] for n in sorted(lines)])[::-1] if apart else in_tiers([*lines.values()])
         texts = [(float(x), *text) for x, each in enumerate(parameters) for text in names_on(each)]
         ticks = [(float(x), label(each.name) + (" (log)" if each.is_log else "")) for x, each in enumerate(parameters)]
         x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4))
@@ -471,7 +463,7 @@ class Plots:
                 ids, x, y = map(list, zip(*points, strict=True))
                 series.append(Series(name, x, y, _OUTCOMES[name], ids))
         came = Counter(rung for each in entries.values() for rung, _ in each)
-        ticks = [(float(rung), f"{level:g}\n{came[rung]:,} trials") for rung, level in enumerate(levels)]
+        ticks = [(float(rung), f"{level:g}\n{counted(came[rung], 'trial')}") for rung, level in enumerate(levels)]
         is_log = is_wide([value for each in entries.values() for _, value in each])
         x_axis = Axis(f"rung ({label(time_attr_of(self._results))})", ticks=ticks, ends=(-0.5, len(levels) - 0.5))
         return self._picture("rungs", [Panel(x_axis, Axis(label(metric), is_log), series)], drawn)

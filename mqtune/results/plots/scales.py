@@ -1,13 +1,22 @@
-"""The axes of parallel coordinates: a parameter's places as heights from 0 to 1, and back."""
+"""Parallel coordinates: a parameter's places as heights from 0 to 1, and back; and the colours of lines by their rank."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from mqtune.results.display import short_value
-from mqtune.results.plots.data import Parameter
-from mqtune.results.plots.panels import Scale, label
+from mqtune.results.plots.data import Parameter, joined
+from mqtune.results.plots.panels import BLACK, BLUE, SKY, Look, Scale, Series, label
+
+#: Shares of the trials by rank, the best first, and the colours of their lines, from dark to light.
+_TIERS: Final = (
+    (0.1, BLACK, "best 10 %"),
+    (0.25, BLUE, "next 15 %"),
+    (0.5, SKY, "next 25 %"),
+    (1.0, "#C8C8C8", "the rest"),
+)
 
 
 def scale_of(parameter: Parameter) -> Scale:
@@ -17,11 +26,8 @@ def scale_of(parameter: Parameter) -> Scale:
 
 def heights_of(parameter: Parameter) -> list[float]:
     """Return the places of trials as shares of the parameter's range."""
-    low, high = _span(parameter)
-    of: Callable[[float], float] = math.log if parameter.is_log else float
-    if low == high:
-        return [place if math.isnan(place) else 0.5 for place in parameter.places]
-    return [(of(place) - of(low)) / (of(high) - of(low)) for place in parameter.places]
+    span = _span(parameter)
+    return [_height(place, *span, is_log=parameter.is_log) for place in parameter.places]
 
 
 def names_on(parameter: Parameter) -> Iterator[tuple[float, str]]:
@@ -33,7 +39,29 @@ def names_on(parameter: Parameter) -> Iterator[tuple[float, str]]:
         yield from ((place / high, label(name)) for place, name in enumerate(parameter.names))
     else:
         middle = math.sqrt(low) * math.sqrt(high) if parameter.is_log else low / 2 + high / 2
-        yield from zip((0.0, 0.5, 1.0), map(short_value, (low, middle, high)), strict=True)
+        # A place between two numbers has no name where all trials have whole ones.
+        if all(math.isnan(place) or float(place).is_integer() for place in parameter.places):
+            middle = float(round(middle))
+        for place in dict.fromkeys((low, middle, high)):
+            yield _height(place, low, high, is_log=parameter.is_log), short_value(place)
+
+
+def in_tiers(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
+    """Return lines, the best first, in the colours of their tiers."""
+    found = []
+    for (begin, _, _), (share, color, name) in zip(((0.0, "", ""), *_TIERS[:-1]), _TIERS, strict=True):
+        span = lines[math.ceil(begin * len(lines)) : math.ceil(share * len(lines))]
+        if span:
+            look = Look(color, width=1.8 if color == BLACK else 1, marker="circle", size=3)
+            found.append(joined(name, look, span))
+    return found
+
+
+def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
+    of: Callable[[float], float] = math.log if is_log else float
+    if low == high:
+        return place if math.isnan(place) else 0.5
+    return (of(place) - of(low)) / (of(high) - of(low))
 
 
 def _span(parameter: Parameter) -> tuple[float, float]:

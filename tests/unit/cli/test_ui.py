@@ -318,6 +318,10 @@ def test_a_picture_is_of_what_a_reader_has_chosen(served: Served):
     apart = served.ask("/api/picture?name=mine&kind=curves&of=0001&of=0002")[2]["data"]
     assert [trace["name"] for trace in apart] == ["trial 0001", "trial 0002"]
     assert len({trace["line"]["color"] for trace in apart}) == 2
+    beside = served.ask("/api/picture?name=mine&kind=parallel&of=0001&of=0002")[2]["data"]
+    assert {trace["name"]: trace["line"]["color"] for trace in beside} == {
+        trace["name"]: trace["line"]["color"] for trace in apart
+    }
     by_time = served.ask("/api/picture?name=mine&kind=curves&metric=epoch&x=time")[2]
     assert by_time["layout"]["xaxis"]["title"]["text"] == "time since the first report (s)"
     assert max(value for trace in by_time["data"] for value in trace["y"] if value is not None) == 2
@@ -325,6 +329,14 @@ def test_a_picture_is_of_what_a_reader_has_chosen(served: Served):
     (scale, best) = served.ask("/api/picture?name=mine&kind=parallel")[2]["scales"]
     assert (scale["key"], scale["low"], scale["high"]) == ("lr", 0.1, 0.5)
     assert best["key"] == "loss"
+
+
+def test_the_metric_that_a_picture_begins_with_is_among_those_that_a_reader_may_choose(served: Served):
+    served.login()
+
+    for kind in ("slices", "importances"):
+        found = served.ask(f"/api/picture?name=torn&kind={kind}")[2]["choices"]
+        assert found["metrics"] == [["", "loss"], ["size", "size"]], kind
 
 
 def test_several_experiments_are_drawn_beside_each_other(served: Served):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,58 @@ def test_a_trial_that_was_promoted_is_told_from_one_that_was_not(experiments: di
     assert [y for _, y in found["completed"]] == [results.best.value]
     with pytest.raises(NothingToDraw, match=r"'pbt'.*no rungs"):
         experiments["pbt"].plot.rungs()
+
+
+def test_a_rung_that_one_trial_came_to_says_so_of_one_trial(book: Book):
+    for trial, epochs in (("0001", 1), ("0002", 3)):
+        book.stage(trial, {"lr": 0.1})
+        book.report(trial, *({"loss": 1.0, "training_iteration": epoch + 1} for epoch in range(epochs)))
+
+    (panel,) = results_of(book).plot.rungs().panels
+
+    assert [text for _, text in panel.x.ticks][:2] == ["1\n2 trials", "3\n1 trial"]
+
+
+def test_an_axis_of_whole_numbers_names_whole_numbers_where_they_are(book: Book):
+    for trial, width in (("0001", 2), ("0002", 7), ("0003", 4)):
+        book.run(trial, 0.5 * width, config={"width": width, "lr": width / 10})
+
+    (panel,) = results_of(book).plot.parallel().panels
+
+    named = {x: [(y, text) for at, y, text in panel.texts if at == x] for x in (0.0, 1.0)}
+    assert named[0.0] == [(0.0, "2"), (pytest.approx(0.4), "4"), (1.0, "7")]
+    assert named[1.0] == [(0.0, "0.2"), (pytest.approx(0.5), "0.45"), (1.0, "0.7")]
+
+
+def test_compared_trials_have_the_same_colours_in_each_picture(book: Book):
+    for trial, loss in (("0001", 3.0), ("0002", 1.0), ("0003", 2.0)):
+        book.run(trial, loss, config={"lr": loss})
+    plot = results_of(book).plot
+
+    drawn = [plot.curves(apart=True), plot.parallel(apart=True)]
+
+    curves, parallel = ({each.name: each.look.color for each in picture.panels[0].series} for picture in drawn)
+    assert curves == parallel
+    assert len(set(curves.values())) == 3
+
+
+def test_panels_leave_as_much_free_between_them_however_many_they_are(book: Book):
+    config = dict.fromkeys("abcd", 0.1)
+    for number in range(1, 4):
+        book.run(f"{number:04}", 1 / number, config={name: value * number for name, value in config.items()})
+
+    def layout(columns: int) -> dict[str, Any]:
+        found: dict[str, Any] = by_plotly.plain(replace(results_of(book).plot.slices(), most_columns=columns))["layout"]
+        return found
+
+    two, four, one = layout(2), layout(4), layout(1)
+    beside = [each["xaxis2"]["domain"][0] - each["xaxis"]["domain"][1] for each in (two, four)]
+    below = [
+        two["yaxis"]["domain"][0] - two["yaxis3"]["domain"][1],
+        one["yaxis"]["domain"][0] - one["yaxis2"]["domain"][1],
+    ]
+    assert beside[0] * 2 == pytest.approx(beside[1] * 4)
+    assert below[0] * 2 == pytest.approx(below[1] * 4)
 
 
 def test_the_timeline_has_a_row_for_each_slot_and_the_end_of_each_attempt(book: Book):

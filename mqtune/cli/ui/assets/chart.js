@@ -40,6 +40,7 @@ export function picture(path, parameters, title, { wide, brushed, scope } = {}) 
     note.textContent = last.nothing ?? last.note;
     plot.hidden = legend.hidden = Boolean(last.nothing);
     node.hidden = plot.hidden && RARE.has(kind);
+    node.classList.toggle("nothing", plot.hidden);
     fillControls();
     fillLegend();
     await redraw();
@@ -96,7 +97,7 @@ export function picture(path, parameters, title, { wide, brushed, scope } = {}) 
     smooth.addEventListener("input", () => { state.smooth = Number(smooth.value); redraw(); });
     controls.replaceChildren(
       metrics.length > 1 ? select("metric", Object.fromEntries(metrics), "metric") : "", Object.keys(x).length > 1 ? select("x", x, "horizontal axis") : "",
-      SCALED.has(kind) ? select("y", { ...AXES, "": "y axis" }, "vertical axis") : "", SMOOTHED.has(kind) ? smooth : "",
+      SCALED.has(kind) ? select("y", { ...AXES, "": "y axis" }, "vertical axis") : "", SMOOTHED.has(kind) ? el("label", { class: "smooth" }, "smooth", smooth) : "",
     );
   }
   // One legend for all panels; a click hides what it names.

@@ -1,5 +1,5 @@
 // The list of experiments: searched, sorted and filtered here, as it is short; and several of them selected to be compared.
-import { button, el, lasted, number, place, progress, refill, sparkline, tag, when } from "./elements.js";
+import { button, el, lasted, number, place, progress, refill, sparkline, tag } from "./elements.js";
 import { api, poll, problem, show } from "./server.js";
 
 const HEADS = [
@@ -9,6 +9,9 @@ const HEADS = [
 ];
 // What a narrow screen has no room for.
 const NARROW = new Set(["name", "state", "progress", "best"]);
+
+// To the minute: a list has no room for more.
+const started = (at) => (at ? new Date(at * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : "");
 
 function ranFor({ state, created_at: began, progress: made }) {
   if (!began || !made) return undefined;
@@ -69,12 +72,12 @@ export function experimentsPage(main) {
   function rowOf(each, owners) {
     const box = el("input", { type: "checkbox", "aria-label": `select ${each.name}`, checked: selected.has(each.name) ? "" : null });
     box.addEventListener("click", () => { box.checked ? selected.add(each.name) : selected.delete(each.name); draw(); });
-    const counts = each.statuses ?? {}, made = each.progress, ran = ranFor(each), cell = (title, ...children) => el("td", { class: NARROW.has(title) ? null : "seldom" }, ...children);
+    const counts = each.statuses ?? {}, made = each.progress, ran = ranFor(each), cell = (title, ...children) => el("td", { "data-column": title, class: NARROW.has(title) ? null : "seldom" }, ...children);
     return el("tr", { "data-id": each.name, class: selected.has(each.name) ? "picked" : null },
       el("td", { class: "pick" }, box), cell("name", el("a", { href: place("e", each.name), title: each.notes || null }, each.name)), cell("state", el("span", { class: `status ${kindOf(each).replaceAll(" ", "_")}` }, each.error ?? each.state)),
       cell("progress", made ? progress({ counts, ended: made.ended, planned: made.planned, trials: each.trials }) : ""), cell("failed", counts.failed ? el("span", { class: "bad" }, number(counts.failed)) : ""),
       cell("best", each.best === undefined ? "" : [el("b", {}, number(each.best)), ` ${each.metric}`]), cell("so far", sparkline((made?.best_so_far ?? []).map(Number)) ?? ""),
-      cell("ran", ran === undefined ? "" : lasted(ran)), cell("started", when(each.created_at)), owners ? cell("owner", each.owner ?? "") : null, cell("tags", ...(each.tags ?? []).map(tag)));
+      cell("ran", ran === undefined ? "" : lasted(ran)), cell("started", started(each.created_at)), owners ? cell("owner", each.owner ?? "") : null, cell("tags", ...(each.tags ?? []).map(tag)));
   }
   function showSelection() {
     picked.hidden = !selected.size;

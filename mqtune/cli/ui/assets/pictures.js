@@ -55,6 +55,8 @@ function draw(node, picture, state) {
     for (const each of ["dtick", "tick0", "tickformat"]) delete layout[axis][each];
     layout[axis].type = state.y;
   }
+  // The axes of parallel coordinates stand close there.
+  if (narrow && picture.scales?.length) for (const each of layout.annotations) each.font = { size: 9 };
   if (state) {
     layout.showlegend = false;
     for (const trace of data) {

@@ -59,7 +59,7 @@ function showTrial(found, head, details, log) {
   const compares = found.config.some((each) => each.best !== null);
   const config = el("table", {}, el("thead", {}, el("tr", {}, ["parameter", "value", ...(compares ? [el("a", { href: place("e", found.experiment, found.best_trial) }, `best: trial ${found.best_trial}`)] : [])].map((text) => el("th", {}, text)))),
     el("tbody", {}, found.config.map((each) => el("tr", { class: each.differs ? "differs" : "" }, el("td", {}, each.name), el("td", { class: "wrap" }, each.value), compares ? el("td", { class: "wrap" }, each.best) : null))));
-  const pairs = (values) => table(["metric", "value"], values.map(([key, value]) => [key, value]));
+  const pairs = (values) => table(["metric", "value"], values.map(([key, value, exact]) => [key, el("td", { title: value === exact ? null : exact }, value)]));
   const attempts = found.attempts.map((each) => [
     number(each.attempt), each.worker, each.devices.join(","), number(each.pid || ""), when(each.started_at), each.started_at ? lasted((each.ended_at ?? Date.now() / 1000) - each.started_at) : each.worker === "outside" ? "" : "waits",
     each.end ? words(each.end) : "", each.signal !== null ? `signal ${each.signal}` : each.exit_code !== null ? `code ${each.exit_code}` : "", each.source ? `from trial ${each.source}` : each.checkpoint,
@@ -67,8 +67,8 @@ function showTrial(found, head, details, log) {
   const errors = found.attempts.filter((each) => each.error).map((each) => card(`Error of attempt ${each.attempt}`, el("pre", { class: "log" }, each.error)));
   refill(details, [
     el("div", { class: "grid" }, card("Config", el("div", { class: "scroll" }, config)), card("Metrics at its best", pairs(found.metrics)),
-      found.checkpoints.length ? card("Checkpoints", table(["id", "saved", "metrics"], found.checkpoints.map((each) => [each.id, when(each.at), each.metrics.map(([key, value]) => `${key}=${value}`).join(" ")]))) : null),
-    card("Attempts", table(["", "worker", "devices", "process", "started", "ran", "end", "exit", "began with"], attempts)), ...errors,
+      found.checkpoints.length ? card("Checkpoints", table(["id", "saved", "metrics"], found.checkpoints.map((each) => [each.id, when(each.at), el("td", { class: "wrap" }, each.metrics.map(([key, value]) => `${key}=${value}`).join(" "))]))) : null),
+    card("Attempts", table(["attempt", "worker", "devices", "process", "started", "ran", "end", "exit", "began with"], attempts)), ...errors,
   ]);
   log.attempts(found.attempts.length);
 }

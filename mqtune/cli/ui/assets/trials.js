@@ -127,7 +127,7 @@ export function trialTable(name, chartsFollow) {
       box.addEventListener("change", () => { chosen[each.key] = box.checked; keep(kept, chosen); draw(); });
       return el("label", {}, box, ` ${each.title}`, each.kind ? el("small", {}, ` ${each.kind}`) : null);
     };
-    columnList.replaceChildren(...columns.map(choice), button("as at first", () => { chosen = {}; keep(kept, chosen); fillChoices(); draw(); }));
+    columnList.replaceChildren(...columns.map(choice), button("default columns", () => { chosen = {}; keep(kept, chosen); fillChoices(); draw(); }));
   }
 
   function filterBy(text) {
