@@ -62,15 +62,15 @@ def _space(task: Task, where: tuple[str, str] | None = None) -> dict[str, object
     return {
         name: _domain(each, [_space(task, (name, choice)) for choice in each.choices], name)
         for name, each in task.parameters.items()
-        if each.where == where
+        if (each.where is None if where is None else each.hangs_on(*where))
     }
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config as the task has it."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in config.items():
-        flat |= value if isinstance(value, dict) else {name: value}
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
     return flat
 
 
