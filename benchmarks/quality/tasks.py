@@ -48,6 +48,10 @@ class Parameter:
         """Return where a number lies between the bounds, from 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
+    def at(self, share: float) -> float:
+        """Return the number that lies there between the bounds."""
+        return self.low + share * (self.high - self.low)
+
 
 class Task(ABC):
     """Something to minimise.
@@ -341,7 +345,7 @@ class Levy10(Task):
     def __init__(self) -> None:
         super().__init__("levy10", {f"x{number}": Parameter(-10.0, 10.0) for number in range(1, 11)})
         rng = random.Random(8)
-        self._places = [rng.uniform(-7.0, 7.0) for _ in self.parameters]
+        self.places = [rng.uniform(-7.0, 7.0) for _ in self.parameters]
         self._shifts = [rng.uniform(-1.0, 1.0) for _ in self.parameters]
 
     def loss(self, config: Config, epoch: int) -> float:
@@ -349,7 +353,7 @@ class Levy10(Task):
         # Levy's own minimum is where all of these are 1.
         w = [
             1 + (config[name] - place - missing * shift) / 4
-            for name, place, shift in zip(self.parameters, self._places, self._shifts, strict=True)
+            for name, place, shift in zip(self.parameters, self.places, self._shifts, strict=True)
         ]
         value = math.sin(math.pi * w[0]) ** 2
         for number, each in enumerate(w[:-1]):
@@ -368,25 +372,25 @@ class Ellipsoid10(Task):
     def __init__(self) -> None:
         super().__init__("ellipsoid10", {f"x{number}": Parameter() for number in range(1, 11)})
         rng, size = random.Random(9), len(self.parameters)
-        self._places = [rng.uniform(0.2, 0.8) for _ in self.parameters]
+        self.places = [rng.uniform(0.2, 0.8) for _ in self.parameters]
         self._shifts = [rng.uniform(-0.1, 0.1) for _ in self.parameters]
         self._weights = [10 * 100 ** (-number / (size - 1)) for number in range(size)]
-        self._axes: list[list[float]] = []
+        self.axes: list[list[float]] = []
         for _ in range(size):
             axis = [rng.gauss(0.0, 1.0) for _ in range(size)]
-            for other in self._axes:
+            for other in self.axes:
                 along = _product(axis, other)
                 axis = [a - along * b for a, b in zip(axis, other, strict=True)]
             length = math.hypot(*axis)
-            self._axes.append([a / length for a in axis])
+            self.axes.append([a / length for a in axis])
 
     def loss(self, config: Config, epoch: int) -> float:
         missing = 1 - epoch / EPOCHS
         off = [
             config[name] - place - missing * shift
-            for name, place, shift in zip(self.parameters, self._places, self._shifts, strict=True)
+            for name, place, shift in zip(self.parameters, self.places, self._shifts, strict=True)
         ]
-        return sum(weight * _product(axis, off) ** 2 for weight, axis in zip(self._weights, self._axes, strict=True))
+        return sum(weight * _product(axis, off) ** 2 for weight, axis in zip(self._weights, self.axes, strict=True))
 
 
 def _product(one: Sequence[float], other: Sequence[float]) -> float:
@@ -458,6 +462,11 @@ class Choices(Task):
 
     def _down(self, floor: float, optimizer: str, epoch: int) -> float:
         return floor + (self.START - floor) * float(epoch) ** -self._speeds[optimizer]
+
+    def in_the_middle(self, choices: Config) -> dict[str, Any]:
+        """Return a config with those choices, in the middle of their bowl."""
+        middles = self._middles[choices["optimizer"]]
+        return self.config(lambda name, each: choices[name] if each.choices else each.at(middles[name]))
 
     @cached_property
     def _least_of_each(self) -> Mapping[str, float]:
@@ -537,6 +546,10 @@ class Nested(Task):
             if name in config:
                 floor += steep * (self.parameters[name].share(config[name]) - middle) ** 2
         return self._down(floor, config["layers"], epoch)
+
+    def in_the_middle(self, choices: Config) -> dict[str, Any]:
+        """Return a config with those choices, in the middle of their bowl."""
+        return self.config(lambda name, each: choices[name] if each.choices else each.at(self._bowl[name][0]))
 
     def _down(self, floor: float, layers: str, epoch: int) -> float:
         return floor + (self.START - floor) * math.exp(-self.SPEEDS[layers] * epoch)
