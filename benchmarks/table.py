@@ -16,7 +16,7 @@ __all__ = ["chance", "render"]
 #: The variant of mqtune that the others are set against, where it has several: its default comes first.
 REFERENCE: Final = "mqtune"
 
-#: Below this probability chance is not what makes mqtune worse than the best of the others: there are six tasks, and
+#: Below this probability chance is not what makes mqtune worse than the best of the others: there are twelve tasks, and
 #: the best of several systems has had luck.
 BEYOND_CHANCE: Final = 0.01
 

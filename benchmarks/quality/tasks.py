@@ -28,17 +28,29 @@ class Parameter:
     """One thing to choose: a float or an integer between two bounds, or one of *choices*.
 
     Args:
-        where: the parameter that it hangs on, which comes before it, and the one of that's choices with which it counts; None if always.
+        where: the parameter that it hangs on, which comes before it, and those of that's choices with which it counts; None if always.
     """
 
     low: float = 0.0
     high: float = 1.0
     choices: tuple[str, ...] = ()
-    where: tuple[str, str] | None = None
+    where: tuple[str, tuple[str, ...]] | None = None
 
     @property
     def is_whole(self) -> bool:
         return isinstance(self.low, int)
+
+    def hangs_on(self, name: str, choice: str) -> bool:
+        """Whether it counts by that choice of that parameter."""
+        return self.where is not None and self.where[0] == name and choice in self.where[1]
+
+    def share(self, value: float) -> float:
+        """Return where a number lies between the bounds, from 0 to 1."""
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, share: float) -> float:
+        """Return the number that lies there between the bounds."""
+        return self.low + share * (self.high - self.low)
 
 
 class Task(ABC):
@@ -57,7 +69,7 @@ class Task(ABC):
         """Return a config of what is chosen for each parameter that counts with what was chosen before it."""
         config: dict[str, Any] = {}
         for name, each in self.parameters.items():
-            if each.where is None or config[each.where[0]] == each.where[1]:
+            if each.where is None or config.get(each.where[0]) in each.where[1]:
                 config[name] = choose(name, each)
         return config
 
@@ -111,7 +123,12 @@ class Branin(Task):
 
 
 class Hartmann6(Task):
-    """The function of Hartmann in six dimensions as one that gets exact with the epochs, after the same paper."""
+    """The function of Hartmann in six dimensions as one that gets exact with the epochs, after the same paper.
+
+    Args:
+        name: of its figures.
+        noise: the standard deviation of a report's noise.
+    """
 
     best = -3.32237
     _weights: Final = (1.0, 1.2, 3.0, 3.2)
@@ -128,8 +145,12 @@ class Hartmann6(Task):
         (0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381),
     )
 
-    def __init__(self) -> None:
-        super().__init__("hartmann6", {f"x{number}": Parameter() for number in range(1, 7)})
+    def __init__(self, name: str = "hartmann6", *, noise: float = 0.0) -> None:
+        super().__init__(name, {f"x{number}": Parameter() for number in range(1, 7)})
+        self._noise = noise
+
+    def noise(self) -> float:
+        return self._noise
 
     def loss(self, config: Config, epoch: int) -> float:
         missing, x = 1 - epoch / EPOCHS, [config[name] for name in self.parameters]
@@ -177,7 +198,7 @@ def _size(parameter: Parameter) -> int:
 def _place(value: Any, parameter: Parameter, size: int) -> int:
     if parameter.choices:
         return parameter.choices.index(value)
-    return round((value - parameter.low) / (parameter.high - parameter.low) * (size - 1))
+    return round(parameter.share(value) * (size - 1))
 
 
 class Curves(Table):
@@ -221,8 +242,7 @@ class Curves(Table):
 
     def slowness(self, config: Config) -> float:
         """Return more for wide networks: from a half to one and a half."""
-        width = self.parameters["log2_width"]
-        return float(0.5 + (config["log2_width"] - width.low) / (width.high - width.low))
+        return 0.5 + self.parameters["log2_width"].share(config["log2_width"])
 
     def at(self, cell: tuple[int, ...], epoch: int) -> float:
         floor, speed = self._known.get(cell) or self._known.setdefault(cell, self._drawn(cell))
@@ -281,7 +301,7 @@ class Models(Task):
     NOISE: Final = 0.005
 
     def __init__(self) -> None:
-        svm, trees, net = (("model", name) for name in self.CURVES)
+        svm, trees, net = (("model", (name,)) for name in self.CURVES)
         parameters = {
             "model": Parameter(choices=tuple(self.CURVES)),
             "log10_C": Parameter(-3.0, 3.0, where=svm),
@@ -304,14 +324,240 @@ class Models(Task):
         least, speed = self.CURVES[config["model"]]
         for name, (middle, steep) in self._bowl.items():
             if name in config:
-                each = self.parameters[name]
-                least += steep * ((config[name] - each.low) / (each.high - each.low) - middle) ** 2
+                least += steep * (self.parameters[name].share(config[name]) - middle) ** 2
         return least + (self.START - least) * math.exp(-speed * epoch)
 
     @property
     def best(self) -> float:
         """The loss at the bottom of the lowest bowl; a whole parameter may miss its middle by a little."""
         return min(least + (self.START - least) * math.exp(-speed * EPOCHS) for least, speed in self.CURVES.values())
+
+
+class Levy10(Task):
+    """The function of Levy in ten dimensions, each of which counts for 0.6 of the one before, around a place that is drawn.
+
+    It has many local minima. The place is another one before the last epoch: off by up to 1 in each dimension, of 20, at the beginning.
+    """
+
+    best = 0.0
+    WEIGHT: Final = 0.6
+
+    def __init__(self) -> None:
+        super().__init__("levy10", {f"x{number}": Parameter(-10.0, 10.0) for number in range(1, 11)})
+        rng = random.Random(8)
+        self.places = [rng.uniform(-7.0, 7.0) for _ in self.parameters]
+        self._shifts = [rng.uniform(-1.0, 1.0) for _ in self.parameters]
+
+    def loss(self, config: Config, epoch: int) -> float:
+        missing = 1 - epoch / EPOCHS
+        # Levy's own minimum is where all of these are 1.
+        w = [
+            1 + (config[name] - place - missing * shift) / 4
+            for name, place, shift in zip(self.parameters, self.places, self._shifts, strict=True)
+        ]
+        value = math.sin(math.pi * w[0]) ** 2
+        for number, each in enumerate(w[:-1]):
+            value += self.WEIGHT**number * (each - 1) ** 2 * (1 + 10 * math.sin(math.pi * each + 1) ** 2)
+        return value + self.WEIGHT ** len(w[:-1]) * (w[-1] - 1) ** 2 * (1 + math.sin(2 * math.pi * w[-1]) ** 2)
+
+
+class Ellipsoid10(Task):
+    """A rotated ellipsoid in ten dimensions around a place that is drawn: its axes weigh from 10 down to 0.1.
+
+    The place is another one before the last epoch: off by up to 0.1 in each dimension, of 1, at the beginning.
+    """
+
+    best = 0.0
+
+    def __init__(self) -> None:
+        super().__init__("ellipsoid10", {f"x{number}": Parameter() for number in range(1, 11)})
+        rng, size = random.Random(9), len(self.parameters)
+        self.places = [rng.uniform(0.2, 0.8) for _ in self.parameters]
+        self._shifts = [rng.uniform(-0.1, 0.1) for _ in self.parameters]
+        self._weights = [10 * 100 ** (-number / (size - 1)) for number in range(size)]
+        self.axes: list[list[float]] = []
+        for _ in range(size):
+            axis = [rng.gauss(0.0, 1.0) for _ in range(size)]
+            for other in self.axes:
+                along = _product(axis, other)
+                axis = [a - along * b for a, b in zip(axis, other, strict=True)]
+            length = math.hypot(*axis)
+            self.axes.append([a / length for a in axis])
+
+    def loss(self, config: Config, epoch: int) -> float:
+        missing = 1 - epoch / EPOCHS
+        off = [
+            config[name] - place - missing * shift
+            for name, place, shift in zip(self.parameters, self.places, self._shifts, strict=True)
+        ]
+        return sum(weight * _product(axis, off) ** 2 for weight, axis in zip(self._weights, self.axes, strict=True))
+
+
+def _product(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the scalar product of two vectors."""
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+class Choices(Task):
+    """Seven choices of three to five, without an order, and three numbers.
+
+    The floor of a config's curve has a part of each of its choices and one of each pair of them, all drawn, and a bowl of the numbers,
+    whose middle for the learning rate is another one for each optimizer. It comes down by a power of the epoch, another one for each
+    optimizer.
+    """
+
+    CHOICES: Final = {
+        "optimizer": ("sgd", "adam", "lamb", "lion"),
+        "activation": ("relu", "gelu", "silu", "tanh", "elu"),
+        "norm": ("none", "batch", "layer"),
+        "init": ("normal", "uniform", "orthogonal"),
+        "augment": ("none", "flip", "crop", "mix"),
+        "schedule": ("constant", "step", "cosine", "cycle"),
+        "pool": ("max", "mean", "attention"),
+    }
+    NUMBERS: Final = {
+        "log10_lr": Parameter(-5.0, -1.0),
+        "log10_decay": Parameter(-6.0, -2.0),
+        "dropout": Parameter(0.0, 0.6),
+    }
+    WEIGHTS: Final = {"log10_lr": 2.0, "log10_decay": 0.4, "dropout": 0.4}
+    START: Final = 2.3
+    LEAST: Final = 0.1
+    NOISE: Final = 0.005
+
+    def __init__(self) -> None:
+        parameters = {name: Parameter(choices=each) for name, each in self.CHOICES.items()}
+        super().__init__("categorical", {**parameters, **self.NUMBERS})
+        rng = random.Random(7)
+        self._own = {name: {each: rng.uniform(0.0, 0.25) for each in all_} for name, all_ in self.CHOICES.items()}
+        self._pairs = {
+            (one, other): {
+                pair: rng.gauss(0.0, 0.04) for pair in itertools.product(self.CHOICES[one], self.CHOICES[other])
+            }
+            for one, other in itertools.combinations(self.CHOICES, 2)
+        }
+        self._middles = {
+            optimizer: {name: rng.uniform(0.15, 0.85) for name in self.NUMBERS}
+            for optimizer in self.CHOICES["optimizer"]
+        }
+        decay, dropout = rng.uniform(0.15, 0.85), rng.uniform(0.15, 0.85)
+        for middles in self._middles.values():
+            middles |= {"log10_decay": decay, "dropout": dropout}
+        self._speeds = {optimizer: rng.uniform(1.0, 1.3) for optimizer in self._middles}
+
+    def noise(self) -> float:
+        return self.NOISE
+
+    def loss(self, config: Config, epoch: int) -> float:
+        bowl = sum(
+            self.WEIGHTS[name] * (each.share(config[name]) - self._middles[config["optimizer"]][name]) ** 2
+            for name, each in self.NUMBERS.items()
+        )
+        return self._down(self.LEAST + self._of_choices(config) - self._least + bowl, config["optimizer"], epoch)
+
+    def _of_choices(self, config: Config) -> float:
+        return sum(of[config[name]] for name, of in self._own.items()) + sum(
+            of[config[one], config[other]] for (one, other), of in self._pairs.items()
+        )
+
+    def _down(self, floor: float, optimizer: str, epoch: int) -> float:
+        return floor + (self.START - floor) * float(epoch) ** -self._speeds[optimizer]
+
+    def in_the_middle(self, choices: Config) -> dict[str, Any]:
+        """Return a config with those choices, in the middle of their bowl."""
+        middles = self._middles[choices["optimizer"]]
+        return self.config(lambda name, each: choices[name] if each.choices else each.at(middles[name]))
+
+    @cached_property
+    def _least_of_each(self) -> Mapping[str, float]:
+        """The least that the choices add, for each optimizer."""
+        others = [name for name in self.CHOICES if name != "optimizer"]
+        return {
+            optimizer: min(
+                self._of_choices({"optimizer": optimizer, **dict(zip(others, values, strict=True))})
+                for values in itertools.product(*(self.CHOICES[name] for name in others))
+            )
+            for optimizer in self.CHOICES["optimizer"]
+        }
+
+    @cached_property
+    def _least(self) -> float:
+        return min(self._least_of_each.values())
+
+    @cached_property
+    def best(self) -> float:
+        """The least loss of all combinations of choices, in the middle of their bowl."""
+        return min(
+            self._down(self.LEAST + least - self._least, optimizer, EPOCHS)
+            for optimizer, least in self._least_of_each.items()
+        )
+
+
+class Nested(Task):
+    """An optimizer with parameters of its own, one of which is a schedule with one more; and a number of layers with a width for each.
+
+    The floor of a config's curve has a part of each choice and a bowl of the numbers; deeper networks come down to it more slowly.
+    """
+
+    #: What the choices add to the least loss; and the share of the way there that an epoch takes, as an exponent.
+    OPTIMIZERS: Final = {"sgd": 0.0, "adam": 0.05, "lamb": 0.1}
+    SCHEDULES: Final = {"constant": 0.05, "cosine": 0.0}
+    LAYERS: Final = {"1": 0.3, "2": 0.1, "3": 0.0, "4": 0.05}
+    SPEEDS: Final = {"1": 0.45, "2": 0.4, "3": 0.35, "4": 0.3}
+    START: Final = 1.0
+    NOISE: Final = 0.005
+
+    def __init__(self) -> None:
+        sgd, adam, lamb = (("optimizer", (name,)) for name in self.OPTIMIZERS)
+        parameters = {
+            "optimizer": Parameter(choices=tuple(self.OPTIMIZERS)),
+            "log10_lr_sgd": Parameter(-4.0, 0.0, where=sgd),
+            "momentum": Parameter(0.0, 0.99, where=sgd),
+            "schedule": Parameter(choices=tuple(self.SCHEDULES), where=sgd),
+            "warmup": Parameter(0.0, 0.5, where=("schedule", ("cosine",))),
+            "log10_lr_adam": Parameter(-5.0, -1.0, where=adam),
+            "beta": Parameter(0.8, 0.999, where=adam),
+            "log10_lr_lamb": Parameter(-4.0, -1.0, where=lamb),
+            "log10_decay": Parameter(-6.0, -2.0, where=lamb),
+            "layers": Parameter(choices=tuple(self.LAYERS)),
+        }
+        for number in range(len(self.LAYERS)):
+            parameters[f"log2_width{number + 1}"] = Parameter(3.0, 9.0, where=("layers", tuple(self.LAYERS)[number:]))
+        super().__init__("nested", parameters)
+        rng = random.Random(6)
+        #: The middle of each number, as a share of its range, and how steep the bowl is there.
+        self._bowl = {
+            name: (rng.uniform(0.15, 0.85), rng.uniform(0.3, 2.0))
+            for name, each in parameters.items()
+            if not each.choices
+        }
+
+    def noise(self) -> float:
+        return self.NOISE
+
+    def slowness(self, config: Config) -> float:
+        """Return more for deep networks."""
+        return 0.4 + 0.24 * int(config["layers"])
+
+    def loss(self, config: Config, epoch: int) -> float:
+        floor = self.OPTIMIZERS[config["optimizer"]] + self.LAYERS[config["layers"]]
+        floor += self.SCHEDULES.get(config.get("schedule", ""), 0.0)
+        for name, (middle, steep) in self._bowl.items():
+            if name in config:
+                floor += steep * (self.parameters[name].share(config[name]) - middle) ** 2
+        return self._down(floor, config["layers"], epoch)
+
+    def in_the_middle(self, choices: Config) -> dict[str, Any]:
+        """Return a config with those choices, in the middle of their bowl."""
+        return self.config(lambda name, each: choices[name] if each.choices else each.at(self._bowl[name][0]))
+
+    def _down(self, floor: float, layers: str, epoch: int) -> float:
+        return floor + (self.START - floor) * math.exp(-self.SPEEDS[layers] * epoch)
+
+    @property
+    def best(self) -> float:
+        """The loss at the bottom of the lowest bowl: of an optimizer and a schedule that add nothing."""
+        return min(self._down(added, layers, EPOCHS) for layers, added in self.LAYERS.items())
 
 
 DIGITS_FILE: Final = Path(__file__).with_name("digits.txt")
@@ -331,4 +577,9 @@ TASKS: Final[tuple[Task, ...]] = (
     Curves("noisy", 3, noise=0.05),
     Digits(),
     Models(),
+    Choices(),
+    Levy10(),
+    Ellipsoid10(),
+    Hartmann6("hartmann6_noisy", noise=0.3),
+    Nested(),
 )

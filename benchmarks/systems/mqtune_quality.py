@@ -10,7 +10,7 @@ from benchmarks.quality.slots import SLOTS, Record
 from benchmarks.quality.tasks import EPOCHS, Parameter, Task
 from benchmarks.work import quality
 
-__all__ = ["VARIANTS"]
+__all__ = ["VARIANTS", "flat", "space"]
 
 #: More trials than the time is enough for.
 TRIALS: Final = 100_000
@@ -22,7 +22,7 @@ def _run(searcher: str, scheduler: str) -> Any:
         from benchmarks import trainables
 
         def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float]]]:
-            for epoch_s, loss in task.curve(_flat(config), seed):
+            for epoch_s, loss in task.curve(flat(config), seed):
                 yield epoch_s, {"loss": loss}
 
         record = Record()
@@ -36,11 +36,11 @@ def _run(searcher: str, scheduler: str) -> Any:
 
             def on_report(self, trial: Any, report: Any) -> None:
                 epoch = report.metrics["training_iteration"]
-                record.add(report.timestamp - self.began_at, _flat(trial.config), epoch, report.metrics["loss"])
+                record.add(report.timestamp - self.began_at, flat(trial.config), epoch, report.metrics["loss"])
 
         mqtune.Tuner(
             trainables.noop,
-            _space(task),
+            space(task),
             metric="loss",
             mode="min",
             max_trials=TRIALS,
@@ -57,21 +57,21 @@ def _run(searcher: str, scheduler: str) -> Any:
     return run
 
 
-def _space(task: Task, where: tuple[str, str] | None = None) -> dict[str, object]:
+def space(task: Task, where: tuple[str, str] | None = None) -> dict[str, object]:
     """Return the part of a task's space that hangs on *where*: what hangs on a choice is in that entry, beside the choice's name."""
     return {
-        name: _domain(each, [_space(task, (name, choice)) for choice in each.choices], name)
+        name: _domain(each, [space(task, (name, choice)) for choice in each.choices], name)
         for name, each in task.parameters.items()
-        if each.where == where
+        if (each.where is None if where is None else each.hangs_on(*where))
     }
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config as the task has it."""
-    flat = {}
+    found: dict[str, Any] = {}
     for name, value in config.items():
-        flat |= value if isinstance(value, dict) else {name: value}
-    return flat
+        found |= flat(value) if isinstance(value, dict) else {name: value}
+    return found
 
 
 def _domain(parameter: Parameter, hanging: Sequence[Mapping[str, object]], name: str) -> object:

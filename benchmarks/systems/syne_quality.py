@@ -14,7 +14,7 @@ from benchmarks.quality.slots import SLOTS, Record
 from benchmarks.quality.tasks import EPOCH_S, EPOCHS, Parameter, Task
 from benchmarks.work import quality
 
-__all__ = ["VARIANTS"]
+__all__ = ["VARIANTS", "counting", "domain"]
 
 #: Virtual seconds between its looks at what has come; 5 by default.
 SLEEP_S: Final = 0.01 * EPOCH_S
@@ -33,7 +33,7 @@ def _backend(task: Task, seed: int) -> Any:
         def _run_job_and_collect_results(self, trial_id: int, config: Any = None) -> tuple[str, list[dict[str, Any]]]:
             results, elapsed_s = [], 0.0
             config = self._trial_dict[trial_id].config if config is None else config
-            for epoch, (epoch_s, loss) in enumerate(task.curve(_counting(task, config), seed), 1):
+            for epoch, (epoch_s, loss) in enumerate(task.curve(counting(task, config), seed), 1):
                 elapsed_s += epoch_s
                 results.append({"elapsed_s": elapsed_s, "epoch": epoch, "loss": loss})
             return Status.completed, results
@@ -66,10 +66,10 @@ def _run(context: Context, task: Task, seed: int, budget_s: float) -> Record:
 
     class Recording(TunerCallback):
         def on_trial_result(self, trial: Any, status: str, result: dict[str, Any], decision: str) -> None:
-            record.add(result[ST_TUNER_TIME], _counting(task, trial.config), result["epoch"], result["loss"])
+            record.add(result[ST_TUNER_TIME], counting(task, trial.config), result["epoch"], result["loss"])
 
     scheduler = BOHB(
-        {name: _domain(parameter) for name, parameter in task.parameters.items()},
+        {name: domain(parameter) for name, parameter in task.parameters.items()},
         metric="loss",
         time_attr="epoch",
         max_t=EPOCHS,
@@ -92,12 +92,12 @@ def _run(context: Context, task: Task, seed: int, budget_s: float) -> Record:
     return record
 
 
-def _counting(task: Task, config: dict[str, Any]) -> dict[str, Any]:
+def counting(task: Task, config: dict[str, Any]) -> dict[str, Any]:
     """Return what counts of a config, which has all parameters here: Syne Tune's spaces have no conditions."""
     return task.config(lambda name, _: config[name])
 
 
-def _domain(parameter: Parameter) -> Any:
+def domain(parameter: Parameter) -> Any:
     from syne_tune import config_space
 
     if parameter.choices:
