@@ -76,6 +76,17 @@ _OF_DECIDERS: Final[Mapping[str, str]] = {
     "resource_attr": "time_attr=",
     "random_seed": "seed=",
 }
+#: What Optuna and Ray Tune call arguments of domains that are domains of their own here.
+OF_DOMAINS: Final = {
+    "log": "mqtune.loguniform(low, high) or mqtune.lograndint(low, high)",
+    **dict.fromkeys(("step", "q"), "mqtune.quniform(low, high, q) or mqtune.qrandint(low, high, q)"),
+}
+#: What Ray Tune calls resources.
+OF_RESOURCES: Final = {
+    **dict.fromkeys(("gpu", "GPU", "num_gpus"), "gpus="),
+    **dict.fromkeys(("cpu", "CPU", "num_cpus"), "cpus="),
+    **dict.fromkeys(("memory", "gpu_memory"), "gpu_memory_gb="),
+}
 _MEANT: Final = {name: meant for meant, names in _OF_OTHERS.items() for name in names}
 #: What somebody may give a searcher, and is the experiment's.
 OF_OBJECTIVE: Final = dict.fromkeys(_CONSTRAINTS, 'Tuner(metric=["loss", "latency <= 10"])')

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Self
 
 from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.names import OF_RESOURCES, refuse_unknown
 from mqtune.core.version import __version__
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
@@ -51,6 +52,12 @@ class Resources:
     cpus: int = 1
     gpu_memory_gb: float = 0
     tags: Iterable[str] = frozenset()
+
+    def __new__(cls, *_: object, **options: object) -> Self:
+        """Refuse an option that there isn't; all others are the fields'."""
+        refuse_unknown("Resources", options, [each.name for each in fields(cls)] if options else (), OF_RESOURCES)
+        # With slots the class is another one than that in which this is written.
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         gpus = number("resources", "gpus", self.gpus)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from mqtune.core.errors import SpaceError
+from mqtune.core.names import OF_DOMAINS, with_hints
 from mqtune.search.kinds import (
     Choice,
     Derived,
@@ -73,6 +74,7 @@ def _chosen(kind: type[Choice], name: str, values: object) -> Domain:
     return Entries(name, options) if has_domain(options) else kind(options)
 
 
+@with_hints({}, OF_DOMAINS)
 def uniform(low: float, high: float) -> Domain:
     """Return the floats from *low* to *high*, evenly spread."""
     return _interval("uniform", low, high, log=False)
@@ -143,6 +145,7 @@ def _moments(name: str, mean: object, sd: object) -> tuple[float, float]:
     return plain_mean, plain_sd
 
 
+@with_hints({}, OF_DOMAINS)
 def randint(low: int, high: int) -> Domain:
     """Return the integers from *low* to *high*, **high included**, each equally likely.
 

@@ -384,6 +384,10 @@ def space_tuner(**options: Any) -> Any:
         (lambda: mqtune.MedianStopping(n_warmup_steps=3), "do you mean grace_period=?"),
         (lambda: mqtune.WilcoxonStopping(n_warmup_steps=3), "it has 'p_threshold'"),
         (lambda: mqtune.TargetReached(0.3, mode="min"), "do you mean Tuner(mode=…)?"),
+        (lambda: mqtune.uniform(1e-4, 1, log=True), "do you mean mqtune.loguniform(low, high)"),
+        (lambda: mqtune.randint(0, 8, step=2), "mqtune.qrandint(low, high, q)?"),
+        (lambda: mqtune.Resources(gpu=1), "do you mean gpus=?"),
+        (lambda: mqtune.Resources(GPU=1), "do you mean gpus=?"),
         (lambda: mqtune.Checkpoints(num_to_keep=2), "do you mean keep_last=?"),
     ],
 )
