@@ -198,8 +198,8 @@ class AttemptRun:
         #: The zygote of the trial's process and its pid, while it may be signalled; and the pid of its last process.
         self._process: tuple[ZygoteHandle, int] | None = None
         self.pid: int | None = None
-        #: When the next signal is due (SIGTERM, then SIGKILL), and when the trial's time to live ends.
-        self._rung_at = self._over_at = math.inf
+        #: When nothing of it was left; when the next signal is due (SIGTERM, then SIGKILL); when its time to live ends.
+        self.gone_at = self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
         #: Whether its process may run another attempt, and why not, as far as this worker knows.
         self._stays = False
@@ -542,6 +542,7 @@ class AttemptRun:
         finally:
             with self._lock:
                 self._process = None
+            self.gone_at = time.monotonic()
             turn.end()
             self._offer_slot()
             self._worker.uplink.detach(stream)

@@ -104,7 +104,7 @@ class QuickFailures:
     def look(self, run: AttemptRun) -> None:
         """Note that an attempt that runs does well, if it does."""
         if run.devices and _does_well(run):
-            self.note_well(run.journal, run.devices)
+            self.note_well(run.journal, run.devices, _seen_well_at(run))
 
     def take(self, run: AttemptRun, result: RunResult) -> None:
         """Note how an attempt that has ended here has fared; a stop or a pause at once says nothing."""
@@ -121,19 +121,19 @@ class QuickFailures:
                 broken=broken,
             )
         elif result.end is AttemptEnd.COMPLETED or _does_well(run):
-            self.note_well(run.journal, run.devices)
+            self.note_well(run.journal, run.devices, _seen_well_at(run))
 
-    def note_well(self, journal: Journal, devices: Devices) -> None:
-        """Note that an attempt does well: it has reported, completed, or run for ``QUICK_S``."""
-        now = time.monotonic()
+    def note_well(self, journal: Journal, devices: Devices, at: float) -> None:
+        """Note that an attempt did well at that time: it had reported, completed, or run for ``QUICK_S``."""
         with self._lock:
             known = self._of(journal.experiment)
-            known.well[devices] = now
-            known.rows.pop(devices, None)
-            is_due = now >= known.noted_at + NOTED_EACH_S
+            known.well[devices] = max(at, known.well.get(devices, at))
+            if (row := known.rows.get(devices)) is not None and row.since <= at:
+                del known.rows[devices]
+            is_due = at >= known.noted_at + NOTED_EACH_S
             if is_due:
-                known.noted_at = now
-        if suspicion := self._suspicion(devices):
+                known.noted_at = at
+        if (suspicion := self._suspicion(devices)) and suspicion.began_at <= at:
             self._lift(suspicion, devices, "an attempt does well there")
         if is_due:
             self._compare(journal, "well", devices)
@@ -246,3 +246,8 @@ class QuickFailures:
 def _does_well(run: AttemptRun) -> bool:
     began_at = run.meter.began_at
     return run.has_reported or (began_at is not None and time.monotonic() - began_at >= QUICK_S)
+
+
+def _seen_well_at(run: AttemptRun) -> float:
+    """Return when an attempt has last done well: behind the end of one that is gone the slot's next may have failed already."""
+    return min(time.monotonic(), run.gone_at)

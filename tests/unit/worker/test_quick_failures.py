@@ -54,9 +54,9 @@ class Worker:
                 broken=error == ECC,
             )
 
-    def do_well(self, devices: tuple[str, ...] = OTHER, experiment: str = "x") -> None:
+    def do_well(self, devices: tuple[str, ...] = OTHER, experiment: str = "x", *, ago_s: float = 0.0) -> None:
         self.clock.now += 0.1
-        self.failures.note_well(self.journal(experiment), devices)
+        self.failures.note_well(self.journal(experiment), devices, self.clock.now - ago_s)
 
     def closed(self, devices: tuple[str, ...] = BROKEN) -> bool:
         return self.impairments.closes(int(devices[0]), devices)
@@ -105,6 +105,34 @@ def test_a_device_on_which_some_trials_fail_at_once_is_quarantined_while_another
     assert reasons(here.impairments) == (
         "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
     )
+
+
+@pytest.mark.parametrize("error", [ECC, "RuntimeError: CUDA error"])
+def test_an_attempt_that_had_ended_well_before_proves_nothing_when_it_is_heard_of_late(
+    worker: Callable[..., Worker], error: str
+) -> None:
+    """On a busy machine the slot's next attempt may have failed before its worker comes to note how the last one fared."""
+    here = worker()
+    here.do_well(OTHER)
+    here.fail(IN_A_ROW if error != ECC else 1, error=error)
+    assert here.closed()
+
+    here.do_well(BROKEN, ago_s=10.0)
+
+    assert here.closed()
+    here.do_well(BROKEN)
+    assert not here.closed()
+
+
+def test_a_late_note_of_one_that_did_well_breaks_no_row_of_failures_behind_it(worker: Callable[..., Worker]) -> None:
+    here = worker()
+    here.do_well(OTHER)
+    here.fail(IN_A_ROW - 1)
+    here.do_well(BROKEN, ago_s=10.0)
+
+    here.fail()
+
+    assert here.closed()
 
 
 def test_another_that_runs_is_enough_while_none_has_failed_elsewhere(worker: Callable[..., Worker]) -> None:
