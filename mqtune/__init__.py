@@ -175,24 +175,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-#: What Ray Tune and Optuna call things that have other names here.
-_OF_OTHERS: Final = {
-    "TuneConfig": "the arguments metric=, mode=, max_trials=, searcher= and scheduler= of mqtune.Tuner",
-    "RunConfig": "the arguments name=, stop=, checkpoints=, failures= and run= of mqtune.Tuner",
-    "CheckpointConfig": "mqtune.Checkpoints(…)",
-    "FailureConfig": "mqtune.Failures(…)",
-    "with_resources": "mqtune.Tuner(resources=mqtune.Resources(…))",
-    "with_parameters": "data at the top level of the trainable's file, or constants in the space",
-    "run": "mqtune.Tuner(…).run()",
-    "create_study": "mqtune.Tuner(…)",
-    "load_study": "mqtune.Results.load(name)",
-    "TrialPruned": "mqtune.StopTrial, which report() raises by itself",
-    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler", "SuccessiveHalvingPruner"), "mqtune.ASHA(max_t=…)"),
-    **dict.fromkeys(("HyperBandScheduler", "HyperBandForBOHB", "HyperbandPruner"), "mqtune.HyperBand(max_t=…)"),
-    **dict.fromkeys(("MedianStoppingRule", "MedianPruner", "PercentilePruner"), "mqtune.MedianStopping(…)"),
-    "PopulationBasedTraining": "mqtune.PBT(…)",
-}
-
 __getattr__ = found_when_used(
     __name__,
     {
@@ -201,5 +183,4 @@ __getattr__ = found_when_used(
         **{name: f"mqtune.{name}" for name in ("checkpoints", "results", "schedulers", "search")},
         "errors": "mqtune.core.errors",
     },
-    _OF_OTHERS,
 )

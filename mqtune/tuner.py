@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from mqtune.backends.base import Backend
 from mqtune.core.checks import given_of
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.names import TUNERS, with_hints
+from mqtune.core.names import OF_TUNERS, naming, with_hints
 from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
-from mqtune.core.text import no_attribute, say_in_one_line
+from mqtune.core.text import say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
 from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
@@ -199,14 +199,8 @@ class Tuner:
         )
         return cls(**{each.name: getattr(settings, each.name) for each in fields(settings)})
 
-    if not TYPE_CHECKING:  # A type checker would take every attribute for one that there is.
-
-        def __getattr__(self, name: str) -> object:
-            """Raise the error for an attribute that there isn't, with the name that it has here."""
-            if name in TUNERS:
-                raise no_attribute(type(self).__name__, name, TUNERS)
-            # What the property itself has raised.
-            return self.__getattribute__(name)
+    if not TYPE_CHECKING:
+        __getattr__ = naming(OF_TUNERS)
 
     @property
     def name(self) -> str:

@@ -8,23 +8,22 @@ from importlib import import_module
 from typing import Any
 
 
-def found_when_used(
-    package: str, homes: Mapping[str, str], meant: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
+def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``.
 
     Args:
         package: its name.
         homes: the module in which each of its names is defined; a name that is a module's own has that module.
-        meant: how things are called here that have other names in other libraries.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
-            # It imports much that a trial may not need.
-            from mqtune.core.text import no_attribute  # noqa: PLC0415
+            if name.startswith("__"):
+                # Python itself looks for many of these, also in a trial's process.
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            from mqtune.core.names import OF_MODULES, no_attribute  # noqa: PLC0415 - no name of a sound script needs it
 
-            raise no_attribute(f"module {package!r}", name, meant or {})
+            raise no_attribute(f"module {package!r}", name, OF_MODULES)
         home = import_module(homes[name])
         value = home if home.__name__.rpartition(".")[2] == name else getattr(home, name)
         vars(sys.modules[package])[name] = value

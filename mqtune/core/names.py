@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, ParamSpec, TypeVar
+from typing import ClassVar, Final, ParamSpec, Self, TypeVar
 
 from mqtune.core.calls import signature_of
 from mqtune.core.errors import ConfigurationError
@@ -44,12 +44,38 @@ _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "metric=, mode=, max_trials=, searcher= and scheduler=": ("tune_config",),
     "name=, stop=, checkpoints=, failures= and run=": ("run_config",),
 }
-#: What Ray Tune and Optuna call methods and attributes of the tuner.
-TUNERS: Final[Mapping[str, str]] = {
+#: What Ray Tune and Optuna call attributes of their modules.
+OF_MODULES: Final[Mapping[str, str]] = {
+    "TuneConfig": "the arguments metric=, mode=, max_trials=, searcher= and scheduler= of mqtune.Tuner",
+    "RunConfig": "the arguments name=, stop=, checkpoints=, failures= and run= of mqtune.Tuner",
+    "CheckpointConfig": "mqtune.Checkpoints(…)",
+    "FailureConfig": "mqtune.Failures(…)",
+    "with_resources": "mqtune.Tuner(resources=mqtune.Resources(…))",
+    "with_parameters": "data at the top level of the trainable's file, or constants in the space",
+    "run": "mqtune.Tuner(…).run()",
+    "create_study": "mqtune.Tuner(…)",
+    "load_study": "mqtune.Results.load(name)",
+    "TrialPruned": "mqtune.StopTrial, which report() raises by itself",
+    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler", "SuccessiveHalvingPruner"), "mqtune.ASHA(max_t=…)"),
+    **dict.fromkeys(("HyperBandScheduler", "HyperBandForBOHB", "HyperbandPruner"), "mqtune.HyperBand(max_t=…)"),
+    **dict.fromkeys(("MedianStoppingRule", "MedianPruner", "PercentilePruner"), "mqtune.MedianStopping(…)"),
+    "PopulationBasedTraining": "mqtune.PBT(…)",
+}
+#: What they call methods and attributes of the tuner.
+OF_TUNERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("fit", "optimize", "tune"), "tuner.run()"),
     "enqueue_trial": "tuner.add(config)",
     "get_results": "tuner.results()",
     **dict.fromkeys(("best_trial", "best_params", "best_value"), "tuner.run().best"),
+}
+#: What they call attributes of results.
+OF_RESULTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("get_best_result", "get_best_trial", "best_trial"), "results.best"),
+    **dict.fromkeys(("get_dataframe", "trials_dataframe"), "results.dataframe()"),
+    **dict.fromkeys(("get_best_config", "best_config", "best_params"), "results.best.config"),
+    "best_value": "results.best.value",
+    "get_best_checkpoint": 'results.get_checkpoint(which="best")',
+    "num_errors": "len(results.errors)",
 }
 #: What Ray Tune calls options, and options of one group of settings that are looked for in another.
 OF_GROUPS: Final[Mapping[str, str]] = {
@@ -61,7 +87,7 @@ OF_GROUPS: Final[Mapping[str, str]] = {
     "stop": "Tuner(stop=…)",
 }
 #: What is the experiment's, or what other libraries call arguments of schedulers and stop rules.
-_OF_DECIDERS: Final[Mapping[str, str]] = {
+OF_DECIDERS: Final[Mapping[str, str]] = {
     "metric": "Tuner(metric=…)",
     "mode": "Tuner(mode=…)",
     "max_resource": "max_t=",
@@ -113,21 +139,57 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
         raise ConfigurationError(f"{owner} has no argument {name!r}; {hint}")
 
 
-def refuse_unknown_to(decider: type, given: Iterable[str]) -> None:
-    """Refuse arguments that a scheduler or a stop rule hasn't.
+class KnownArguments:
+    """Base of classes that refuse an argument by a name that they don't have, and say which one is likely meant."""
 
-    Raises:
-        ConfigurationError: as ``refuse_unknown``.
+    __slots__ = ()
+    #: What is meant by other names: an argument of the class, such as ``keep_last=``, or something elsewhere.
+    meant: ClassVar[Mapping[str, str]] = {}
+
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Refuse the argument; all others are the constructor's.
+
+        Raises:
+            ConfigurationError: as ``refuse_unknown``.
+            TypeError: the class takes no arguments.
+        """
+        # Where only __new__ is defined Python takes any arguments.
+        if cls.__init__ is object.__init__ and (args or options):
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        if options:
+            parameters = signature_of(cls.__init__).parameters
+            if all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+                known = [name for name in parameters if name != "self"]
+                meant = {name: it for name, it in cls.meant.items() if not it.endswith("=") or it[:-1] in known}
+                refuse_unknown(cls.__name__, options, known, meant)
+        return super().__new__(cls)
+
+
+def no_attribute(owner: str, name: str, meant: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that there isn't.
+
+    Args:
+        owner: whose it would be, such as ``module 'mqtune'``.
+        name: its name.
+        meant: how things are called here that have other names in other libraries.
     """
-    parameters = signature_of(decider).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return
-    meant = {
-        name: meant
-        for name, meant in _OF_DECIDERS.items()
-        if meant.startswith("Tuner") or meant.removesuffix("=") in parameters
-    }
-    refuse_unknown(decider.__name__, given, [*parameters], meant)
+    hint = f"; do you mean {meant[name]}?" if name in meant else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}")
+
+
+def naming(meant: Mapping[str, str]) -> Callable[[object, str], object]:
+    """Return a class's ``__getattr__``, whose errors have the names that attributes of other libraries have here.
+
+    A type checker must not see it: it would take every attribute for one that there is.
+    """
+
+    def find(self: object, name: str) -> object:
+        if name in meant:
+            raise no_attribute(type(self).__name__, name, meant)
+        # What a property itself has raised.
+        return object.__getattribute__(self, name)
+
+    return find
 
 
 def with_hints(

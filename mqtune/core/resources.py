@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Final, Self
+from typing import ClassVar, Final
 
 from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.names import OF_RESOURCES, refuse_unknown
+from mqtune.core.names import OF_RESOURCES, KnownArguments
 from mqtune.core.version import __version__
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
@@ -31,7 +31,7 @@ _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(KnownArguments):
     """What one trial asks for, or one slot of a worker offers.
 
     Args:
@@ -48,16 +48,12 @@ class Resources:
             GPU; a tag is no name.
     """
 
+    meant: ClassVar = OF_RESOURCES
+
     gpus: float = 0
     cpus: int = 1
     gpu_memory_gb: float = 0
     tags: Iterable[str] = frozenset()
-
-    def __new__(cls, *_: object, **options: object) -> Self:
-        """Refuse an option that there isn't; all others are the fields'."""
-        refuse_unknown("Resources", options, [each.name for each in fields(cls)] if options else (), OF_RESOURCES)
-        # With slots the class is another one than that in which this is written.
-        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         gpus = number("resources", "gpus", self.gpus)

@@ -169,18 +169,6 @@ _PACKAGE: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = str(Path(os.__file__).parent)
 
 
-def no_attribute(owner: str, name: str, meant: Mapping[str, str]) -> AttributeError:
-    """Return the error for an attribute that there isn't.
-
-    Args:
-        owner: whose it would be, such as ``module 'mqtune'``.
-        name: its name.
-        meant: how things are called here that have other names in other libraries.
-    """
-    hint = f"; do you mean {meant[name]}?" if name in meant else ""
-    return AttributeError(f"{owner} has no attribute {name!r}{hint}")
-
-
 def say_in_one_line() -> None:
     """Have errors that mqtune raises on purpose end a script with one line, which names where in the script it was.
 

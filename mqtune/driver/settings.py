@@ -16,7 +16,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import LOST_BUDGET
-from mqtune.core.names import OF_GROUPS, refuse_unknown
+from mqtune.core.names import OF_GROUPS, KnownArguments
 from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.resources import Resources
 from mqtune.core.shares import PRIORITIES, Priority
@@ -104,13 +104,10 @@ def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
             yield each, option, option.key or each.name
 
 
-class _Checked:
+class _Checked(KnownArguments):
     """Checks each of its options when it is made."""
 
-    def __new__(cls, *_: object, **options: object) -> Self:
-        """Refuse an option that there isn't; all others are the fields'."""
-        refuse_unknown(cls.__name__, options, [each.name for each in fields(cast("Any", cls))], OF_GROUPS)
-        return super().__new__(cls)
+    meant = OF_GROUPS
 
     def __post_init__(self) -> None:
         for each in fields(cast("Any", self)):

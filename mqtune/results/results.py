@@ -20,8 +20,9 @@ from mqtune.core.errors import ConfigurationError, MetricMissing, TrialFailed
 from mqtune.core.events import Event, reports_of
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
+from mqtune.core.names import OF_RESULTS, naming
 from mqtune.core.scope import ScopedValue, checked_scope
-from mqtune.core.text import cell_text, flatten, names_in_words, no_attribute, say_in_one_line
+from mqtune.core.text import cell_text, flatten, names_in_words, say_in_one_line
 from mqtune.core.trial import (
     ITERATION,
     Attempt,
@@ -111,15 +112,6 @@ def _write(path: Path, parts: Iterable[str]) -> None:
     replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
-#: What Ray Tune and Optuna call attributes of results.
-_OF_OTHERS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("get_best_result", "get_best_trial", "best_trial"), "results.best"),
-    **dict.fromkeys(("get_dataframe", "trials_dataframe"), "results.dataframe()"),
-    **dict.fromkeys(("get_best_config", "best_config", "best_params"), "results.best.config"),
-    "best_value": "results.best.value",
-    "get_best_checkpoint": 'results.get_checkpoint(which="best")',
-    "num_errors": "len(results.errors)",
-}
 TRIALS_FILE: Final = "trials.csv"
 SUMMARY_FILE: Final = "results.json"
 
@@ -242,14 +234,8 @@ class Results:
             raise incomplete(folder / JOURNAL_FILE, fold.name)
         return cls(fold, folder, written)
 
-    if not TYPE_CHECKING:  # A type checker would take every attribute for one that there is.
-
-        def __getattr__(self, name: str) -> object:
-            """Raise the error for an attribute that there isn't, with the name that it has here."""
-            if name in _OF_OTHERS:
-                raise no_attribute(type(self).__name__, name, _OF_OTHERS)
-            # What the property itself has raised.
-            return self.__getattribute__(name)
+    if not TYPE_CHECKING:
+        __getattr__ = naming(OF_RESULTS)
 
     @property
     def name(self) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final, NamedTuple, Self, cast
+from typing import ClassVar, Final, NamedTuple, cast
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.names import refuse_unknown_to
+from mqtune.core.names import OF_DECIDERS, KnownArguments
 from mqtune.core.objective import METRIC_KEY, GoesByObjective, Mode, Objective
 from mqtune.core.registry import Registered
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
@@ -59,21 +59,16 @@ START: Final = Start()
 Choice = Start | Resume | Fork | Release | Wait
 
 
-class Decider(Registered, GoesByObjective):
+class Decider(KnownArguments, Registered, GoesByObjective):
     """Decides by the metric of one experiment: the common base of schedulers and stop rules.
 
     The constructor of each raises ConfigurationError for an invalid argument; the error names it and what is accepted.
     """
 
+    meant = OF_DECIDERS
     #: The name of the experiment's metric, of several the first, and "min" or "max"; empty before :meth:`bind`.
     metric: str = ""
     mode: str = ""
-
-    def __new__(cls, *_: object, **options: object) -> Self:
-        """Refuse an option that the class doesn't have; all others are its constructor's."""
-        if options:
-            refuse_unknown_to(cls, options)
-        return super().__new__(cls)
 
     @property
     def metrics(self) -> tuple[str, ...]:

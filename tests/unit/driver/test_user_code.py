@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -396,6 +397,24 @@ def test_what_another_library_calls_otherwise_is_named_as_it_is_called_here(
 ) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(meant)):
         make()
+
+
+def test_a_rule_without_a_constructor_takes_no_arguments() -> None:
+    class Bare(StopRule):
+        pass
+
+    assert isinstance(Bare(), StopRule)
+    for given, options in (((3,), {}), ((), {"patience": 3})):
+        with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
+            Bare(*given, **options)
+
+
+@pytest.mark.parametrize("kind", [mqtune.Resources, mqtune.RunOptions, mqtune.ASHA, mqtune.TargetReached])
+def test_help_shows_the_arguments_of_a_class_that_refuses_others(kind: type) -> None:
+    parameters = inspect.signature(kind).parameters.values()
+
+    assert parameters
+    assert not any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
 
 
 def test_a_list_in_a_space_is_a_constant_and_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
