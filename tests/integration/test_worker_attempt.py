@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
-from impaired import nothing_impaired
+from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually, lives
 
@@ -48,6 +48,7 @@ from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills
+from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.runtime import IMPORTER_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slots, ZygoteFinder
@@ -362,6 +363,24 @@ def test_an_attempt_tells_where_and_with_what_it_ran(machine: Machine) -> None:
     assert set(started.environment) == {"python", "platform", "mqtune", "packages", "code"}
     assert started.environment["code"]
     assert [report.metrics["loss"] for report in one.reports] == [1.0, 0.5, 1 / 3]
+
+
+def test_an_attempt_that_did_well_opens_no_device_that_the_slots_next_one_has_closed(machine: Machine) -> None:
+    """Its worker comes to note how it fared behind its end, and on a busy machine behind the next one's."""
+    one = machine.start("steady")
+    assert one.ended().end is AttemptEnd.COMPLETED
+    impairments, devices = nothing_impaired(), ("0",)
+    failures = QuickFailures("w1", impairments, lambda _: [])
+    failures.note_failed(machine.driver, 0, devices, "0002", "CUDA error: uncorrectable ECC error", broken=True)
+    assert quarantined(impairments) == {"0"}
+
+    one.run.devices = devices
+    assert one.outcome is not None
+    failures.take(one.run, one.outcome)
+    failures.look(one.run)
+
+    assert quarantined(impairments) == {"0"}
+    impairments.close()
 
 
 def test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_waits(machine: Machine) -> None:
