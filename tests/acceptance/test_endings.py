@@ -114,7 +114,8 @@ def test_an_undisturbed_run_leaves_nothing_and_running_it_again_only_reads_it(sc
     finish(script)
 
     assert (mqtune_home / "endings" / "journal.msgpack").read_bytes() == before
-    assert time.monotonic() - started < 10
+    # A whole run takes longer still on a machine that is as busy.
+    assert time.monotonic() - started < 30
 
 
 def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(

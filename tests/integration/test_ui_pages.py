@@ -573,17 +573,17 @@ def seconds_until_shown(browser: Browser, book: Book, file: JournalFile, value: 
 
 
 DRAWING = """
-const node = document.querySelector('[data-kind=history] .plot'), react = Plotly.react, busy = new Set();
+const react = Plotly.react, busy = new Set();
 window.drawn = 0, window.clashed = false, window.fails = arguments[0];
-Plotly.react = async (...given) => {
-  if (given[0] !== node) return react(...given);
+Plotly.react = async (node, ...given) => {
+  if (!node.closest('[data-kind=history]')) return react(node, ...given);
   if (window.fails-- > 0) throw new Error("drawn badly");
   window.clashed ||= busy.has(node);
   busy.add(node);
   await new Promise((after) => setTimeout(after, 50));
   busy.delete(node);
   window.drawn += 1;
-  return react(...given);
+  return react(node, ...given);
 };
 window.undo = () => { Plotly.react = react; };
 """
@@ -601,7 +601,8 @@ def test_a_picture_is_drawn_once_at_a_time(browser: Browser):
     drawing(browser, 0)
     try:
         browser.run("for (let n = 0; n < 3; n++) dark.dispatchEvent(new Event('change'))")
-        eventually(lambda: browser.run("return window.drawn") == 3)
+        # The page may fetch it meanwhile, which draws it once more.
+        eventually(lambda: browser.run("return window.drawn") >= 3)
         assert not browser.run("return window.clashed")
     finally:
         browser.run("window.undo()")
@@ -613,7 +614,7 @@ def test_a_picture_that_could_not_be_drawn_is_drawn_when_it_has_changed(browser:
     try:
         change = "document.querySelector('[data-kind=history]').changed()"
         browser.run(change)
-        eventually(lambda: browser.run("return window.fails") == 0)
+        eventually(lambda: browser.run("return window.fails") <= 0)
         browser.run(change)
         eventually(lambda: browser.run("return window.drawn"))
     finally:
