@@ -195,7 +195,7 @@ class CeleryBackend(QueueBackend):
     def _send_task(self, offer: Offer, queue: str) -> None:
         self._app.send_task(
             TASK_NAME,
-            args=(self._experiment, offer.trial, offer.attempt, self._digest),
+            args=self._task(offer.trial, offer.attempt),
             task_id=f"{self._experiment}/{offer.trial}/{offer.attempt}",
             queue=queue,
             priority=MESSAGE_PRIORITIES[self.priority],

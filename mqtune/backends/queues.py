@@ -27,6 +27,7 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.local_queue import Task
 from mqtune.journal.logs import LogChunk, LogExchange, LogStream
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
@@ -46,6 +47,15 @@ class Shape:
     target: str
     offer: Resources
     slots: int
+    #: How many GPUs they are on, where trials share these by memory, and 0 elsewhere.
+    gpus: int = 0
+
+    def room(self, needs: Resources) -> int:
+        """Return how many attempts that need this run there at once; 0 where it does not fit."""
+        if not needs.fits(self.offer):
+            return 0
+        shared = needs.shared_bytes
+        return min(self.slots, self.gpus * (self.offer.shared_bytes // shared)) if shared else self.slots
 
     @property
     def size(self) -> tuple[object, ...]:
@@ -177,8 +187,9 @@ class QueueBackend(ABC):
             self._fitting = self._that_fit(*self._known_needs)
 
     def _that_fit(self, *needs: Resources) -> list[Shape]:
-        """Return the shapes with slots that offer what any of these asks for."""
-        return [shape for shape in self._shapes if shape.slots > 0 and any(each.fits(shape.offer) for each in needs)]
+        """Return the shapes with slots that offer what any of these asks for, each with as many slots as there is room for."""
+        fitting = (replace(shape, slots=max(map(shape.room, needs))) for shape in self._shapes)
+        return [shape for shape in fitting if shape.slots > 0]
 
     def _fitting_for(self, key: _Key) -> list[Shape]:
         """Return the shapes with slots for an attempt."""
@@ -195,6 +206,7 @@ class QueueBackend(ABC):
         """Take in which workers there are."""
         self._register, self._crews, self._barred = register, [], ""
         slots: Counter[tuple[str, str, Resources]] = Counter()
+        gpus: Counter[str] = Counter()
         for crew in register.crews:
             if not (targets := self._targets(crew)):
                 continue
@@ -209,7 +221,8 @@ class QueueBackend(ABC):
             self._crews.append((crew, offer))
             if crew.is_usable:
                 slots[crew.queue, target, offer] += crew.slots * crew.workers
-        self._shapes = [Shape(*kind, count) for kind, count in slots.items()]
+                gpus[crew.queue] += crew.shared_gpus * crew.workers
+        self._shapes = [Shape(*kind, count, gpus[kind[0]]) for kind, count in slots.items()]
         self._fitting = self._that_fit(*self._known_needs)
         self._log_notes()
 
@@ -223,7 +236,9 @@ class QueueBackend(ABC):
     def pool(self) -> Pool:
         """Return the slots of all workers, as of the last refresh."""
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
-        return Pool(self._register.slots, list(dict.fromkeys(shape.queue for shape in fitting)))
+        # Of slots on GPUs that are shared by memory there may be more than it can have.
+        slots = self._register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
+        return Pool(slots, list(dict.fromkeys(shape.queue for shape in fitting)))
 
     def _may_use(self, queue: str) -> bool:
         """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""
@@ -248,11 +263,11 @@ class QueueBackend(ABC):
         return sum(shape.slots for shape in self._fitting)
 
     def offered(self, resources: Resources) -> int:
-        return sum(shape.slots for shape in self._shapes if resources.fits(shape.offer))
+        return sum(shape.room(resources) for shape in self._shapes)
 
     def free(self, resources: Resources) -> int:
         """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh."""
-        fitting = [shape for shape in self._shapes if resources.fits(shape.offer)]
+        fitting = self._that_fit(resources)
         others = [queues for experiment, queues in self._busy().items() if experiment != self.token]
         taken = {shape.queue: sum(queues.get(shape.queue, 0) for queues in others) for shape in fitting}
         return sum(max(0, self._load.free(shape) - taken[shape.queue]) for shape in fitting)
@@ -262,7 +277,7 @@ class QueueBackend(ABC):
         return self._register.busy
 
     def has_gpus(self) -> bool | None:
-        return any(shape.offer.gpus > 0 for shape in self._shapes) if self._shapes else None
+        return any(shape.offer.has_gpu for shape in self._shapes) if self._shapes else None
 
     def resource_string(self) -> str:
         """Return what all slots offer, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
@@ -277,6 +292,8 @@ class QueueBackend(ABC):
 
     def why_no_slot(self) -> str:
         asked = f"no worker offers a slot with {' or '.join(map(str, self._known_needs))}"
+        if all(each.is_shared_by_memory for each in self._known_needs):
+            asked += " (a worker shares its GPUs by memory with `--pack-gpus 8`)"
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
         if not self._crews and self._barred:
             return (
@@ -326,6 +343,12 @@ class QueueBackend(ABC):
     def _shape_of(self, shapes: Collection[Shape], needs: Resources) -> Shape:
         """Return the best of these for another attempt; without one, slots that offer just what it needs, of which there are none."""
         return self._load.choose(shapes) if shapes else self._no_slots(needs)
+
+    def _task(self, trial: TrialId, attempt: int) -> Task:
+        """Return what a worker is told of an attempt."""
+        task = self._experiment, trial, attempt, self._digest
+        needs = self._needs.get((trial, attempt))
+        return (*task, needs.shared_bytes) if needs is not None and needs.is_shared_by_memory else task
 
     def _no_slots(self, needs: Resources) -> Shape:
         queue = queue_name(needs)

@@ -125,7 +125,20 @@ def _gpus() -> Finding:
         found = find_gpus("auto")
     except MqtuneError as error:
         return Finding("GPUs", "warning", str(error), "nvidia-smi says more; a worker takes its list by --gpus 0,1")
-    return Finding("GPUs", "ok", f"{len(found)} for workers here: {', '.join(found)}" if found else "none here")
+    if not found:
+        return Finding("GPUs", "ok", "none here")
+    mps = "; CUDA MPS runs, so that trials that share one compute there at the same time" if _mps_runs() else ""
+    return Finding("GPUs", "ok", f"{len(found)} for workers here: {', '.join(found)}{mps}")
+
+
+def _mps_runs() -> bool:
+    """Whether a daemon of CUDA MPS runs on this machine; False where its system does not list processes (Linux does)."""
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            # The kernel keeps 15 characters of nvidia-cuda-mps-control.
+            if name.read_bytes().startswith(b"nvidia-cuda-mps"):
+                return True
+    return False
 
 
 def _trainable(named: str) -> Finding:

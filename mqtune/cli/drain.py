@@ -90,7 +90,7 @@ def _drain_devices(
         ConfigurationError: a worker has no such device, or is another's; nothing was done.
     """
     for info, device in found:
-        known = [each for devices in info.devices for each in devices.split(",") if each]
+        known = info.gpu_names
         if device not in known:
             there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has none: drain the worker"
             raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")

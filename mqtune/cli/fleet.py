@@ -138,14 +138,14 @@ def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
 
 def _print_count(workers: Sequence[WorkerInfo]) -> None:
     slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
-    gpus = sum(len(info.devices) for info in workers if info.gpus)
+    gpus = sum(len(info.gpu_names) for info in workers)
     count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
     click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
 
 
 def _worker_row(info: WorkerInfo) -> list[str]:
     up = duration(max(0.0, time.time() - info.joined_at))
-    gpus = ",".join(info.devices) if info.gpus else ""
+    gpus = ",".join(info.gpu_names) + (f" ({info.free_gpu_memory_gb:g} GB free)" if info.shared_gpus else "")
     drivers = f"{info.driving} of {info.drivers}" if info.drivers else ""
     return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, drivers))]
 

@@ -131,7 +131,9 @@ def _gpu_parts(usage: Mapping[str, float]) -> list[str]:
     if "gpu_percent" in usage:
         found.append(f"{usage['gpu_percent']:.0f} % (up to {usage.get('gpu_percent_peak', 0):.0f} %)")
     if "gpu_memory_bytes_peak" in usage:
-        found.append(f"up to {_size(usage['gpu_memory_bytes_peak'])}")
+        asked = usage.get("gpu_memory_bytes_asked")
+        more = f", and it asked for {_size(asked)}" if asked is not None else ""
+        found.append(f"up to {_size(usage['gpu_memory_bytes_peak'])}{more}")
     if "gpu_power_w" in usage:
         found.append(f"{usage['gpu_power_w']:.0f} W ({_energy(usage.get('gpu_energy_j', 0))})")
     return [f"GPU {found[0]}", *found[1:]] if found else []
@@ -159,13 +161,17 @@ def _energy(joules: float) -> str:
 
 
 def warning_of(attempt: Attempt, use: LiveUse | None) -> str:
-    """Return that an attempt leaves its devices idle, or has done so; empty if not."""
+    """Return that an attempt takes more of its GPU's memory than it has asked for, or leaves its devices idle, or has done so."""
+    figures = usage_of(attempt, use)
+    if (asked := figures.get("gpu_memory_bytes_asked")) is not None:
+        took = _size(figures.get("gpu_memory_bytes_peak", 0))
+        return f"attempt {attempt.number} has taken {took} of its GPU's memory, and had asked for {_size(asked)}"
     if use is not None and use.idle and is_running(attempt):
         names = ", ".join(map(printable, use.idle))
         return (
             f"attempt {attempt.number} holds device {names} and leaves it idle for {duration(max(use.idle.values()))}"
         )
-    idle_s = usage_of(attempt, use).get("gpu_idle_s", 0)
+    idle_s = figures.get("gpu_idle_s", 0)
     return f"attempt {attempt.number} has left a device idle for {duration(idle_s)} at a stretch" if idle_s else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -383,10 +384,14 @@ class Inquiry:
         text = f"{_named(trial)} has waited for {_ago(since)}"
         held = next((each for each in self._held() if each.trial == trial.id), None)
         if held is not None:
-            what = "a worker has it and starts it"
             if held.importing_s is not None:
                 what = f"{held.worker} has it and imports your code ({held.importing_s:.0f} s)"
-            return Reason("starting", f"{text}: {what}", since)
+                return Reason("starting", f"{text}: {what}", since)
+            [asked] = self._all_asked([trial])
+            short = self._short_of_memory(asked, [info for info in self._workers if info.name == held.worker])
+            if short:
+                return Reason("busy", f"{text}: {held.worker} has it, and {short}", since, "see them all: mqtune fleet")
+            return Reason("starting", f"{text}: a worker has it and starts it", since)
         if (reason := self._no_slot(self._all_asked([trial]))) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)
         if self._quotas is None:
@@ -438,7 +443,9 @@ class Inquiry:
             return Reason(_NO_WORKER, f"no worker offers a slot with {asked}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         if busy < slots:
-            return self._quota_used()
+            if not (short := self._short_of_memory(asked, fitting)):
+                return self._quota_used()
+            return Reason("busy", f"{short}{notes}", way_out="see them all: mqtune fleet")
         what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
         return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
 
@@ -463,6 +470,14 @@ class Inquiry:
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
         """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""
         return meets(info.version) and serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
+
+    def _short_of_memory(self, asked: Resources, workers: list[WorkerInfo]) -> str:
+        """Return that GPUs that trials share by memory have too little of it for one, and who has it; empty if that is not so."""
+        free = max((info.free_gpu_memory_gb for info in workers), default=math.inf)
+        if not asked.is_shared_by_memory or free >= asked.gpu_memory_gb:
+            return ""
+        there = f"no more than {free:g} GB" if free else "none"
+        return f"no GPU has {asked.gpu_memory_gb:g} GB for it now: they have {there} free{self._by_whom(workers)}"
 
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
         """Return which attempts have their slots, as far as this account may know."""

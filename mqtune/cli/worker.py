@@ -33,6 +33,14 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting("--gpus", default="auto", help="GPUs to use: auto, a number, or a list such as 0,1.")
 @_setting("--slots-per-gpu", type=int, default=1, help="Trials that share a GPU.")
 @_setting("--gpus-per-slot", type=int, default=1, help="GPUs for each trial.")
+@_setting(
+    "--pack-gpus",
+    type=int,
+    help="Share each GPU among trials by the memory that they ask for, and among so many at most.",
+)
+@_setting(
+    "--strict-gpu-memory", is_flag=True, help="With --pack-gpus: end a trial that takes more than it has asked for."
+)
 @_setting("--gpu-memory", default="auto", help="Memory of each GPU in GB, or auto to ask nvidia-smi.")
 @_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
 @_setting(

@@ -30,6 +30,7 @@ class Crew:
         slots: how many each worker has that take trials.
         workers: how many there are.
         names: of the first of them.
+        shared_gpus: how many GPUs each worker has that trials share by memory.
         notes: by worker, why not all of its slots take trials, of the first of those that say so.
     """
 
@@ -42,6 +43,7 @@ class Crew:
     slots: int
     workers: int
     names: list[str]
+    shared_gpus: int = 0
     notes: Body = field(default_factory=dict)
 
     @property
@@ -70,9 +72,8 @@ def register_of(workers: Iterable[WorkerInfo]) -> Register:
     alike: defaultdict[tuple[object, ...], list[WorkerInfo]] = defaultdict(list)
     busy: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for info in workers:
-        alike[info.queue, info.version, info.gpus, info.cpus, info.gpu_memory_gb, tuple(info.tags), info.slots].append(
-            info
-        )
+        offer = info.queue, info.version, info.gpus, info.cpus, info.gpu_memory_gb, tuple(info.tags)
+        alike[*offer, info.slots, info.shared_gpus].append(info)
         for experiment, count in info.busy.items():
             if type(count) is int:
                 busy[experiment][info.queue] += count
@@ -91,6 +92,7 @@ def _crew(workers: Sequence[WorkerInfo]) -> Crew:
         tags=one.tags,
         slots=one.slots,
         workers=len(workers),
+        shared_gpus=one.shared_gpus,
         names=[info.name for info in workers[:_NAMED]],
         notes={info.name: info.note for info in noted},
     )

@@ -563,6 +563,19 @@ class WorkerInfo:
     drivers: int = 0
     driving: int = 0
 
+    #: Where trials share GPUs by memory: the most that one of them has for another trial.
+    free_gpu_memory_gb: float = 0
+
+    @property
+    def gpu_names(self) -> list[str]:
+        """Its GPUs, each once."""
+        return [*dict.fromkeys(name for names in self.devices for name in names.split(",") if name)]
+
+    @property
+    def shared_gpus(self) -> int:
+        """How many GPUs it has that trials share by memory."""
+        return len(self.gpu_names) if self.gpu_memory_gb and not self.gpus else 0
+
     @property
     def note(self) -> str:
         """Its impairments as a text for people; empty without any, and the same text as long as nothing changes."""

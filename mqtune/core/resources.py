@@ -23,9 +23,13 @@ QUEUES: Final = "mqtune-*"
 EVERY: Final = "*"
 #: The key, in a definition, of the name of the function by which each trial asks for resources.
 BY_CONFIG: Final = "by_config"
+#: The bytes of a GB, as makers of GPUs count.
+BYTES_PER_GB: Final = 10**9
 #: Between the patterns of a worker that serves several.
 _BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
+#: The memory in the name of a queue.
+_MEMORY: Final = re.compile(r"\.mem(\d*\.?\d+)")
 #: Tags become part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
@@ -36,16 +40,16 @@ class Resources(KnownArguments):
 
     Args:
         gpus: number of GPUs; below 1 it is a share of one GPU (0.5 lets two trials share it),
-            above 1 it must be whole.
+            above 1 it must be whole. 0 with ``gpu_memory_gb`` is as much of one GPU as that, beside other trials.
         cpus: number of CPU cores, a whole number of at least 1.
         gpu_memory_gb: memory of each of the GPUs, or of the share of one, in GB of 10⁹ bytes, as makers count it:
-            a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known.
+            a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known. Without ``gpus`` a
+            trial gets so much of a GPU, on workers that share theirs by memory; a slot there offers all of a GPU's.
         tags: what else the slot must have, by names that the workers' operator has chosen, such as ``a100`` or ``nvlink``:
             small letters, digits, dashes and underscores. Kept as a frozenset.
 
     Raises:
-        ConfigurationError: a count is negative, not finite, or not whole where it must be; memory is asked for without a
-            GPU; a tag is no name.
+        ConfigurationError: a count is negative, not finite, or not whole where it must be; a tag is no name.
     """
 
     meant: ClassVar = OF_RESOURCES
@@ -63,13 +67,24 @@ class Resources(KnownArguments):
             raise ConfigurationError(
                 f"resources: gpus={gpus!r} can't be had; give 0, a share below 1 such as 0.5, or a whole number"
             )
-        if memory and not gpus:
-            raise ConfigurationError(
-                f"resources: gpu_memory_gb={memory!r} without a GPU can't be had; add gpus=1, or leave it out"
-            )
         plain = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether a GPU, or some of one, is asked for or offered."""
+        return self.gpus > 0 or self.gpu_memory_gb > 0
+
+    @property
+    def is_shared_by_memory(self) -> bool:
+        """Whether it is a part of a GPU that is measured by its memory alone."""
+        return self.has_gpu and not self.gpus
+
+    @property
+    def shared_bytes(self) -> int:
+        """How many bytes of a GPU's memory that is; 0 for anything that is measured otherwise."""
+        return round(self.gpu_memory_gb * BYTES_PER_GB) if self.is_shared_by_memory else 0
 
     def fits(self, offer: Resources) -> bool:
         """Whether a slot that offers *offer* may run a trial that asks for this.
@@ -79,6 +94,7 @@ class Resources(KnownArguments):
         """
         return (
             math.isclose(self.gpus, offer.gpus, abs_tol=1e-6)
+            and self.has_gpu == offer.has_gpu
             and self.cpus <= offer.cpus
             and self.gpu_memory_gb <= offer.gpu_memory_gb
             and frozenset(self.tags) <= frozenset(offer.tags)
@@ -102,6 +118,8 @@ class Resources(KnownArguments):
         if self.gpus:
             memory = f" ({self.gpu_memory_gb:g} GB)" if self.gpu_memory_gb else ""
             parts.insert(0, f"{self.gpus:g} GPU" + "s" * (self.gpus > 1) + memory)
+        elif self.has_gpu:
+            parts.insert(0, f"{self.gpu_memory_gb:g} GB of a GPU")
         if tags := sorted(self.tags):
             parts.append("tag" + "s" * (len(tags) > 1) + " " + "+".join(tags))
         return ", ".join(parts)
@@ -119,6 +137,14 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     return f"mqtune-{QUEUE_VERSION}.gpu{offer.gpus:g}.cpu{offer.cpus}{memory}{tags}" + (
         "" if experiments == EVERY else f"@{experiments}"
     )
+
+
+def gpus_in(queue: str, asked: Resources) -> float:
+    """Return how many GPUs a trial that asks for this has in a slot of this queue; a part that is measured by memory as its share."""
+    if not asked.is_shared_by_memory:
+        return asked.gpus
+    found = _MEMORY.search(queue)
+    return min(1.0, asked.gpu_memory_gb / float(found[1])) if found else 0.0
 
 
 def queues_of(name: str) -> list[str]:

@@ -75,7 +75,7 @@ class ResourcesByConfig:
             InsufficientResources: they ask for different numbers of GPUs.
         """
         first, *others = self.expected
-        if different := [each for each in others if each.gpus != first.gpus]:
+        if different := [each for each in others if (each.gpus, each.has_gpu) != (first.gpus, first.has_gpu)]:
             raise InsufficientResources(
                 f"resources: by {self.name} trials ask for {first}, and for {different[0]}, and the slots of this machine alone all have the "
                 "same number of GPUs; give a broker, with workers for each"

@@ -255,7 +255,8 @@ class BrokerDeployment:
         server = self._server
         if server is None or not server.is_local:
             return None
-        slots = slot_settings(needed(plan.suits_all, definition), self.local_slots)
+        least_bytes = min(each.shared_bytes for each in plan.expected)
+        slots = slot_settings(needed(plan.suits_all, definition), self.local_slots, least_bytes)
         worker, self._worker = self._worker or PrivateWorker(folder), None
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker

@@ -13,12 +13,13 @@ from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable
 _SHARE_TOLERANCE: Final = 1e-6
 
 
-def slot_settings(asked: Resources, slots: int | None) -> dict[str, str | int]:
+def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> dict[str, str | int]:
     """Return those settings of a local worker that say which slots it has: such that trials fit that ask for this.
 
     Args:
         asked: what each trial asks for; this machine is assumed to have the tags.
         slots: how many slots there are to be; by default as many as this machine has room for.
+        least_bytes: how much of a GPU's memory a trial asks for at least, where trials share GPUs by that and ask for different amounts.
 
     Raises:
         InsufficientResources: this machine can't give that.
@@ -28,6 +29,8 @@ def slot_settings(asked: Resources, slots: int | None) -> dict[str, str | int]:
     shared: dict[str, str | int] = {"cpus": cores, "tags": ",".join(sorted(asked.tags))}
     if asked.cpus > cores:
         raise _lacks(asked, f"it has {cores}")
+    if asked.is_shared_by_memory:
+        return {**_packed_settings(asked, slots, least_bytes or asked.shared_bytes, cores), **shared}
     if not asked.gpus:
         number = slots if slots is not None else cores // asked.cpus
         # Who asks for one core asks for nothing in particular, and may have more trials than cores.
@@ -62,6 +65,29 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
         raise _lacks(asked, f"its GPUs have {has}")
     # With a comma, so that one number is a name, and not how many there are.
     return {"gpus": f"{','.join(used)},", "slots_per_gpu": per_gpu, "gpus_per_slot": per_slot}
+
+
+def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, cores: int) -> dict[str, str | int]:
+    """Return the settings for trials that share GPUs by memory, of which *asked* fits all."""
+    gpus = find_gpus("auto")
+    if not gpus:
+        raise _lacks(asked, "it sees no GPU (by CUDA_VISIBLE_DEVICES, or nvidia-smi)")
+    memory_mb = find_gpu_memory("auto", gpus)
+    if not memory_mb:
+        raise _lacks(asked, "its GPUs have an amount that nvidia-smi does not say")
+    total = plan_slots(gpus, pack_gpus=1, gpu_memory_mb=memory_mb).offer
+    if asked.gpu_memory_gb > total.gpu_memory_gb:
+        raise _lacks(asked, f"its GPUs have {total.gpu_memory_gb:g} GB each")
+    most = total.shared_bytes // least_bytes
+    if slots is None or asked.cpus > 1:
+        # A trial without a core of its own helps nobody, unless somebody wants it.
+        most = min(most, max(1, cores // (asked.cpus * len(gpus))))
+    if slots is not None and (slots % len(gpus) or not 0 < slots <= most * len(gpus)):
+        raise ConfigurationError(
+            f"Local(slots={slots}) does not go with {len(gpus)} GPUs that have room for {most} such trials each; give a multiple of "
+            f"{len(gpus)} up to {most * len(gpus)}, and RunOptions(max_concurrent={slots}) for no more at once"
+        )
+    return {"gpus": f"{','.join(gpus)},", "pack_gpus": most if slots is None else slots // len(gpus)}
 
 
 def _counts(asked: Resources) -> tuple[int, int]:

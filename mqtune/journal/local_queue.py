@@ -14,8 +14,9 @@ from mqtune.journal.redis import retrying
 
 logger = logging.getLogger(__name__)
 
-#: The task of an attempt: experiment, trial, number of the attempt, and a digest of the experiment's definition.
-Task = tuple[str, TrialId, int, str]
+#: The task of an attempt: experiment, trial, number of the attempt, a digest of the experiment's definition, and how many bytes of a
+#: GPU's memory it asks for, where trials do so by their configs.
+Task = tuple[str, TrialId, int, str] | tuple[str, TrialId, int, str, int]
 
 
 def encode_task(task: Task) -> str:
@@ -65,8 +66,9 @@ class LocalQueue:
         if found is None:
             return None
         try:
-            experiment, trial, attempt, digest = json.loads(found[1].decode())["task"]
+            experiment, trial, attempt, digest, *asked = json.loads(found[1].decode())["task"]
         except (ValueError, TypeError, KeyError, RecursionError):
             logger.warning("a malformed message was dropped: %s", reprlib.repr(found[1]))
             return None
-        return experiment, TrialId(trial), attempt, digest
+        task = experiment, TrialId(trial), attempt, digest
+        return (*task, asked[0]) if asked else task

@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import AttemptEnded, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.machine import SIMULATION
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.resources import Resources
+from mqtune.core.resources import Resources, gpus_in
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import sound_usage
 from mqtune.journal.base import Entry, entry_time
@@ -76,9 +76,9 @@ class JournalUse:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.owner: Owner = NOBODY
-        self._gpus = 0.0
-        #: The GPUs of attempts that are staged and ask by their configs.
-        self._asked: dict[tuple[TrialId, int], float] = {}
+        self._asks = Resources()
+        #: What attempts ask for that are staged, where they do so by their configs.
+        self._asked: dict[tuple[TrialId, int], Resources] = {}
         #: Whether a driver of this project's has run it, in real time.
         self._is_real = False
         self._attempts: dict[tuple[TrialId, int], _Attempt] = {}
@@ -118,9 +118,9 @@ class JournalUse:
                 self._is_real = self._is_real or event.driver != SIMULATION
                 self._offer(event.changes)
             case TrialStaged(resources=Resources() as asked):
-                self._asked[event.trial, event.attempt] = asked.gpus
+                self._asked[event.trial, event.attempt] = asked
             case AttemptStarted():
-                gpus = self._asked.get((event.trial, event.attempt), self._gpus)
+                gpus = gpus_in(event.queue, self._asked.get((event.trial, event.attempt), self._asks))
                 self._attempts[event.trial, event.attempt] = _Attempt(event.trial, gpus, event.at)
             case AttemptEnded() if (found := self._attempts.get((event.trial, event.attempt))) is not None:
                 found.end, found.figures = event.at, sound_usage(event.usage)
@@ -129,7 +129,7 @@ class JournalUse:
         """Take note of what each attempt asks for from here on."""
         if _RESOURCES in given:
             with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
-                self._gpus = Resources.decode(given[_RESOURCES]).gpus
+                self._asks = Resources.decode(given[_RESOURCES])
 
 
 def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, float]:
@@ -138,4 +138,5 @@ def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, fl
     if joules is None:
         return 0.0, 0.0
     # A shared device's figures are those of all that runs there.
-    return joules / max(1.0, attempt.figures.get("gpu_slots", 1.0)) * took_s / whole_s, took_s * attempt.gpus
+    part = attempt.gpus if 0 < attempt.gpus < 1 else 1 / max(1.0, attempt.figures.get("gpu_slots", 1.0))
+    return joules * part * took_s / whole_s, took_s * attempt.gpus

@@ -437,10 +437,10 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     app.steps["worker"].add(RuntimeStep)
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
-    def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> object:
-        """Run one attempt, unless it is no longer wanted or another worker has it."""
+    def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
+        """Run one attempt, unless it is no longer wanted or another worker has it; see ``Task`` for what it is given."""
         try:
-            run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition)
+            run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
         except MqtuneError as error:
             logger.warning("task %.200s is not run: %s", self.request.id, error)
             raise Ignore(f"not run: {error}") from None

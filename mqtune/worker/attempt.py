@@ -20,20 +20,11 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal, Unclaimed, new_token
-from mqtune.trainable.process.protocol import (
-    ANSWER,
-    CLEARED,
-    MAX_ANSWER_CHARS,
-    PAUSE,
-    RECORD,
-    SAVE,
-    STOP,
-    StartMessage,
-    Told,
-)
+from mqtune.trainable.process.protocol import StartMessage
+from mqtune.worker.control_pipe import ControlPipe
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult
+from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, noise
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
@@ -42,62 +33,6 @@ from mqtune.worker.usage import UsageMeter
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
-
-
-class ControlPipe:
-    """The worker's end of a trial's control pipe. Any thread may call it.
-
-    Records that are sent before the trial's process exists wait in the pipe. A trial that never reads does not block its worker:
-    once the pipe is full, records are dropped.
-    """
-
-    def __init__(self) -> None:
-        self.read_end, self._write = os.pipe()
-        os.set_blocking(self.read_end, False)
-        os.set_blocking(self._write, False)
-        self._lock = threading.Lock()
-        self._sent = {SAVE: 0, CLEARED: 0}
-        self._closed = False
-
-    def tell(self, told: Told) -> None:
-        """Tell the trial to end; it reads the pipe when it gets the stop signal."""
-        with self._lock:
-            self._put(STOP if told == "stop" else PAUSE, 0)
-
-    def request_save(self, number: int) -> None:
-        """Ask for a checkpoint; a request that was passed on before, or an earlier one, is a no-op."""
-        self._put_if_higher(SAVE, number)
-
-    def release(self, sequence: int, answer: str = "") -> None:
-        """Let a trial that waits go on after this report, with an answer; a no-op when it may go further already.
-
-        Raises:
-            ValueError: the answer is longer than any driver's.
-        """
-        if len(answer) > MAX_ANSWER_CHARS:
-            raise ValueError(f"an answer of {len(answer):,} characters")
-        data = answer.encode()
-        pieces = (int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little") for at in range(0, len(data), 8))
-        self._put_if_higher(CLEARED, sequence, b"".join(RECORD.pack(ANSWER, piece) for piece in pieces))
-
-    def _put_if_higher(self, kind: bytes, number: int, before: bytes = b"") -> None:
-        with self._lock:
-            if number > self._sent[kind]:
-                self._sent[kind] = number
-                self._put(kind, number, before)
-
-    def _put(self, kind: bytes, number: int, before: bytes = b"") -> None:
-        if not self._closed:
-            with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.write(self._write, before + RECORD.pack(kind, number))
-
-    def close(self) -> None:
-        """Close both ends."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                os.close(self._write)
-                os.close(self.read_end)
 
 
 #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
@@ -166,9 +101,13 @@ class WorkerServices:
 class AttemptRun:
     """Runs one attempt. One thread calls ``run``, and then ``close``; any thread may call the other methods."""
 
-    def __init__(self, services: WorkerServices, here: ExperimentHere, claim: Claim) -> None:
+    def __init__(
+        self, services: WorkerServices, here: ExperimentHere, claim: Claim, gpu_memory_bytes: int | None = None
+    ) -> None:
         self._worker = services
         self._here = here
+        #: How much of a GPU's memory it asks for, where trials share GPUs by that; 0 where that is not known.
+        self.gpu_memory_bytes = here.gpu_memory_bytes if gpu_memory_bytes is None else gpu_memory_bytes
         self.journal = journal = here.journal
         self.claim = claim
         self.definition = definition = here.definition
@@ -208,7 +147,8 @@ class AttemptRun:
         self._is_over = False
         #: Whether this worker has claimed it, and not ended it yet.
         self.is_running = False
-        self._noise = ""
+        #: Type and text of what this worker fails it for; None for nothing.
+        self._fault: tuple[str, str] | None = None
         #: The files of its output, and those of them that ``prepare`` has made.
         self._output = services.logs.files(journal.experiment, claim)
         self._made: list[Path] | None = None
@@ -300,7 +240,11 @@ class AttemptRun:
 
     def on_noise(self, what: str) -> None:
         """Fail the attempt because its process has sent malformed data; its earlier reports count."""
-        self._noise = what
+        self.fail(*noise(what))
+
+    def fail(self, error_type: str, error: str) -> None:
+        """Kill the attempt's processes and fail it, for this reason; its reports count."""
+        self._fault = self._fault or (error_type, error)
         self._want(Intent.STOP, kill=True)
 
     def requeue(self, reason: str) -> None:
@@ -643,7 +587,7 @@ class AttemptRun:
             memory_ran_out=self._worker.memory_kills.happened,
             outlived_s=self.assignment.ttl_s if self._outlived else None,
             has_gap=self._has_gap,
-            noise=self._noise,
+            fault=self._fault,
             has_devices=bool(self.devices),
         ).ending()
         return AttemptEnded(

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.resources import Resources
+from mqtune.core.resources import BYTES_PER_GB, Resources
 from mqtune.core.usage import DeviceUse
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
@@ -38,7 +38,6 @@ LIST_S: Final = 30.0
 _MEMORY_STEP_MB: Final = 100
 _BYTES_PER_MB: Final = 1_000_000
 _MB_PER_GB: Final = 1_000
-_BYTES_PER_GB: Final = 1e9
 #: Variables that limit the threads and processes of libraries in a trial to its slot's cores, unless the user has set them.
 _CORE_LIMITS: Final = (
     "OMP_NUM_THREADS",
@@ -54,15 +53,21 @@ _CORE_LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """A worker's slots: all of one shape, each with its devices."""
+    """A worker's slots: all of one shape, each with its devices.
+
+    ``is_strict`` says whether a trial is ended that takes more GPU memory than it has asked for, where trials share GPUs by that.
+    """
 
     offer: Resources
     devices: tuple[tuple[str, ...], ...]
+    is_strict: bool = False
 
     @property
     def device_bytes(self) -> int:
         """How much memory each device has; 0 if that is unknown."""
-        return round(self.offer.gpu_memory_gb / min(self.offer.gpus, 1) * _BYTES_PER_GB) if self.offer.gpus else 0
+        # A slot of a GPU that is shared by memory offers all of it.
+        share = min(self.offer.gpus, 1) or 1
+        return round(self.offer.gpu_memory_gb / share * BYTES_PER_GB)
 
     @property
     def varies(self) -> frozenset[str]:
@@ -249,6 +254,7 @@ def plan_slots(
     *,
     slots_per_gpu: int = 1,
     gpus_per_slot: int = 1,
+    pack_gpus: int | None = None,
     cpus: int | None = None,
     slots: int | None = None,
     gpu_memory_mb: int = 0,
@@ -260,6 +266,7 @@ def plan_slots(
         gpus: the devices, from ``find_gpus``; without one the slots are CPU slots.
         slots_per_gpu: how many trials share a GPU.
         gpus_per_slot: how many GPUs a trial gets.
+        pack_gpus: how many trials share a GPU at most, where each gets the memory that it asks for; None to share none so.
         cpus: cores that the worker may use; all that this process may run on by default. Slots share them evenly.
         slots: number of CPU slots; one for each core by default.
         gpu_memory_mb: memory of each GPU in MB, from ``find_gpu_memory``; trials that share a GPU share it evenly.
@@ -271,17 +278,20 @@ def plan_slots(
     for name, value in (
         ("slots-per-gpu", slots_per_gpu),
         ("gpus-per-slot", gpus_per_slot),
+        ("pack-gpus", pack_gpus),
         ("cpus", cpus),
         ("slots", slots),
     ):
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} {value}: must be at least 1")
     cores = cpus or usable_cpus()
-    if not gpus:
+    if not gpus and pack_gpus is None:
         number = slots or cores
         return SlotPlan(offer=Resources(cpus=max(1, cores // number), tags=tags), devices=((),) * number)
     if slots is not None:
         raise ConfigurationError(f"--slots {slots} is for workers without GPUs; use --slots-per-gpu or --gpus-per-slot")
+    if pack_gpus is not None:
+        return _packed(gpus, pack_gpus, slots_per_gpu * gpus_per_slot, cores, gpu_memory_mb, tags)
     if slots_per_gpu > 1 and gpus_per_slot > 1:
         raise ConfigurationError("--slots-per-gpu and --gpus-per-slot can't both be more than 1")
     if len(gpus) % gpus_per_slot:
@@ -301,6 +311,27 @@ def plan_slots(
         tags=tags,
     )
     return SlotPlan(offer=offer, devices=devices)
+
+
+def _packed(
+    gpus: tuple[str, ...], most: int, in_slots: int, cores: int, gpu_memory_mb: int, tags: Iterable[str]
+) -> SlotPlan:
+    """Return the slots of GPUs that trials share by memory."""
+    if not gpus:
+        raise ConfigurationError(f"--pack-gpus {most} is for workers with GPUs; leave it out, or name them: --gpus 0,1")
+    if in_slots > 1:
+        raise ConfigurationError(
+            f"--pack-gpus {most} goes neither with --slots-per-gpu nor with --gpus-per-slot: trials share a GPU evenly, or by memory"
+        )
+    steps = gpu_memory_mb // _MEMORY_STEP_MB
+    if not steps:
+        raise ConfigurationError(
+            f"--pack-gpus {most}: how much memory the GPUs have is not known; say it: --gpu-memory 24, the GB of each"
+        )
+    offer = Resources(
+        cpus=max(1, cores // (most * len(gpus))), gpu_memory_gb=steps / (_MB_PER_GB // _MEMORY_STEP_MB), tags=tags
+    )
+    return SlotPlan(offer=offer, devices=tuple((gpu,) for gpu in gpus for _ in range(most)))
 
 
 def usable_cpus() -> int:
@@ -371,6 +402,14 @@ class GpuProbe:
         """Return how each device is used, by any process; as ``used``, but what is unknown of a device is None."""
         answer = self._asked({"use": [*devices]}, "so is how its trials use them")
         return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
+
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        """Return how many bytes each process has on each device, by its number; as ``used``, without the devices that do not say it."""
+        answer = self._asked({"processes": [*devices]}, "so is how much of it each trial has")
+        return {
+            device: {int(pid): int(size) for pid, size in those.items()}
+            for device, those in answer.get("processes", {}).items()
+        }
 
     def _asked(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
         """Return the answer to a question about devices, or an empty one after a fault, and for a while then."""
@@ -523,11 +562,11 @@ class DeviceMemory:
         full = {device: size for device, size in used.items() if size > self._others_bytes}
         for device, size in full.items():
             cause = Cause(
-                f"others have {_gb(size)} of its memory in use",
+                f"others have {in_gb(size)} of its memory in use",
                 "its memory is free",
                 is_over=partial(self._is_within, device, self._others_bytes),
             )
-            text = f"{_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi shows who has it"
+            text = f"{in_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi shows who has it"
             self._impairments.put([device], _MEMORY, cause, says=text)
         return bool(full)
 
@@ -605,12 +644,12 @@ class DeviceMemory:
                     continue
                 before = self._before[device]
                 cause = Cause(
-                    f"{_gb(used - before)} of its memory did not come back",
+                    f"{in_gb(used - before)} of its memory did not come back",
                     "its memory is back",
                     is_over=partial(self._is_back, device),
                 )
                 text = (
-                    f"{_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, and {_gb(before)} was "
+                    f"{in_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, and {in_gb(before)} was "
                     "before it began. No trial starts there until it is free; nvidia-smi shows which process has it"
                 )
                 self._impairments.put([device], _MEMORY, cause, says=text)
@@ -628,5 +667,6 @@ class DeviceMemory:
         self._query.close()
 
 
-def _gb(size: int) -> str:
-    return f"{size / _BYTES_PER_GB:.1f} GB"
+def in_gb(size: float) -> str:
+    """Return a number of bytes in words."""
+    return f"{size / BYTES_PER_GB:.1f} GB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.codec import encode_value
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import decode_definition
+from mqtune.core.resources import Resources
 from mqtune.journal.base import Journal
 from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER
@@ -51,6 +54,13 @@ class ExperimentHere:
     def name(self) -> str:
         """The experiment's name."""
         return self.journal.experiment
+
+    @property
+    def gpu_memory_bytes(self) -> int:
+        """How much of a GPU's memory each trial asks for, where trials share GPUs by that; 0 where it is not known."""
+        with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
+            return Resources.decode(self.definition.get("resources", {})).shared_bytes
+        return 0
 
     @property
     def spec(self) -> TrainableSpec:

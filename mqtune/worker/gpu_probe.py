@@ -5,6 +5,8 @@ rocm-smi, where neither is there. Each line on stdin is a question, and its answ
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
 - a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown": {device: reason}}``
+- ``{"processes": devices}``: how much memory each process has on them; ``{"processes": {device: {pid: bytes}}}``, without the devices
+  that do not say it
 - ``{"use": devices}``: how they are used now; ``{"use": {device: [percent of the last moment in which it computed, bytes in use, watts]}}``,
   with null for what a device does not say
 
@@ -71,6 +73,9 @@ class GpuSource(Protocol):
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the bytes in use on each device, by any process, and for the others the reason why that is unknown."""
 
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        """Return the bytes that each process has on each device, by its number; devices that do not say it are left out."""
+
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
         """Return how each device is used by all processes; parts of GPUs (MIG) say neither how busy they are nor their power."""
 
@@ -124,6 +129,15 @@ class Nvml:
             except self._nvml.NVMLError as error:
                 unknown[device] = str(error)
         return used, unknown
+
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        found = {}
+        for device in devices:
+            with contextlib.suppress(self._nvml.NVMLError):
+                those = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(device))
+                if all(each.usedGpuMemory is not None for each in those):
+                    found[device] = {int(each.pid): int(each.usedGpuMemory) for each in those}
+        return found
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
         found = dict.fromkeys(devices, _UNKNOWN)
@@ -191,6 +205,21 @@ class NvidiaSmi:
                 used[device] = size
         return used, unknown
 
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        listed = self._rows(_SMI_TIMEOUT_S["used"], ())
+        found: dict[str, dict[int, int]] = {device: {} for device in devices if matching(device, listed) is not None}
+        names = {gpu.uuid: device for device in found if (gpu := matching(device, listed)) is not None}
+        for uuid, pid, used in self._query("compute-apps", ("gpu_uuid", "pid", "used_memory"), _SMI_TIMEOUT_S["used"]):
+            device = names.get(uuid, "")
+            if device in found and pid.isdecimal():
+                size = _mebibytes(used)
+                if size is None:
+                    # In a container it may not know.
+                    del found[device]
+                else:
+                    found[device][int(pid)] = size
+        return found
+
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
         rows = self._rows(_SMI_TIMEOUT_S["used"], _SMI_USE)
         found = ((device, matching(device, rows)) for device in devices)
@@ -198,15 +227,19 @@ class NvidiaSmi:
 
     def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
         """Return the GPUs, each with these fields as the command says them."""
-        fields = (*_SMI_GPU, *more)
-        options = f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"
+        rows = self._query("gpu", (*_SMI_GPU, *more), timeout_s)
+        return {
+            Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in rows if number.isdecimal()
+        }
+
+    def _query(self, what: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
+        """Return what the command says of GPUs, or of processes, as rows of these fields; it may print a remark before."""
+        options = f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"
         answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
         if answer.returncode:
             raise _failure("nvidia-smi", answer)
         rows = ([value.strip() for value in line.split(",")] for line in answer.stdout.splitlines())
-        # A driver may print a remark before its answer.
-        sound = (row for row in rows if len(row) == len(fields) and row[0].isdecimal())
-        return {Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in sound}
+        return [row for row in rows if len(row) == len(fields)]
 
 
 class RocmSmi:
@@ -236,6 +269,10 @@ class RocmSmi:
             else:
                 used[device] = size
         return used, unknown
+
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        # What rocm-smi says of processes differs from version to version.
+        return {}
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
         cards = self._cards("used")
@@ -341,6 +378,8 @@ def main() -> None:
             source = source or _open()
             if question == "gpus":
                 _say({"gpus": source.gpus()})
+            elif isinstance(question, dict) and "processes" in question:
+                _say({"processes": source.processes(question["processes"])})
             elif isinstance(question, dict):
                 _say({"use": source.use(question["use"])})
             else:

@@ -129,9 +129,9 @@ class LocalWorker:
 
     def _run_of(self, task: Task) -> AttemptRun | None:
         """Return the run of an attempt; None, and a line in the log, if it can't be run."""
-        experiment, trial, attempt, digest = task
+        experiment, trial, attempt, digest, *asked = task
         with _logging(task):
-            return self._runtime.attempt(experiment, trial, attempt, new_token(), digest)
+            return self._runtime.attempt(experiment, trial, attempt, new_token(), digest, *asked)
         return None
 
     def _wait_for_slot(self, timeout_s: float = math.inf) -> bool:

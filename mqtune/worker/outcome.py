@@ -37,10 +37,20 @@ def broken_device(error: str) -> str:
     return found[1] if found else ""
 
 
-_NOISE: Final = (
-    "the trial's process sent malformed data: {}; some code in it has written to the pipe to its worker: don't write to file "
-    "descriptors that the trainable has not opened"
-)
+def noise(what: str) -> tuple[str, str]:
+    """Return type and text of the error of a trial that has sent malformed data."""
+    return "Noise", (
+        f"the trial's process sent malformed data: {what}; some code in it has written to the pipe to its worker: don't write to file "
+        "descriptors that the trainable has not opened"
+    )
+
+
+def exceeded(used: str, asked: str) -> tuple[str, str]:
+    """Return type and text of the error of a trial that takes more GPU memory than it has asked for, both in words."""
+    return "GpuMemoryExceeded", (
+        f"the trial took {used} of its GPU's memory, and it had asked for {asked}, beside others that share the GPU: ask for more by "
+        "gpu_memory_gb=, which counts what the GPU's driver needs for each process, or take less"
+    )
 
 
 class Ending(NamedTuple):
@@ -89,7 +99,7 @@ class AttemptOutcome:
         memory_ran_out: returns whether the kernel has just killed a process for lack of memory; called only where it matters.
         outlived_s: its time to live in seconds, if it ran longer.
         has_gap: whether the journal lacks reports that it sent.
-        noise: the malformed data that it has sent, or empty.
+        fault: type and text of what its worker has ended it for; None for nothing.
         has_devices: whether its slot has devices.
     """
 
@@ -101,7 +111,7 @@ class AttemptOutcome:
     memory_ran_out: Callable[[], bool] = lambda: False
     outlived_s: float | None = None
     has_gap: bool = False
-    noise: str = ""
+    fault: tuple[str, str] | None = None
     has_devices: bool = False
 
     def ending(self) -> Ending:
@@ -114,8 +124,8 @@ class AttemptOutcome:
         if self.has_gap:
             return LACKS_REPORTS
         heard = said is not None and bool(said.get("heard"))
-        if self.noise:
-            return Ending(AttemptEnd.FAILED, "Noise", _NOISE.format(self.noise))
+        if self.fault is not None:
+            return Ending(AttemptEnd.FAILED, *self.fault)
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
             return Ending(AttemptEnd.COMPLETED)

@@ -23,7 +23,7 @@ from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
-from mqtune.core.resources import EVERY, queue_name
+from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
@@ -145,7 +145,7 @@ class WorkerRuntime:
         self._memory = DeviceMemory(GpuProbe(), self._impairments, plan.device_bytes) if any(plan.devices) else None
         self._health = HealthCheck(health_check, self._impairments) if health_check else None
         self._quick_failures = QuickFailures(name, self._impairments, self._devices_of)
-        self._usage = UsageSampler(name, plan.devices, GpuProbe(), lambda: self.running, UsageBoard(client))
+        self._usage = UsageSampler(name, plan, GpuProbe(), lambda: self.running, UsageBoard(client))
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(plan, log_root, self._impairments, self._memory, self._health, most_bytes=most_bytes)
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
@@ -177,6 +177,8 @@ class WorkerRuntime:
         self._reason, self._left_at = "", 0.0
         self._idle = threading.Event()
         self._has_others, self._others_until = False, 0.0
+        #: How many bytes a GPU of another worker has for an attempt that waits for memory here.
+        self._room_elsewhere = 0.0
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told: tuple[list[Impairment], int] = ([], 0)
@@ -210,7 +212,9 @@ class WorkerRuntime:
         """How many tasks may be here at once: one for each usable slot, and one for each trial that is about to end."""
         if self.draining or self._slots.back_off.allows == 0:
             return 0
-        return self._places + sum(run.is_ending for run in self.running)
+        most = self._places + sum(run.is_ending for run in self.running)
+        # Another worker may have the memory for what comes next.
+        return min(most, len(self._here)) if self._slots.waits_for_memory else most
 
     @property
     def _places(self) -> int:
@@ -266,8 +270,6 @@ class WorkerRuntime:
     def _on_impairment(self) -> None:
         """Count the usable slots again, and tell drivers: something keeps the worker or a device from its work, or does no more."""
         self._slots.review()
-        if not self._slots.usable:
-            self._slots.wake(len(self._here))
         self._look.set()
         self.services.wake_consumer()
 
@@ -323,6 +325,7 @@ class WorkerRuntime:
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
             account=self._owner.account,
             user=self._owner.user,
+            free_gpu_memory_gb=round(self._slots.most_room / BYTES_PER_GB, 1),
             drivers=0 if self._drivers is None or self.draining else self._drivers.slots,
             driving=0 if self._drivers is None else self._drivers.busy,
         )
@@ -352,24 +355,41 @@ class WorkerRuntime:
         if failure is not None and not self.draining:
             others = self._has_other_workers()
             if not others or failure.age_s >= ANOTHER_WORKER_S:
-                slot = self._slots.acquire_other(failure.devices)
+                slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
             if slot is None and (others or self._slots.has_other(failure.devices)):
                 return _LEFT_TO_OTHERS
         if not self.draining:
             run.prepare()
-        while not self.draining and slot is None and self._slots.usable:
-            slot = self._slots.acquire()
+        if slot is None:
+            slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
+            if self.plan.offer.is_shared_by_memory:
+                # It takes no task while one waits for memory.
+                self.services.wake_consumer()
         if self.draining:
             return RunResult(None, "not run: the worker is shutting down")
         if slot is None:
-            return RunResult(None, "not run: all devices are quarantined", goes_back=True)
+            why = "another worker has the memory for it" if self._slots.usable else "all devices are quarantined"
+            return RunResult(None, f"not run: {why}", goes_back=True)
         try:
             result = run.run(slot)
             self._learn(run, slot, result)
             return result
         finally:
+            self._slots.leave(slot, run.gpu_memory_bytes)
             self._impairments.leave(slot.index, slot.places)
             self._idle.set()
+
+    def _is_to_leave(self, run: AttemptRun) -> bool:
+        """Whether an attempt that waits for a slot is to wait no longer."""
+        return self.draining or not self._slots.usable or 0 < run.gpu_memory_bytes <= self._room_elsewhere
+
+    def _look_elsewhere(self) -> None:
+        """Where an attempt waits for memory, look whether another worker of its queue has that."""
+        others = self._fleet.workers() if self._slots.waits_for_memory else ()
+        there = (info.free_gpu_memory_gb for info in others if info.queue == self.queue and info.name != self.name)
+        self._room_elsewhere = max(there, default=0.0) * BYTES_PER_GB
+        if self._room_elsewhere:
+            self._slots.wake()
 
     def _has_other_workers(self) -> bool:
         """Return whether another worker takes tasks from this one's queue, as of some seconds ago."""
@@ -387,18 +407,30 @@ class WorkerRuntime:
             self._health.doubt(slot.index)
         self._quick_failures.take(run, result)
 
-    def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
+    def attempt(
+        self, experiment: str, trial: str, attempt: int, token: str, digest: str, gpu_memory_bytes: int | None = None
+    ) -> AttemptRun:
         """Return the run of an attempt.
+
+        Args:
+            experiment: its experiment.
+            trial: its trial.
+            attempt: its number.
+            token: what proves its claim.
+            digest: the digest of the experiment's definition.
+            gpu_memory_bytes: how much of a GPU's memory it asks for, where trials share GPUs by that and ask by their configs.
 
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
         """
-        if not (is_name(experiment) and is_name(trial) and type(attempt) is int and type(digest) is str):
+        are_names = is_name(experiment) and is_name(trial)
+        are_sound = type(attempt) is int and type(digest) is str and type(gpu_memory_bytes) in (int, type(None))
+        if not (are_names and are_sound and (gpu_memory_bytes or 0) >= 0):
             # Names become paths.
-            what = reprlib.repr([experiment, trial, attempt, digest])
+            what = reprlib.repr([experiment, trial, attempt, digest, gpu_memory_bytes])
             raise ConfigurationError(f"{what} is malformed: no driver of mqtune sends that")
         claim = Claim(TrialId(trial), attempt, token)
-        return AttemptRun(self.services, self._experiments_here.of(experiment, digest), claim)
+        return AttemptRun(self.services, self._experiments_here.of(experiment, digest), claim, gpu_memory_bytes)
 
     def _code_of(self, experiment: str) -> CodeExchange:
         return CodeExchange(self._client, experiment, closing=self.closing)
@@ -439,7 +471,7 @@ class WorkerRuntime:
         # An attempt that is not claimed yet won't be.
         for run in tuple(self._here):
             run.requeue(self._reason)
-        self._slots.wake(len(self._here))
+        self._slots.wake()
         if self._drivers is not None:
             self._drivers.give_back()
         # No trial will start that would need a device.
@@ -501,6 +533,7 @@ class WorkerRuntime:
             if self.closing.is_set():
                 return
             yield self._keep_in_fleet
+            yield self._look_elsewhere
             yield self.services.memory_kills.look
             yield self.services.scratch.keep
             for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,10 @@ class WorkerSettings:
     gpus: str = "auto"
     slots_per_gpu: int = 1
     gpus_per_slot: int = 1
+    #: How many trials share a GPU at most, where each gets the memory that it asks for.
+    pack_gpus: int | None = None
+    #: Whether a trial is ended that takes more GPU memory than it has asked for.
+    strict_gpu_memory: bool = False
     cpus: int | None = None
     slots: int | None = None
     gpu_memory: str = "auto"
@@ -75,6 +79,10 @@ class WorkerSettings:
                 f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker is "
                 f"told to go, from 0 to {LONGEST_GRACE_S:g}"
             )
+        if self.strict_gpu_memory and self.pack_gpus is None:
+            raise ConfigurationError(
+                "--strict-gpu-memory is for GPUs that trials share by memory: give --pack-gpus 8, too, or leave it out"
+            )
         if self.accept_code:
             check_key(self.code_key, "--accept-code")
         if self.drivers < 0:
@@ -94,15 +102,17 @@ class WorkerSettings:
         if self.slots == 0 and self.drivers:
             return SlotPlan(offer=Resources(cpus=self.cpus or usable_cpus(), tags=tags), devices=())
         gpus = find_gpus(self.gpus)
-        return plan_slots(
+        plan = plan_slots(
             gpus,
             slots_per_gpu=self.slots_per_gpu,
             gpus_per_slot=self.gpus_per_slot,
+            pack_gpus=self.pack_gpus,
             cpus=self.cpus,
             slots=self.slots,
             gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus),
             tags=tags,
         )
+        return replace(plan, is_strict=self.strict_gpu_memory)
 
 
 def default_log_root(user: str) -> Path:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.bundles import Brought, Bundles
-from mqtune.worker.devices import DeviceMemory, SlotPlan
+from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.health import HealthCheck
 from mqtune.worker.impairments import Cause, Impairments
@@ -78,7 +78,6 @@ class BackOff:
         return None if (cause := self._cause) is None else int(cause.is_due)
 
 
-_BYTES_PER_GB: Final = 1e9
 #: Type and text of what keeps an attempt from running.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
@@ -145,10 +144,10 @@ class Turn:
     def left_on_devices(self) -> str:
         """Return in words what the process that stays has left on the slot's devices, if that is too much for another trial."""
         memory, slot = self.slot.memory, self.slot
+        if slot.shares_memory:
+            return "its GPU is shared by memory, which comes back when a process ends"
         left = {} if memory is None else memory.kept(slot.index, slot.devices)
-        full = (
-            f"{size / _BYTES_PER_GB:.1f} GB on device {device}" for device, size in left.items() if size > KEPT_BYTES
-        )
+        full = (f"{in_gb(size)} on device {device}" for device, size in left.items() if size > KEPT_BYTES)
         text = ", ".join(full)
         return f"it has left {text}" if text else ""
 
@@ -183,6 +182,8 @@ class Slot:
         self.devices = plan.devices[index]
         #: What is kept from trials if it is not sound.
         self.places = self.devices or (WHOLE_WORKER,)
+        #: Whether trials share its device by the memory that they ask for.
+        self.shares_memory = plan.offer.is_shared_by_memory
         self.impairments = impairments
         self.memory = memory
         self.health = health
@@ -232,7 +233,9 @@ class Slot:
 class Slots:
     """The slots that are free or about to be; those used last are given out first, because their zygotes are warm.
 
-    Those with a quarantined device are set aside until ``review`` finds it in use again.
+    One with a quarantined device is given out when that is in use again. Where trials share GPUs by memory, one is given out when
+    its GPU has as much as an attempt asks for: the first attempt to wait gets it before those behind, however little they ask for,
+    and of several GPUs with room it takes that with the least.
 
     Args:
         plan: the slots.
@@ -265,64 +268,115 @@ class Slots:
         self.retries = Retries()
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
-        #: The slots that are free; None for each thread that is to wait no longer.
-        self._offered: queue.LifoQueue[Slot | None] = queue.LifoQueue()
-        self._aside: list[Slot] = []
-        self._reviewing = threading.Lock()
-        for slot in reversed(self.all):
-            self._offered.put(slot)
+        #: Guards what follows; told when an attempt that waits may have its turn.
+        self._changed = threading.Condition()
+        #: The free ones, those used last at the end.
+        self._free = [*reversed(self.all)]
+        #: The attempts that wait, in their order.
+        self._waiting: list[object] = []
+        #: How much memory each GPU has that no attempt was promised, where trials share GPUs by that.
+        self._room = dict.fromkeys(chain.from_iterable(plan.devices), plan.device_bytes)
+        self._shares_memory = plan.offer.is_shared_by_memory
+        self._device_bytes = plan.device_bytes
 
-    def acquire(self, timeout_s: float | None = None) -> Slot | None:
-        """Wait for a free slot and return it; None after *timeout_s* seconds, or once ``wake`` is called."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
+    def acquire(
+        self, memory_bytes: int = 0, timeout_s: float | None = None, *, unless: Callable[[], bool] = lambda: False
+    ) -> Slot | None:
+        """Wait for a free slot and return it; None after *timeout_s* seconds.
+
+        Args:
+            memory_bytes: how much of a GPU's memory the attempt asks for, where trials share GPUs by that.
+            timeout_s: how long it waits; None for any time.
+            unless: ends a wait when it returns True; ``wake`` has it called again.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        me = object()
+        with self._changed:
+            self._waiting.append(me)
             try:
-                slot = self._offered.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                return None
-            if slot is None or not slot.is_quarantined:
-                return slot
-            with self._reviewing:
-                if slot.is_quarantined:
-                    self._aside.append(slot)
-                    continue
-            # Its device came back in this moment.
-            return slot
+                while True:
+                    if self._waiting[0] is me and (slot := self._take(memory_bytes)) is not None:
+                        return slot
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0 or unless():
+                        return None
+                    self._changed.wait(None if left_s == math.inf else left_s)
+            finally:
+                self._waiting.remove(me)
+                self._changed.notify_all()
 
-    def wake(self, waiting: int) -> None:
-        """Have so many threads that wait for a slot look again whether they are to wait."""
-        for _ in range(waiting):
-            self._offered.put(None)
+    def _take(self, memory_bytes: int, but: AbstractSet[str] | None = None) -> Slot | None:
+        """Take a free slot with so much memory, and with devices other than these, if any are given; None if there is none now."""
+        needed = self._promise(memory_bytes)
+        able = [
+            slot
+            for slot in reversed(self._free)
+            if self._room_of(slot) >= needed and (but is None or _has_others(slot, but)) and not slot.is_quarantined
+        ]
+        if not able:
+            return None
+        # The first of equals, which was used last.
+        slot = min(able, key=self._room_of)
+        self._free.remove(slot)
+        for device in slot.devices if needed else ():
+            self._room[device] -= needed
+        return slot
+
+    def _promise(self, memory_bytes: int) -> int:
+        """Return how much memory an attempt is promised: all of a GPU's where it does not say how much it needs."""
+        if not self._shares_memory:
+            return 0
+        return min(memory_bytes or self._device_bytes, self._device_bytes)
+
+    def _room_of(self, slot: Slot) -> int:
+        return self._room[slot.devices[0]] if self._shares_memory else 0
+
+    def leave(self, slot: Slot, memory_bytes: int) -> None:
+        """Take back what an attempt in a slot was promised of its GPU's memory, once nothing of it is left; *memory_bytes* as acquired."""
+        if needed := self._promise(memory_bytes):
+            with self._changed:
+                for device in slot.devices:
+                    self._room[device] += needed
+                self._changed.notify_all()
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether an attempt waits although a slot is free: its GPU has too little memory for it."""
+        with self._changed:
+            return self._shares_memory and bool(self._waiting) and any(not slot.is_quarantined for slot in self._free)
+
+    @property
+    def most_room(self) -> int:
+        """The most memory that a GPU has for another attempt, where trials share GPUs by that, and 0 where they do not."""
+        with self._changed:
+            free = (self._room_of(slot) for slot in self._free if not slot.is_quarantined)
+            return max(free, default=0)
+
+    def wake(self) -> None:
+        """Have attempts that wait for a slot look again whether they are to wait."""
+        with self._changed:
+            self._changed.notify_all()
 
     def has_other(self, devices: AbstractSet[str]) -> bool:
         """Whether a usable slot has none of these devices, and others instead."""
-        return any(slot.devices and devices.isdisjoint(slot.devices) for slot in self.all if not slot.is_quarantined)
+        return any(_has_others(slot, devices) for slot in self.all if not slot.is_quarantined)
 
-    def acquire_other(self, devices: AbstractSet[str]) -> Slot | None:
+    def acquire_other(self, devices: AbstractSet[str], memory_bytes: int = 0) -> Slot | None:
         """Return a free slot that has none of these devices, and others instead; None if there is none now."""
-        passed = []
-        try:
-            while self.has_other(devices) and (slot := self.acquire(0.0)) is not None:
-                if devices.isdisjoint(slot.devices):
-                    return slot
-                passed.append(slot)
-        finally:
-            for slot in reversed(passed):
-                self.offer(slot)
-        return None
+        with self._changed:
+            return self._take(memory_bytes, devices)
 
     def offer(self, slot: Slot) -> None:
         """Offer a slot whose trial has ended, or is about to, to the next attempt."""
-        self._offered.put(slot)
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify_all()
 
     def review(self) -> None:
         """Count the usable slots again; called when what keeps slots from attempts has changed."""
-        with self._reviewing:
+        with self._changed:
             self.usable = sum(not slot.is_quarantined for slot in self.all)
-            aside, self._aside = self._aside, []
-        for slot in aside:
-            # A slot that is still quarantined is put aside again by whoever gets it.
-            self._offered.put(slot)
+            self._changed.notify_all()
 
     def code_roots(self) -> set[Path]:
         """Return the code roots of all importers."""
@@ -339,6 +393,11 @@ class Slots:
     def close(self) -> None:
         """End all processes but those of slots that are not vacant, which import a trainable for an attempt that was not claimed."""
         self.importers.close()
+
+
+def _has_others(slot: Slot, devices: AbstractSet[str]) -> bool:
+    """Whether a slot has none of these devices, and others instead."""
+    return bool(slot.devices) and devices.isdisjoint(slot.devices)
 
 
 class ZygoteFinder:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from mqtune.core.errors import AccessDenied
@@ -20,6 +20,8 @@ from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.usage import UsageBoard
 from mqtune.trainable.process.descendants import children_of
+from mqtune.worker.devices import SlotPlan, in_gb
+from mqtune.worker.outcome import exceeded
 from mqtune.worker.threads import ROUND_S
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,22 @@ def use_of_process(pid: int) -> ProcessUse | None:
     return ProcessUse(cpu_s + sum(use.cpu_s for use in below), memory_bytes + sum(use.memory_bytes for use in below))
 
 
+def _own(pid: int, devices: Iterable[str], there: Mapping[str, Mapping[int, int]]) -> int | None:
+    """Return the bytes that a process and its descendants have on devices, by what each process has there.
+
+    None where no device lists one of them: a driver may know processes by the numbers that they have outside a container.
+    """
+    family = set(_family(pid))
+    found = [size for device in devices for number, size in there.get(device, {}).items() if number in family]
+    return sum(found) if found else None
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for child in children_of(pid):
+        yield from _family(child)
+
+
 def _stat(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -74,6 +92,7 @@ class Sample(NamedTuple):
         processes: what its processes use; None where that is not known.
         slots: how many slots share each of its devices.
         has_reported: whether it has reported yet.
+        own_bytes: how much memory of its devices its own processes have; None where that is not known, or not asked.
     """
 
     at: float
@@ -81,6 +100,7 @@ class Sample(NamedTuple):
     processes: ProcessUse | None = None
     slots: int = 1
     has_reported: bool = True
+    own_bytes: int | None = None
 
 
 class UsageMeter:
@@ -117,18 +137,20 @@ class UsageMeter:
             for_s = min(sample.at - before, LONGEST_S)
             self._at, self._last = sample.at, sample
             self._sampled_s += for_s
-            self._take_devices(list(sample.devices.values()), for_s)
+            self._take_devices(list(sample.devices.values()), sample.own_bytes, for_s)
             self._take_processes(sample.processes, sample.at - before, for_s)
             if sample.slots > 1:
                 self._most["gpu_slots"] = sample.slots
             return self._idle_since(sample, for_s)
 
-    def _take_devices(self, uses: Sequence[DeviceUse], for_s: float) -> None:
+    def _take_devices(self, uses: Sequence[DeviceUse], own_bytes: int | None, for_s: float) -> None:
         percents = [use.percent for use in uses if use.percent is not None]
         if percents:
             self._add("gpu_percent", sum(percents) / len(percents), for_s)
             self._raise("gpu_percent_peak", max(percents))
-        if sizes := [use.memory_bytes for use in uses if use.memory_bytes is not None]:
+        if own_bytes is not None:
+            self._raise("gpu_memory_bytes_peak", own_bytes)
+        elif sizes := [use.memory_bytes for use in uses if use.memory_bytes is not None]:
             self._raise("gpu_memory_bytes_peak", sum(sizes))
         if watts := [use.power_w for use in uses if use.power_w is not None]:
             self._add("gpu_power_w", sum(watts), for_s)
@@ -162,6 +184,13 @@ class UsageMeter:
         total = self._sums[name]
         total[0] += value * for_s
         total[1] += for_s
+
+    def note_asked(self, memory_bytes: int) -> bool:
+        """Record how much of a GPU's memory it asked for, as it has taken more; return whether that is new."""
+        with self._lock:
+            is_new = "gpu_memory_bytes_asked" not in self._most
+            self._most["gpu_memory_bytes_asked"] = memory_bytes
+            return is_new
 
     def _raise(self, name: str, value: float) -> None:
         self._most[name] = max(value, self._most.get(name, 0.0))
@@ -197,6 +226,10 @@ class Sampled(Protocol):
     claim: Claim
     meter: UsageMeter
     devices: tuple[str, ...]
+    gpu_memory_bytes: int
+
+    def fail(self, error_type: str, error: str) -> None:
+        """Kill its processes and fail it, for this reason."""
 
     @property
     def process(self) -> int | None:
@@ -213,6 +246,9 @@ class UseQuery(Protocol):
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
         """Return how each device is used, within seconds; it never raises, and may leave devices out."""
 
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        """Return how many bytes each process has on each device, likewise."""
+
     def close(self) -> None:
         """End; later questions get no answer."""
 
@@ -222,7 +258,7 @@ class UsageSampler:
 
     Args:
         worker: the worker's name.
-        slots: the devices of each slot.
+        plan: the worker's slots.
         query: says how devices are used; one of its own, since a driver that is slow to say that must not delay trials.
         running: returns the attempts that run.
         board: where what they use is written.
@@ -231,13 +267,14 @@ class UsageSampler:
     def __init__(
         self,
         worker: str,
-        slots: Iterable[Sequence[str]],
+        plan: SlotPlan,
         query: UseQuery,
         running: Callable[[], Iterable[Sampled]],
         board: UsageBoard,
     ) -> None:
         self._worker = worker
-        self._slots_of = Counter(device for devices in slots for device in devices)
+        self._slots_of = Counter(device for devices in plan.devices for device in devices)
+        self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, plan.is_strict
         self._query = query
         self._running = running
         self._board = board
@@ -256,23 +293,39 @@ class UsageSampler:
         runs = [(run, pid) for run in self._running() if (pid := run.process) is not None]
         devices = sorted({device for run, _ in runs for device in run.devices})
         uses = self._query.use(devices) if devices else {}
+        there = self._query.processes(devices) if devices and self._shares_memory else {}
         board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
         for run, pid in runs:
             processes = use_of_process(pid)
             if run.process != pid:
                 # It has ended meanwhile: the device is nobody's, or the next one's.
                 continue
-            self._warn(run, run.meter.take(self._sample_of(run, uses, processes)))
+            own_bytes = _own(pid, run.devices, there)
+            if own_bytes is not None and own_bytes > run.gpu_memory_bytes > 0:
+                self._on_excess(run, own_bytes)
+            self._warn(run, run.meter.take(self._sample_of(run, uses, processes, own_bytes)))
             board[run.journal.experiment][run.claim.trial] = run.meter.live(run.claim.attempt)
         self._write(board)
 
-    def _sample_of(self, run: Sampled, uses: Mapping[str, DeviceUse], processes: ProcessUse | None) -> Sample:
+    def _on_excess(self, run: Sampled, own_bytes: int) -> None:
+        """Name an attempt that takes more GPU memory than it has asked for; end it where that is strict."""
+        error_type, error = exceeded(in_gb(own_bytes), in_gb(run.gpu_memory_bytes))
+        if run.meter.note_asked(run.gpu_memory_bytes):
+            place = f"experiment {run.journal.experiment}, trial {run.claim.trial} attempt {run.claim.attempt}"
+            logger.warning("%s: %s", place, error)
+        if self._is_strict:
+            run.fail(error_type, error)
+
+    def _sample_of(
+        self, run: Sampled, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
+    ) -> Sample:
         return Sample(
             at=time.monotonic(),
             devices={device: uses.get(device, DeviceUse()) for device in run.devices},
             processes=processes,
             slots=max((self._slots_of[device] for device in run.devices), default=1),
             has_reported=run.has_reported,
+            own_bytes=own_bytes,
         )
 
     def _warn(self, run: Sampled, idle: Sequence[str]) -> None:

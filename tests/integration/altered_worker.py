@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import mqtune
 
+#: What a trial asks for, or what says that by its config.
+Resources = mqtune.Resources | Callable[[dict[str, Any]], mqtune.Resources]
 HERE: Final = Path(__file__).parent
 #: Where trials look whether they may end; a worker's environment says it.
 FOLDER: Final = "ALTERED_WORKER_FOLDER"
@@ -23,9 +25,10 @@ SPACE: Final = {"number": mqtune.randint(0, 1000)}
 
 
 def held(config: dict[str, Any]) -> None:
-    """Report the number of its device, and end when there is a file with this trial's number."""
+    """Report the number of its device, write down that of its process, and end when there is a file with this trial's number."""
     device = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     loss = float(device) if device.isdecimal() else -1.0
+    Path(os.environ[FOLDER], f"process-{config['number']}").write_text(str(os.getpid()))
     mqtune.report({"loss": loss})
     gate = Path(os.environ[FOLDER], f"end-{config['number']}")
     while not gate.exists():
@@ -44,7 +47,7 @@ def breaks(config: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def tuner_of(
-    broker: str, name: str, resources: mqtune.Resources, trainable: Callable[[dict[str, Any]], None] = held
+    broker: str, name: str, resources: Resources, trainable: Callable[[dict[str, Any]], None] = held
 ) -> Iterator[mqtune.Tuner]:
     """A tuner whose trials a test adds itself; it is closed afterwards."""
     from mqtune.testing.backends.world import Nothing
@@ -71,14 +74,14 @@ def let_go(folder: Path, *numbers: int) -> None:
 
 @contextlib.contextmanager
 def altered_worker(
-    broker: str, folder: Path, alteration: str, *options: str, goes_within_s: float = 20
+    broker: str, folder: Path, alteration: str, *options: str, name: str = "altered", goes_within_s: float = 20
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker in the fleet of a broker, whose log is ``worker.log``; it is gone afterwards."""
+    """A worker in the fleet of a broker, whose log is ``worker.log``, or has its name where it has another one; it is gone afterwards."""
     # The rest needs nothing of it, and runs in each trial too.
     from started import started, wait_for_worker
 
-    command = [sys.executable, str(Path(__file__)), alteration, "worker", "--name", "altered", "--code-root", str(HERE)]
-    log = folder / "worker.log"
+    command = [sys.executable, str(Path(__file__)), alteration, "worker", "--name", name, "--code-root", str(HERE)]
+    log = folder / ("worker.log" if name == "altered" else f"{name}.log")
     settings = {
         "MQTUNE_BROKER": broker,
         "MQTUNE_LOG_ROOT": str(folder),

@@ -186,7 +186,7 @@ def test_an_attempt_that_waits_for_a_slot_waits_no_longer_once_the_worker_is_lea
     runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:
     created(redis_client, "e")
-    assert runtime._slots.acquire(0) is not None
+    assert runtime._slots.acquire(timeout_s=0) is not None
     notes: list[str] = []
     attempt = runtime.attempt("e", TRIAL, 1, "token", "digest")
     waiting = threading.Thread(target=lambda: notes.append(runtime.run(attempt).note), daemon=True)
@@ -211,7 +211,7 @@ def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     )
     assert [each.worker for each in journal.unclaimed()] == [""]
     # As if its device were quarantined.
-    runtime._slots.acquire(0)
+    runtime._slots.acquire(timeout_s=0)
     runtime._slots.usable = 0
 
     assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back

@@ -20,7 +20,7 @@ from mqtune.core.codec import decode_value
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import importers
-from mqtune.worker.attempt import ControlPipe
+from mqtune.worker.control_pipe import ControlPipe
 from mqtune.worker.importers import Importer, ImportKey
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
 

@@ -36,11 +36,9 @@ class LocalBackend(QueueBackend):
 
     def _task_of(self, trial: TrialId, attempt: int) -> tuple[str, str]:
         self._staged = trial, attempt
-        return self._shape_of(self._fitting, self._resources).target, encode_task(
-            (self._experiment, trial, attempt, self._digest)
-        )
+        return self._shape_of(self._fitting, self._resources).target, encode_task(self._task(trial, attempt))
 
     def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
         staged, self._staged = self._staged, None
         if staged != (trial, attempt):
-            self._tasks.put(queue, (self._experiment, trial, attempt, self._digest))
+            self._tasks.put(queue, self._task(trial, attempt))

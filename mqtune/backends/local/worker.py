@@ -33,9 +33,11 @@ _OF_OPERATORS: Final = frozenset(
         "HEALTH_CHECK",
         "METRICS_ADDRESS",
         "METRICS_PORT",
+        "PACK_GPUS",
         "REMOTE_CONTROL",
         "SLOTS",
         "SLOTS_PER_GPU",
+        "STRICT_GPU_MEMORY",
         "TAGS",
         "USER",
     )

@@ -187,7 +187,7 @@ class SimulatedBackend:
         return f"{self._fleet.alive} of {self._workers} simulated workers: each {offer}"
 
     def has_gpus(self) -> bool | None:
-        return any(each.gpus > 0 for each in self._offers) if self._fleet.alive else None
+        return any(each.has_gpu for each in self._offers) if self._fleet.alive else None
 
     def queued(self) -> set[tuple[TrialId, int]]:
         return set(self._fleet.queue)

@@ -54,6 +54,7 @@ class World:
         version: str = __version__,
         busy: dict[str, Any] | None = None,
         experiments: str = EVERY,
+        devices: list[str] | None = None,
     ) -> WorkerInfo:
         info = WorkerInfo(
             name=name or f"w{len(self.workers)}@h",
@@ -64,7 +65,7 @@ class World:
             gpus=offer.gpus,
             cpus=offer.cpus,
             slots=slots,
-            devices=[""] * slots,
+            devices=devices or [""] * slots,
             code_root="/",
             joined_at=0,
             gpu_memory_gb=offer.gpu_memory_gb,
@@ -615,3 +616,46 @@ def test_a_pool_has_the_slots_of_all_workers(world: World) -> None:
 
     assert list(pool.queues) == [queue_name(SMALL), queue_name(LARGE)]
     assert pool.slots == {queue_name(SMALL): 2, queue_name(LARGE): 4, queue_name(Resources(cpus=1), "team-a-*"): 8}
+
+
+# GPUs that trials share by memory.
+
+PACKED: Final = Resources(gpu_memory_gb=80)
+
+
+def test_where_trials_share_gpus_by_memory_there_are_as_many_slots_as_their_memory_has_room_for(world: World) -> None:
+    world.join(PACKED, 16, devices=["0"] * 8 + ["1"] * 8)
+    world.join(Resources(gpus=1, gpu_memory_gb=80), 4)
+    world.join(SMALL, 4)
+    backend = backend_of(Resources(gpu_memory_gb=30))
+
+    assert backend.slots == 4, "two on each of two GPUs"
+    assert backend.pool().slots[queue_name(PACKED)] == 4
+    asked = {gb: backend.offered(Resources(gpu_memory_gb=gb)) for gb in (1, 10, 11, 41, 80, 81)}
+    assert asked == {1: 16, 10: 16, 11: 14, 41: 2, 80: 2, 81: 0}
+    publish(backend, 1)
+    assert backend.free(Resources(gpu_memory_gb=30)) == 3
+    backend.expect(Resources(gpu_memory_gb=10))
+    assert backend.slots == 16, "as many as the smallest may have"
+    assert backend.has_gpus()
+
+
+def test_a_worker_is_told_how_much_memory_an_attempt_asks_for_by_its_config(world: World) -> None:
+    world.join(PACKED, 8, devices=["0"] * 8)
+    backend = backend_of(Resources(gpu_memory_gb=30))
+    backend.asks(TrialId("0002"), 1, Resources(gpu_memory_gb=2.5))
+
+    publish(backend, 1, 2)
+
+    assert [sent["args"] for sent in world.sent] == [("x", "0001", 1, "d"), ("x", "0002", 1, "d", 2_500_000_000)]
+
+
+def test_without_a_worker_that_shares_its_gpus_by_memory_it_is_said_how_one_does(world: World) -> None:
+    world.join(Resources(gpus=1, gpu_memory_gb=80), 4)
+
+    backend = backend_of(Resources(gpu_memory_gb=30))
+
+    assert (
+        "no worker offers a slot with 30 GB of a GPU, 1 CPU (a worker shares its GPUs by memory with `--pack-gpus 8`)"
+        in (backend.why_no_slot())
+    )

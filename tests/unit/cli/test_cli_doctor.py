@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +40,24 @@ def test_a_machine_that_is_well_has_no_problem() -> None:
     assert found["mqtune"]["text"].startswith(__version__)
     assert found["server"]["state"] == "ok"
     assert "problem" not in {each["state"] for each in found.values()}
+
+
+@pytest.mark.usefixtures("server_binary")
+def test_gpus_are_named_and_mps_where_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert findings()["GPUs"]["text"] == "2 for workers here: 0, 1"
+
+    daemon = tmp_path / "nvidia-cuda-mps-control"
+    daemon.symlink_to(Path(shutil.which("sleep") or "").resolve())
+    with subprocess.Popen([str(daemon), "60"]) as running:
+        try:
+            assert findings()["GPUs"]["text"].endswith(
+                "0, 1; CUDA MPS runs, so that trials that share one compute there at the same time"
+            )
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+            assert findings()["GPUs"]["text"] == "none here"
+        finally:
+            running.kill()
 
 
 @pytest.mark.usefixtures("redis_client")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.machine import SIMULATION
-from mqtune.core.resources import Resources
+from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -109,6 +110,20 @@ def test_gpus_are_those_that_each_attempt_has_asked_for_by_its_config(mqtune_hom
     (row,) = used("--since", "24h")
 
     assert row["gpu_hours"] == pytest.approx(4 + 2, abs=0.01)
+
+
+def test_a_part_of_a_gpu_by_memory_is_its_share_of_the_hours_and_of_the_energy(mqtune_home: Path) -> None:
+    offer, asked = Resources(gpu_memory_gb=80), Resources(gpu_memory_gb=20)
+    experiment(
+        mqtune_home, "packed",
+        TrialStaged(trial=TrialId("0001"), attempt=1, config={}, at=ago(10), cursor=START, resources=asked),
+        replace(started("0001", 9), queue=queue_name(offer)), ended("0001", 1, gpu_energy_j=4 * 3.6e6, gpu_slots=8.0),
+    )  # fmt: skip
+
+    (row,) = used("--since", "24h")
+
+    assert row["gpu_hours"] == pytest.approx(8 / 4, abs=0.01)
+    assert row["energy_kwh"] == pytest.approx(4 / 4, abs=0.01)
 
 
 def test_what_is_summed_up_is_by_person_by_account_or_by_experiment(mqtune_home: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.resources import Resources, queue_name
+from mqtune.core.resources import Resources, gpus_in, queue_name
 from mqtune.core.version import __version__
 
 #: A busy machine is no failure.
@@ -25,7 +25,7 @@ shapes = st.builds(
     tags=st.sets(st.sampled_from(["a100", "nvlink", "mem24", "gpu1", "a", "b_1", "a-b"])),
 ) | st.builds(
     Resources,
-    gpus=st.integers(1, 4),
+    gpus=st.integers(0, 4),
     cpus=st.integers(1, 2),
     gpu_memory_gb=st.integers(0, 3_000).map(lambda tenths: tenths / 10),
     tags=st.sets(st.sampled_from(["a100", "nvlink"])),
@@ -40,7 +40,6 @@ shapes = st.builds(
         ("cpus", [0, -1, 1.5, 2.0, True, None, "4", math.nan], "is not a whole number of at least 1"),
         ("gpu_memory_gb", [True, None, "24GB", math.nan, math.inf, [24]], "is not a finite number"),
         ("gpu_memory_gb", [-1], "must not be below 0"),
-        ("gpu_memory_gb", [24], "without a GPU can't be had; add gpus=1"),
         ("tags", ["a100", b"a100", 7, None, True], r"is not a list of names; give a list such as \['a100'"),
     ],
 )
@@ -81,6 +80,12 @@ def test_tags_can_be_any_collection_of_names_and_have_no_order(tags: Any) -> Non
         (Resources(gpus=1, gpu_memory_gb=24.1), Resources(gpus=1, gpu_memory_gb=24), False),
         (Resources(gpus=1, gpu_memory_gb=24), Resources(gpus=1), False),
         (Resources(gpus=1), Resources(gpus=1, gpu_memory_gb=24), True),
+        (Resources(gpu_memory_gb=6), Resources(gpu_memory_gb=80), True),
+        (Resources(gpu_memory_gb=81), Resources(gpu_memory_gb=80), False),
+        (Resources(gpu_memory_gb=6), Resources(gpus=1, gpu_memory_gb=80), False),
+        (Resources(gpus=1, gpu_memory_gb=6), Resources(gpu_memory_gb=80), False),
+        (Resources(), Resources(gpu_memory_gb=80), False),
+        (Resources(gpu_memory_gb=6), Resources(), False),
         (Resources(tags=["a"]), Resources(tags=["a", "b"]), True),
         (Resources(tags=["a", "b"]), Resources(tags=["a"]), False),
         (Resources(), Resources(tags=["a"]), True),
@@ -137,8 +142,24 @@ def test_a_queue_name_carries_the_shape_and_the_minor_version() -> None:
         (Resources(gpus=0.5), "0.5 GPU, 1 CPU"),
         (Resources(gpus=1, cpus=4, gpu_memory_gb=24), "1 GPU (24 GB), 4 CPUs"),
         (Resources(gpus=2, gpu_memory_gb=25.7, tags=["nvlink", "a100"]), "2 GPUs (25.7 GB), 1 CPU, tags a100+nvlink"),
+        (Resources(gpu_memory_gb=6, cpus=2), "6 GB of a GPU, 2 CPUs"),
         (Resources(tags=["fast"]), "1 CPU, tag fast"),
     ],
 )
 def test_resources_read_well(shape: Resources, text: str) -> None:
     assert str(shape) == text
+
+
+@pytest.mark.parametrize(
+    ("asked", "offer", "gpus"),
+    [
+        (Resources(gpus=2, gpu_memory_gb=20), Resources(gpus=2, gpu_memory_gb=80), 2),
+        (Resources(gpus=0.5), Resources(gpus=0.5), 0.5),
+        (Resources(), Resources(cpus=4), 0),
+        (Resources(gpu_memory_gb=20), Resources(gpu_memory_gb=80, tags=["a100"]), 0.25),
+        (Resources(gpu_memory_gb=0.5), Resources(gpu_memory_gb=10.5), 0.5 / 10.5),
+    ],
+)
+def test_a_part_of_a_gpu_by_memory_counts_as_its_share(asked: Resources, offer: Resources, gpus: float) -> None:
+    for experiments in ("*", "team.mem1-*"):
+        assert gpus_in(queue_name(offer, experiments), asked) == pytest.approx(gpus)

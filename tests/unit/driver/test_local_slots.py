@@ -47,6 +47,12 @@ def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
         (Resources(gpus=1, cpus=4), None, 2),
         (Resources(gpus=0.5, cpus=2), None, 4),
         (Resources(gpus=0.5, gpu_memory_gb=12, tags=["a100"]), None, 8),
+        (Resources(gpu_memory_gb=24), None, 4),
+        (Resources(gpu_memory_gb=10), None, 8),
+        # By memory each GPU has room for twelve, and there are two cores for each.
+        (Resources(gpu_memory_gb=2), None, 8),
+        (Resources(gpu_memory_gb=2), 40, 40),
+        (Resources(gpu_memory_gb=2, cpus=2), None, 4),
     ],
     ids=str,
 )
@@ -72,6 +78,8 @@ def test_the_slots_of_this_machine_take_the_shape_that_is_asked_for(
         (Resources(gpus=0.5, cpus=5), None, ("0", "1"), "room for 1 such trials"),
         (Resources(gpus=0.3), None, ("0",), "give gpus=1/3"),
         (Resources(gpus=1, gpu_memory_gb=80), None, ("0",), "its GPUs have 25 GB for each"),
+        (Resources(gpu_memory_gb=26), None, ("0",), "asks for 26 GB of a GPU, .*: its GPUs have 25 GB each"),
+        (Resources(gpu_memory_gb=6), None, (), "it sees no GPU"),
     ],
     ids=str,
 )
@@ -89,6 +97,27 @@ def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
 
     with pytest.raises(InsufficientResources, match="an amount that nvidia-smi does not say"):
         slot_settings(Resources(gpus=1, gpu_memory_gb=8), None)
+    with pytest.raises(InsufficientResources, match="an amount that nvidia-smi does not say"):
+        slot_settings(Resources(gpu_memory_gb=8), None)
+
+
+def test_where_trials_ask_for_different_amounts_of_memory_there_are_slots_for_as_many_of_the_smallest(
+    machine: Any,
+) -> None:
+    machine(64, ("0", "1"), 80_000)
+
+    assert offered(slot_settings(Resources(gpu_memory_gb=40), None, 5_000_000_000))[1] == 2 * 16
+    assert offered(slot_settings(Resources(gpu_memory_gb=40), None))[1] == 2 * 2
+
+
+@pytest.mark.parametrize("slots", [0, 3, 50])
+def test_slots_that_do_not_go_with_the_memory_of_the_gpus_are_refused(machine: Any, slots: int) -> None:
+    machine(8, ("0", "1"), 24_000)
+
+    with pytest.raises(
+        ConfigurationError, match=rf"Local\(slots={slots}\) does not go with 2 GPUs .* room for 12 such trials"
+    ):
+        slot_settings(Resources(gpu_memory_gb=2), slots)
 
 
 def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:

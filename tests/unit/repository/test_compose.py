@@ -199,13 +199,21 @@ def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
 
 
 def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {**example_settings(), "MQTUNE_GPUS": "0", "MQTUNE_USER": ""}.items():
+    values = example_settings()
+    # For a machine with GPUs, in place of slots.
+    packed = {name: values.pop(name) for name in ("MQTUNE_PACK_GPUS", "MQTUNE_STRICT_GPU_MEMORY")}
+    for name, value in {**values, "MQTUNE_GPUS": "0", "MQTUNE_USER": ""}.items():
         monkeypatch.setenv(name, value)
     settings = settings_from_environment()
 
     assert settings.code_root == Path("/srv/mqtune")
     assert settings.plan().offer == Resources(cpus=2, tags=["a100", "accepts-code", "nvlink"])
     assert len(settings.plan().devices) == 8
+    monkeypatch.delenv("MQTUNE_SLOTS")
+    for name, value in {**packed, "MQTUNE_GPUS": "0,", "MQTUNE_GPU_MEMORY": "24"}.items():
+        monkeypatch.setenv(name, value)
+    shared = settings_from_environment().plan()
+    assert (shared.offer.gpu_memory_gb, len(shared.devices), shared.is_strict) == (24, 8, True)
 
 
 def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from mqtune.trainable.process.protocol import (
 )
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import report
-from mqtune.worker.attempt import ControlPipe
+from mqtune.worker.control_pipe import ControlPipe
 
 
 class Pipe:

@@ -343,7 +343,7 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
 
 def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched, tmp_path: Path) -> None:
     slots = Slots(TWO_GPUS, tmp_path, watched.impairments, watched.memory)
-    first = slots.acquire(1)
+    first = slots.acquire(timeout_s=1)
     assert first is not None
     assert first.devices == ("0",)
     assert slots.usable == 2
@@ -351,13 +351,13 @@ def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched
     slots.offer(first)
 
     assert slots.usable == 1
-    second = slots.acquire(0.01)
+    second = slots.acquire(timeout_s=0)
     assert second is not None
     assert second.devices == ("1",)
-    assert slots.acquire(0.01) is None
+    assert slots.acquire(timeout_s=0) is None
 
     watched.gpus.now["0"] = 0
     watched.look()
     slots.review()
     assert slots.usable == 2
-    assert slots.acquire(1) is first
+    assert slots.acquire(timeout_s=1) is first

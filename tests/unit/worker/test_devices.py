@@ -225,6 +225,12 @@ def test_declared_memory_that_makes_no_sense_is_named_with_the_way_out(asked: st
         # Each has a core even where there are more slots.
         ((), {"cpus": 2, "slots": 5}, ((),) * 5, Resources(cpus=1)),
         (TWO, {"cpus": 1}, (("0",), ("1",)), Resources(gpus=1, cpus=1)),
+        (
+            TWO,
+            {"cpus": 12, "pack_gpus": 3, "gpu_memory_mb": 25_757},
+            (("0",),) * 3 + (("1",),) * 3,
+            Resources(cpus=2, gpu_memory_gb=25.7),
+        ),
     ],
 )
 def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
@@ -278,11 +284,30 @@ def test_the_cores_are_those_that_this_process_may_run_on() -> None:
         ({"gpus_per_slot": 3}, r"--gpus-per-slot 3 does not divide the 2 GPUs 0,1"),
         ({"slots_per_gpu": 0}, r"--slots-per-gpu 0: must be at least 1"),
         ({"cpus": 0}, r"--cpus 0: must be at least 1"),
+        ({"slots": 2, "pack_gpus": 4}, r"--slots 2 is for workers without GPUs"),
+        ({"pack_gpus": 0}, r"--pack-gpus 0: must be at least 1"),
+        ({"pack_gpus": 4}, r"--pack-gpus 4: how much memory the GPUs have is not known; say it: --gpu-memory 24"),
+        ({"pack_gpus": 4, "slots_per_gpu": 2}, r"--pack-gpus 4 goes neither with --slots-per-gpu nor"),
+        ({"pack_gpus": 4, "gpus_per_slot": 2}, r"--pack-gpus 4 goes neither with --slots-per-gpu nor"),
     ],
 )
 def test_numbers_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         plan_slots(TWO, **options)
+
+
+def test_gpus_that_are_not_there_are_not_shared() -> None:
+    with pytest.raises(ConfigurationError, match=r"--pack-gpus 8 is for workers with GPUs"):
+        plan_slots((), pack_gpus=8)
+    with pytest.raises(ConfigurationError, match=r"--strict-gpu-memory is for GPUs that trials share by memory"):
+        WorkerSettings(broker="redis://h/0", strict_gpu_memory=True)
+
+
+def test_a_worker_says_whether_it_is_strict_about_memory_and_how_much_each_gpu_has() -> None:
+    settings = WorkerSettings(broker="redis://h/0", gpus="0,", gpu_memory="24", pack_gpus=8, strict_gpu_memory=True)
+
+    assert (settings.plan().is_strict, settings.plan().device_bytes) == (True, 24_000_000_000)
+    assert not WorkerSettings(broker="redis://h/0", gpus="0,", gpu_memory="24", pack_gpus=8).plan().is_strict
 
 
 def test_a_slot_sees_its_devices_and_no_others() -> None:

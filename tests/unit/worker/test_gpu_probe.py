@@ -249,11 +249,21 @@ def nvmlDeviceGetUtilizationRates(handle):
 def nvmlDeviceGetPowerUsage(handle):
     if handle.startswith("MIG"): raise NVMLError(3, "Not Supported")
     return 412350
+class Process:
+    def __init__(self, pid, used): self.pid, self.usedGpuMemory = pid, used
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [Process(70, 3 << 30), Process(71, None if handle.startswith("MIG") else 1 << 30)]
 """
 SMI = """
 import sys
 known = {"index": "0", "uuid": "GPU-aaaa1111-0000", "memory.total": "81920", "memory.used": "20480", "utilization.gpu": "5",
          "power.draw": "71.25"}
+if "compute-apps" in sys.argv[1]:
+    print("a remark of the driver, as it comes")
+    print("GPU-aaaa1111-0000, 70, 3072")
+    print("GPU-bbbb2222-0000, 71, [N/A]")
+    print("GPU-aaaa1111-0000, 72, 1024")
+    raise SystemExit
 asked = sys.argv[1].removeprefix("--query-gpu=").split(",")
 print("a remark of the driver, as it comes")
 print(", ".join(known[each] for each in asked))
@@ -335,6 +345,17 @@ def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) 
     assert by_smi == {
         "use": {"0": [5.0, 20 << 30, 71.25], "GPU-bbbb": nothing, "MIG-cccc3333-0000": nothing, "7": nothing}
     }
+
+
+def test_what_each_process_has_is_known_of_devices_that_say_it_of_all(ask: Ask) -> None:
+    asked = {"processes": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
+
+    (by_nvml,) = ask(asked, pynvml=nvml())
+    (by_smi,) = ask(asked, smi=SMI)
+
+    there = {"70": 3 << 30, "71": 1 << 30}
+    assert by_nvml == {"processes": {"0": there, "GPU-bbbb": there}}
+    assert by_smi == {"processes": {"0": {"70": 3 << 30, "72": 1 << 30}}}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_slots_without_devices_are_closed_together(check: Callable[[str], Health
     checked = check(f"! test -e {sick} || {{ echo the disk is full; exit 1; }}")
     plan = SlotPlan(offer=Resources(cpus=1), devices=((), ()))
     slots = Slots(plan, tmp_path, checked.impairments, health=checked)
-    slot = slots.acquire(1)
+    slot = slots.acquire(timeout_s=1)
     assert slot is not None
 
     assert not slot.next_turn().take(stays=False)

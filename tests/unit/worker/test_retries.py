@@ -100,7 +100,7 @@ def test_a_free_slot_with_other_devices_is_found_behind_those_that_are_to_be_avo
 
     assert found is not None
     assert found.devices == ("2",)
-    others = [slots.acquire(0.0) for _ in range(3)]
+    others = [slots.acquire(timeout_s=0) for _ in range(3)]
     assert [slot.devices for slot in others if slot is not None] == [("0",), ("1",), ("3",)]
     assert slots.acquire_other({"0", "1"}) is None
 
@@ -113,7 +113,7 @@ def test_a_trial_of_several_devices_avoids_slots_that_have_one_of_them(tmp_path:
     assert found is not None
     assert found.devices == ("2", "3")
     assert slots.acquire_other({"1", "2"}) is None
-    rest = slots.acquire(0.0)
+    rest = slots.acquire(timeout_s=0)
     assert rest is not None
     assert rest.devices == ("0", "1")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,9 @@ def test_a_trial_that_leaves_its_gpu_idle_is_warned_of_while_it_runs_and_afterwa
     assert shown.warning_of(RUNNING, IDLE) == "attempt 2 holds device 0 and leaves it idle for 23 min 10 s"
     assert shown.warning_of(RUNNING, USE) == shown.warning_of(RUNNING, None) == ""
     assert shown.warning_of(ended, None) == "attempt 1 has left a device idle for 23 min 10 s at a stretch"
+    greedy = replace(ended, usage={"gpu_memory_bytes_peak": 8.1 * GB, "gpu_memory_bytes_asked": 6.0 * GB})
+    assert shown.warning_of(greedy, None) == "attempt 1 has taken 8.1 GB of its GPU's memory, and had asked for 6.0 GB"
+    assert shown.usage_text(greedy.usage) == "GPU up to 8.1 GB, and it asked for 6.0 GB"
     # What is still in Redis of an attempt that has ended meanwhile.
     assert shown.warning_of(ended, IDLE) == shown.warning_of(ended, None)
     many = {f"{number:04}": IDLE._replace(idle={"0": 600.0 + number}) for number in range(12)}

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from mqtune.core.errors import AccessDenied
+from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.journal.base import Claim
 from mqtune.worker import usage as module
+from mqtune.worker.devices import SlotPlan
 from mqtune.worker.usage import (
     IDLE_S,
     IDLE_UNREPORTED_S,
@@ -168,6 +170,11 @@ class Run:
     process: int | None = field(default_factory=os.getpid)
     has_reported: bool = True
     meter: UsageMeter = field(default_factory=UsageMeter)
+    gpu_memory_bytes: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+    def fail(self, error_type: str, error: str) -> None:
+        self.failed.append((error_type, error))
 
     @property
     def journal(self) -> Any:
@@ -196,20 +203,31 @@ class Devices:
         self.uses = {name.removeprefix("d"): use for name, use in uses.items()}
         self.asked: list[list[str]] = []
         self.on_use: Callable[[], None] = lambda: None
+        self.there: dict[str, dict[int, int]] = {}
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
         self.asked.append([*devices])
         self.on_use()
         return {device: self.uses[device] for device in devices if device in self.uses}
 
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        return {device: self.there[device] for device in devices if device in self.there}
+
     def close(self) -> None:
         """Nothing is open."""
 
 
 def sampler(
-    runs: list[Run], devices: Devices, board: Board, slots: Sequence[Sequence[str]] = (("0",),)
+    runs: list[Run],
+    devices: Devices,
+    board: Board,
+    slots: Sequence[tuple[str, ...]] = (("0",),),
+    *,
+    shares_memory: bool = False,
+    is_strict: bool = False,
 ) -> UsageSampler:
-    return UsageSampler("w@h", slots, devices, lambda: runs, board)  # type: ignore[arg-type]
+    plan = SlotPlan(offer=Resources(gpu_memory_gb=80 * shares_memory), devices=tuple(slots), is_strict=is_strict)
+    return UsageSampler("w@h", plan, devices, lambda: runs, board)  # type: ignore[arg-type]
 
 
 def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() -> None:
@@ -284,3 +302,45 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
         )
     ]
     assert run.meter.figures()["gpu_percent_peak"] == 90.0
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_for_is_named_and_ended_where_that_is_strict(
+    caplog: pytest.LogCaptureFixture, is_strict: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
+        devices = Devices(d0=BUSY._replace(memory_bytes=70e9))
+        greedy, modest = Run(gpu_memory_bytes=8_000_000_000), Run(gpu_memory_bytes=9_000_000_000)
+        unknown = Run("other", devices=("1",), gpu_memory_bytes=1)
+        runs = [greedy, modest, unknown]
+        for run in runs:
+            run.meter.begin(0.0)
+        # Of another namespace of processes, as in a container, no number is one of the trial's.
+        devices.there = {"0": {**family, 1: 60_000_000_000}, "1": {1: 60_000_000_000}}
+        looks = sampler(runs, devices, Board(), (("0",), ("0",), ("1",)), shares_memory=True, is_strict=is_strict)
+        looks.sample()
+        looks.sample()
+        child.communicate(b"\n")
+
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "experiment mine, trial 0001 attempt 1: the trial took 8.1 GB of its GPU's memory, and it had asked for 8.0 GB"
+        in told
+    )
+    assert [bool(run.failed) for run in runs] == [is_strict, False, False]
+    assert all(error_type == "GpuMemoryExceeded" and "8.1 GB" in error for error_type, error in greedy.failed)
+    figures = [
+        (run.meter.figures().get("gpu_memory_bytes_peak"), run.meter.figures().get("gpu_memory_bytes_asked"))
+        for run in runs
+    ]
+    assert figures == [(8.1e9, 8e9), (8.1e9, None), (None, None)]
+
+
+def test_on_a_gpu_that_is_not_shared_by_memory_nobody_is_asked_whose_it_is() -> None:
+    devices, run = Devices(d0=BUSY), Run(gpu_memory_bytes=1)
+    devices.there = {"0": {os.getpid(): 10_000_000_000}}
+
+    sampler([run], devices, Board(), is_strict=True).sample()
+
+    assert run.failed == []

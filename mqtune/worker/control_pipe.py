@@ -1,0 +1,65 @@
+"""The worker's end of the pipe by which a trial's process is told to stop, pause, save or go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+from mqtune.trainable.process.protocol import ANSWER, CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP, Told
+
+
+class ControlPipe:
+    """The worker's end of a trial's control pipe. Any thread may call it.
+
+    Records that are sent before the trial's process exists wait in the pipe. A trial that never reads does not block its worker:
+    once the pipe is full, records are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.read_end, self._write = os.pipe()
+        os.set_blocking(self.read_end, False)
+        os.set_blocking(self._write, False)
+        self._lock = threading.Lock()
+        self._sent = {SAVE: 0, CLEARED: 0}
+        self._closed = False
+
+    def tell(self, told: Told) -> None:
+        """Tell the trial to end; it reads the pipe when it gets the stop signal."""
+        with self._lock:
+            self._put(STOP if told == "stop" else PAUSE, 0)
+
+    def request_save(self, number: int) -> None:
+        """Ask for a checkpoint; a request that was passed on before, or an earlier one, is a no-op."""
+        self._put_if_higher(SAVE, number)
+
+    def release(self, sequence: int, answer: str = "") -> None:
+        """Let a trial that waits go on after this report, with an answer; a no-op when it may go further already.
+
+        Raises:
+            ValueError: the answer is longer than any driver's.
+        """
+        if len(answer) > MAX_ANSWER_CHARS:
+            raise ValueError(f"an answer of {len(answer):,} characters")
+        data = answer.encode()
+        pieces = (int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little") for at in range(0, len(data), 8))
+        self._put_if_higher(CLEARED, sequence, b"".join(RECORD.pack(ANSWER, piece) for piece in pieces))
+
+    def _put_if_higher(self, kind: bytes, number: int, before: bytes = b"") -> None:
+        with self._lock:
+            if number > self._sent[kind]:
+                self._sent[kind] = number
+                self._put(kind, number, before)
+
+    def _put(self, kind: bytes, number: int, before: bytes = b"") -> None:
+        if not self._closed:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self._write, before + RECORD.pack(kind, number))
+
+    def close(self) -> None:
+        """Close both ends."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._write)
+                os.close(self.read_end)

@@ -1,0 +1,197 @@
+"""Attempts that share GPUs by memory begin while there is room, in their order, and never ask for more together than a GPU has."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from waiting import eventually
+
+from mqtune.worker.devices import SlotPlan, plan_slots
+from mqtune.worker.impairments import Cause, Impairments
+from mqtune.worker.slots import Slot, Slots
+
+GB = 10**9
+
+
+def plan(gpus: int, most: int, gb: float) -> SlotPlan:
+    return plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=round(gb * 1000))
+
+
+class Worker:
+    """The slots of a worker with GPUs of 10 GB, and attempts that wait for them in threads of their own."""
+
+    def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
+        self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
+        self.slots = Slots(plan(gpus, most, 10), folder, self.impairments)
+        self.began: list[int] = []
+        self.is_leaving = False
+        self._threads: list[threading.Thread] = []
+        self._got: dict[int, Slot] = {}
+
+    def take(self, gb: float) -> Slot | None:
+        return self.slots.acquire(round(gb * GB), timeout_s=0)
+
+    def wait(self, number: int, gb: float) -> None:
+        """Have an attempt wait in a thread; it has begun to wait, or has begun, when this returns."""
+
+        def work() -> None:
+            slot = self.slots.acquire(round(gb * GB), unless=lambda: self.is_leaving)
+            if slot is not None:
+                self._got[number] = slot
+                self.began.append(number)
+
+        before = len(self.slots._waiting) + len(self.began)
+        self._threads.append(threading.Thread(target=work, daemon=True))
+        self._threads[-1].start()
+        eventually(lambda: len(self.slots._waiting) + len(self.began) > before)
+
+    def give_back(self, slot: Slot, gb: float) -> None:
+        self.slots.offer(slot)
+        self.slots.leave(slot, round(gb * GB))
+
+    def leave(self) -> None:
+        self.is_leaving = True
+        self.slots.wake()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
+
+
+def test_attempts_begin_as_long_as_the_gpu_has_the_memory_that_they_ask_for(worker: Worker) -> None:
+    first, second = worker.take(6), worker.take(4)
+    assert first is not None
+    assert second is not None
+
+    assert worker.take(0.1) is None
+    assert worker.slots.most_room == 0
+    worker.give_back(second, 4)
+    assert worker.slots.most_room == 4 * GB
+    assert worker.take(4.1) is None
+    assert worker.take(4) is not None
+
+
+def test_memory_is_promised_again_when_nothing_is_left_of_an_attempt_and_not_when_its_slot_is_offered(
+    worker: Worker,
+) -> None:
+    slot = worker.take(7)
+    assert slot is not None
+
+    worker.slots.offer(slot)
+
+    assert worker.take(4) is None, "the process of the last one is still being ended"
+    assert worker.take(3) is not None
+    worker.slots.leave(slot, 7 * GB)
+    assert worker.take(7) is not None
+
+
+@pytest.mark.parametrize("gb", [0, 11, 10_000])
+def test_one_that_does_not_say_how_much_it_needs_or_asks_for_more_than_there_is_gets_a_whole_gpu(
+    worker: Worker, gb: float
+) -> None:
+    slot = worker.take(gb)
+
+    assert slot is not None
+    assert worker.take(0.1) is None
+    worker.give_back(slot, gb)
+    assert worker.take(10) is not None
+
+
+def test_of_several_gpus_with_room_the_fullest_is_taken_so_that_large_ones_find_room_too(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, gpus=2)
+    first = worker.take(3)
+    assert first is not None
+    for _ in range(2):
+        slot = worker.take(3)
+        assert slot is not None
+        assert slot.devices == first.devices
+
+    assert worker.take(10) is not None
+    assert worker.take(1) is not None
+
+
+def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(worker: Worker) -> None:
+    small = [worker.take(3) for _ in range(3)]
+    worker.wait(1, 6)
+    worker.wait(2, 1)
+
+    assert worker.slots.waits_for_memory, "its worker takes no further task"
+    assert worker.began == [], "one slot and 1 GB are free"
+    assert worker.take(1) is None, "nor does one that comes later"
+    for slot, left in zip(small, (2, 1), strict=False):
+        assert slot is not None
+        worker.give_back(slot, 3)
+        if left == 1:
+            eventually(lambda: worker.began == [1, 2])
+    assert not worker.slots.waits_for_memory
+    worker.leave()
+
+
+def test_one_that_waits_for_memory_waits_no_longer_once_its_worker_leaves(worker: Worker) -> None:
+    assert worker.take(9) is not None
+    worker.wait(1, 6)
+
+    worker.leave()
+
+    assert worker.began == []
+
+
+def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, gpus=2)
+    worker.impairments.put(["0", "1"], "memory", Cause("others have it", "it is free"))
+
+    assert worker.take(1) is None
+    assert worker.slots.most_room == 0
+    assert not worker.slots.waits_for_memory
+
+
+def test_a_worker_with_whole_gpus_promises_no_memory(tmp_path: Path) -> None:
+    slots = Slots(plan_slots(("0", "1"), gpu_memory_mb=10_000), tmp_path, Impairments(lambda: None, clock=lambda: 0.0))
+
+    first = slots.acquire(99 * GB, timeout_s=0)
+
+    assert first is not None
+    slots.leave(first, 99 * GB)
+    assert slots.acquire(99 * GB, timeout_s=0) is not None
+    assert (slots.most_room, slots.waits_for_memory) == (0, False)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(
+    gpus=st.integers(1, 3),
+    most=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), max_size=40),
+)
+def test_no_gpu_is_ever_promised_beyond_its_memory_and_none_with_room_is_refused(
+    tmp_path: Path, gpus: int, most: int, steps: list[tuple[int, int]]
+) -> None:
+    worker = Worker(tmp_path, gpus, most)
+    running: list[tuple[Slot, int]] = []
+
+    def promised() -> Counter[str]:
+        found: Counter[str] = Counter({str(number): 0 for number in range(gpus)})
+        for slot, gb in running:
+            found[slot.devices[0]] += min(gb or 10, 10)
+        return found
+
+    def has_slot(gpu: str) -> bool:
+        return sum(slot.devices == (gpu,) for slot, _ in running) < most
+
+    for gb, ends in steps:
+        if ends % 3 == 0 and running:
+            worker.give_back(*running.pop(ends % len(running)))
+        could = any(10 - used >= min(gb or 10, 10) and has_slot(gpu) for gpu, used in promised().items())
+        slot = worker.take(gb)
+        assert (slot is not None) == could
+        if slot is not None:
+            running.append((slot, gb))
+        assert max(promised().values()) <= 10
