@@ -21,7 +21,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.shares import PRIORITIES, Priority, Table, entitlements, to_share
-from mqtune.core.text import printable
+from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.results.display import short_value
@@ -139,8 +139,12 @@ def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
 def _print_count(workers: Sequence[WorkerInfo]) -> None:
     slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
     gpus = sum(len(info.gpu_names) for info in workers)
-    count = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}"
-    click.echo(f"{count} · {busy} of {slots} slots busy{f' · {gpus} GPUs' if gpus else ''}")
+    there = [
+        counted(len(workers), "worker"),
+        f"{busy} of {slots} slots busy",
+        *([counted(gpus, "GPU")] if gpus else []),
+    ]
+    click.echo(" · ".join(there))
 
 
 def _worker_row(info: WorkerInfo) -> list[str]:

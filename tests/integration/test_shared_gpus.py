@@ -117,7 +117,9 @@ def test_trials_of_two_experiments_begin_as_memory_allows_also_when_one_is_kille
         assert ended(small, second) is AttemptEnd.COMPLETED
         eventually(lambda: "they have no more than 4 GB free: large 0001 for " in why(), SOON_S)
         assert third.status is TrialStatus.STAGED
-        assert "0 (4 GB free)" in CliRunner().invoke(group, ["fleet", "--broker", broker]).stdout
+        shown = CliRunner().invoke(group, ["fleet", "--broker", broker]).stdout
+        assert "1 worker · 1 of 4 slots busy · 1 GPU\n" in shown
+        assert "0 (4 GB free)" in shown
         os.kill(int((tmp_path / "process-1").read_text()), signal.SIGKILL)
         assert ended(large, first) is AttemptEnd.FAILED
         runs(large, third)

@@ -12,10 +12,12 @@ export function fleetPage(main) {
     try { found = await api("fleet"); } catch (error) { if (!error.away) problem(error.message); return; }
     problem(found.problems.join(" · "));
     const sum = (key) => found.workers.reduce((total, each) => total + (typeof each[key] === "number" ? each[key] : 0), 0);
-    const gpus = found.workers.reduce((total, each) => total + (each.gpus ? each.devices.length : 0), 0);
+    // Slots may share them.
+    const gpusOf = (each) => [...new Set(each.devices.join(",").split(",").filter(Boolean))];
+    const gpus = found.workers.reduce((total, each) => total + gpusOf(each).length, 0);
     tiles.replaceChildren(tile(number(found.workers.length), "workers"), tile(`${sum("busy")} of ${sum("slots")}`, "slots busy"), tile(number(gpus), "GPUs"), tile(number(found.runs.length), "running attempts"));
     const runs = found.runs.map((each) => [each.worker, each.devices, el("a", { href: place("e", each.experiment) }, each.experiment), el("a", { href: place("e", each.experiment, each.trial) }, each.trial), lasted(found.now - each.since), number(each.reports), each.best === null ? "" : number(each.best), each.use_text]);
-    const workers = found.workers.map((each) => [each.name, `${each.busy} of ${each.slots}`, each.gpus ? each.devices.join(",") : "", lasted(found.now - each.joined_at), each.queue, el("td", { class: "wrap" }, each.impaired)]);
+    const workers = found.workers.map((each) => [each.name, `${each.busy} of ${each.slots}`, gpusOf(each).join(",") + (each.gpu_memory_gb && !each.gpus ? ` (${number(each.free_gpu_memory_gb)} GB free)` : ""), lasted(found.now - each.joined_at), each.queue, el("td", { class: "wrap" }, each.impaired)]);
     const queues = found.queues.map((each) => [each.queue, number(each.workers), `${each.busy} of ${each.slots}`, each.waiting === null ? "needs a driver's account" : number(each.waiting)]);
     const shares = found.shares.map((each) => [
       each.experiment ? el("a", { href: place("e", each.experiment) }, each.experiment) : "another experiment", each.priority || "nobody drives it", each.priority ? number(each.share) : "",
