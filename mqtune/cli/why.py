@@ -387,10 +387,11 @@ class Inquiry:
             if held.importing_s is not None:
                 what = f"{held.worker} has it and imports your code ({held.importing_s:.0f} s)"
                 return Reason("starting", f"{text}: {what}", since)
-            [asked] = self._all_asked([trial])
-            short = self._short_of_memory(asked, [info for info in self._workers if info.name == held.worker])
-            if short:
-                return Reason("busy", f"{text}: {held.worker} has it, and {short}", since, "see them all: mqtune fleet")
+            holders = [info for info in self._workers if info.name == held.worker]
+            for asked in self._all_asked([trial]):
+                if short := self._short_of_memory(asked, holders):
+                    what = f"{held.worker} has it, and {short}"
+                    return Reason("busy", f"{text}: {what}", since, "see them all: mqtune fleet")
             return Reason("starting", f"{text}: a worker has it and starts it", since)
         if (reason := self._no_slot(self._all_asked([trial]))) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)

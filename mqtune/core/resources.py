@@ -84,7 +84,7 @@ class Resources(KnownArguments):
     @property
     def shared_bytes(self) -> int:
         """How many bytes of a GPU's memory that is; 0 for anything that is measured otherwise."""
-        return round(self.gpu_memory_gb * BYTES_PER_GB) if self.is_shared_by_memory else 0
+        return max(1, round(self.gpu_memory_gb * BYTES_PER_GB)) if self.is_shared_by_memory else 0
 
     def fits(self, offer: Resources) -> bool:
         """Whether a slot that offers *offer* may run a trial that asks for this.
