@@ -42,6 +42,9 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
     kind.__name__: kind for kind in (CodeDiffers, CodeRefused, StoreUnavailable)
 }
 
+#: So many trials that fail, and none that does well, are no chance: whoever looks is told how to end the run.
+_ALL_FAILED: Final = 10
+
 
 class Listener(Protocol):
     """Hears of events, and returns the actions that it wants carried out because of them."""
@@ -168,6 +171,7 @@ class FailureWatch:
         return bool(self._experiment.reports) or any(a.environment for trial in trials for a in trial.attempts)
 
     def _look_at_failed(self, trial: Trial) -> None:
+        self._look_at_all_failed(trial)
         is_decided = trial.decision is not None and trial.decision.action is Action.FAIL
         experiment = self._experiment
         is_missed = experiment.metric and not experiment.metric_seen and not experiment.accept_no_report
@@ -177,6 +181,19 @@ class FailureWatch:
             self.failure = TrialFailed(f"trial {trial.id} failed: {trial.attempt.error or trial.reason}")
         elif self._fail_fast:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
+
+    def _look_at_all_failed(self, trial: Trial) -> None:
+        """Say how to end a run whose trials all fail, once so many have."""
+        counts = self._experiment.counts
+        ended = sum(count for status, count in counts.items() if status.is_terminal)
+        if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:
+            logger.warning(
+                "all %d trials that have ended have failed, the last one with %s. The others are run all the same; Ctrl-C ends the run, "
+                "and failures=mqtune.Failures(fail_fast=True), or stop=mqtune.schedulers.stopping.TrialsFailed(%d), does so by itself",
+                ended,
+                printable(trial.reason),
+                ended,
+            )
 
 
 class CallbackListener:

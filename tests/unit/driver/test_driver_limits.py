@@ -229,3 +229,33 @@ def test_a_trial_that_has_diverged_is_given_up_and_what_it_reported_before_count
         ("EARLY_STOPPED", "loss has diverged: nan"),
     ]
     assert (results.best.id, results.best.value) == ("0002", -2)
+
+
+def fails_above_0(config: Config) -> Iterator[tuple[float, dict[str, float]]]:
+    yield 1.0, {"loss": 1.0}
+    if config["lr"] > 0:
+        raise ValueError("no such layer")
+
+
+@pytest.mark.parametrize("points", [[], [{"lr": 0.0}]])
+def test_when_all_trials_fail_it_is_said_once_how_to_end_the_run(
+    caplog: pytest.LogCaptureFixture, points: list[Config]
+) -> None:
+    tuner = mqtune.Tuner(
+        fails_above_0,
+        {"lr": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_trials=30,
+        searcher=mqtune.PointsFirst(points, "random") if points else "random",
+        backend=mqtune.Simulated(fails_above_0, slots=2),
+    )
+
+    assert len(tuner.run().errors) == 30 - len(points)
+
+    said = [record.getMessage() for record in caplog.records if "have failed" in record.getMessage()]
+    assert len(said) == (not points)
+    for text in said:
+        assert text.startswith("all 10 trials that have ended have failed, the last one with ")
+        assert "ValueError: no such layer" in text
+        assert "fail_fast=True" in text
