@@ -92,7 +92,8 @@ class Sample(NamedTuple):
         processes: what its processes use; None where that is not known.
         slots: how many slots share each of its devices.
         has_reported: whether it has reported yet.
-        own_bytes: how much memory of its devices its own processes have; None where that is not known, or not asked.
+        shares_memory: whether its devices are shared by memory, so that what others have there is not its own.
+        own_bytes: how much its own processes have then; None where that is not known.
     """
 
     at: float
@@ -100,6 +101,7 @@ class Sample(NamedTuple):
     processes: ProcessUse | None = None
     slots: int = 1
     has_reported: bool = True
+    shares_memory: bool = False
     own_bytes: int | None = None
 
 
@@ -137,23 +139,26 @@ class UsageMeter:
             for_s = min(sample.at - before, LONGEST_S)
             self._at, self._last = sample.at, sample
             self._sampled_s += for_s
-            self._take_devices(list(sample.devices.values()), sample.own_bytes, for_s)
+            self._take_devices(list(sample.devices.values()), for_s)
+            self._take_device_memory(sample)
             self._take_processes(sample.processes, sample.at - before, for_s)
             if sample.slots > 1:
                 self._most["gpu_slots"] = sample.slots
             return self._idle_since(sample, for_s)
 
-    def _take_devices(self, uses: Sequence[DeviceUse], own_bytes: int | None, for_s: float) -> None:
+    def _take_devices(self, uses: Sequence[DeviceUse], for_s: float) -> None:
         percents = [use.percent for use in uses if use.percent is not None]
         if percents:
             self._add("gpu_percent", sum(percents) / len(percents), for_s)
             self._raise("gpu_percent_peak", max(percents))
-        if own_bytes is not None:
-            self._raise("gpu_memory_bytes_peak", own_bytes)
-        elif sizes := [use.memory_bytes for use in uses if use.memory_bytes is not None]:
-            self._raise("gpu_memory_bytes_peak", sum(sizes))
         if watts := [use.power_w for use in uses if use.power_w is not None]:
             self._add("gpu_power_w", sum(watts), for_s)
+
+    def _take_device_memory(self, sample: Sample) -> None:
+        there = [use.memory_bytes for use in sample.devices.values()]
+        sizes = [size for size in ([sample.own_bytes] if sample.shares_memory else there) if size is not None]
+        if sizes:
+            self._raise("gpu_memory_bytes_peak", sum(sizes))
 
     def _take_processes(self, use: ProcessUse | None, passed_s: float, for_s: float) -> None:
         before, self._processes, self._cpus = self._processes, use, None
@@ -325,6 +330,7 @@ class UsageSampler:
             processes=processes,
             slots=max((self._slots_of[device] for device in run.devices), default=1),
             has_reported=run.has_reported,
+            shares_memory=self._shares_memory,
             own_bytes=own_bytes,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,7 @@ def test_trials_of_two_experiments_begin_as_memory_allows_also_when_one_is_kille
         altered_worker(broker, tmp_path, alteration, *OPTIONS),
         tuner_of(broker, "large", gb(6)) as large,
         tuner_of(broker, "small", by_number) as small,
+        tuner_of(broker, "late", gb(6)) as late,
         contextlib.closing(connect(broker)) as client,
     ):
         (info,) = Fleet(client, patience_s=5).workers()
@@ -105,14 +107,16 @@ def test_trials_of_two_experiments_begin_as_memory_allows_also_when_one_is_kille
         first, second = large.add({"number": 1}), small.add({"number": 2})
         runs(large, first)
         runs(small, second)
-        third = large.add({"number": 3})
+        third = late.add({"number": 3})
 
         def why() -> str:
-            large.step(0.05)
-            return CliRunner().invoke(group, ["why", "large", str(third.id), "--broker", broker]).stdout
+            late.step(0.05)
+            return CliRunner().invoke(group, ["why", "late", str(third.id), "--broker", broker]).stdout
 
-        none = f"{info.name} has it, and no GPU has 6 GB for it now: they have none free: large 0001 for "
+        none = f"{info.name} has it, and no GPU has 6 GB for it now: they have none free: "
         eventually(lambda: none in why(), SOON_S)
+        # Whichever began first.
+        assert re.search("large 0001 for .*small 0001 for |small 0001 for .*large 0001 for ", why())
         let_go(tmp_path, 2)
         assert ended(small, second) is AttemptEnd.COMPLETED
         eventually(lambda: "they have no more than 4 GB free: large 0001 for " in why(), SOON_S)
@@ -122,18 +126,19 @@ def test_trials_of_two_experiments_begin_as_memory_allows_also_when_one_is_kille
         assert "0 (4 GB free)" in shown
         os.kill(int((tmp_path / "process-1").read_text()), signal.SIGKILL)
         assert ended(large, first) is AttemptEnd.FAILED
-        runs(large, third)
+        runs(late, third)
         assert third.attempt.devices == ("0",)
         let_go(tmp_path, 3)
-        assert ended(large, third) is AttemptEnd.COMPLETED
+        assert ended(late, third) is AttemptEnd.COMPLETED
 
 
 def test_an_attempt_that_waits_for_memory_goes_to_a_worker_that_has_it(
     broker: str, tmp_path: Path, alteration: str
 ) -> None:
     with altered_worker(broker, tmp_path, alteration, *OPTIONS), tuner_of(broker, "mine", gb(6)) as mine:
-        first, second = mine.add({"number": 1}), mine.add({"number": 2})
+        first = mine.add({"number": 1})
         runs(mine, first)
+        second = mine.add({"number": 2})
         eventually(lambda: mine.step(0.05) or "mine/0002/1" in (tmp_path / "worker.log").read_text(), SOON_S)
 
         with altered_worker(broker, tmp_path, alteration, *OPTIONS, name="other"):
