@@ -148,7 +148,8 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {error}; make it again with what `mqtune acl` of this version prints"
+                    f"the broker URL's account may not do this: {error}; it is for another role or team, or an earlier version made the account: "
+                    "`mqtune acl` of this version makes it again"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
