@@ -108,15 +108,18 @@ def test_one_that_does_not_say_how_much_it_needs_or_asks_for_more_than_there_is_
 
 def test_of_several_gpus_with_room_the_fullest_is_taken_so_that_large_ones_find_room_too(tmp_path: Path) -> None:
     worker = Worker(tmp_path, gpus=2)
-    first = worker.take(3)
-    assert first is not None
-    for _ in range(2):
-        slot = worker.take(3)
-        assert slot is not None
-        assert slot.devices == first.devices
+    small, large = worker.take(3), worker.take(8)
+    assert small is not None
+    assert large is not None
+    assert small.devices != large.devices
+    # Its slot is the one that was used last.
+    worker.give_back(large, 8)
 
+    second = worker.take(3)
+
+    assert second is not None
+    assert second.devices == small.devices
     assert worker.take(10) is not None
-    assert worker.take(1) is not None
 
 
 def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(worker: Worker) -> None:
