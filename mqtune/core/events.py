@@ -201,7 +201,7 @@ class Told(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(_Body):
-    """A worker has claimed an attempt and starts its process."""
+    """A worker has claimed an attempt, or all workers of a gang have, and this one starts its process."""
 
     KIND: ClassVar[str] = "started"
     trial: TrialId
@@ -219,6 +219,8 @@ class AttemptStarted(_Body):
     working_dir: str = ""
     #: What tells the folder with its output from those of other machines.
     log_mark: str = ""
+    #: The number of the seat that this is about; those of a gang come behind one another, from seat 0 on.
+    seat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.seats import Seat
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
@@ -453,6 +454,11 @@ class Experiment:
     def _start(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
+        if event.seat:
+            files = event.stdout_path, event.stderr_path, event.log_mark
+            seat = Seat(event.seat, event.worker, event.host, event.queue, tuple(event.devices), *files)
+            attempt.seats = (*attempt.seats, seat)
+            return
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
         attempt.devices = tuple(event.devices)
         attempt.started_at = event.at

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from mqtune.core.codec import Body
 from mqtune.core.resources import Resources
+from mqtune.core.seats import Seat
 from mqtune.core.trial import (
     Action,
     AttemptEnd,
@@ -138,12 +139,17 @@ FIELDS: Final[dict[str, Field]] = {
     ),
     "list[str]": Field(_LIST),
     "str": Field(_TEXT),
+    "tuple[Seat, ...]": Field(
+        _LIST,
+        lambda values: tuple(Seat(*seat[:4], tuple(seat[4]), *seat[5:]) for seat in values),
+        lambda seats: [[*seat[:4], [*seat.devices], *seat[5:]] for seat in seats],
+    ),
     "tuple[str, ...]": Field(_LIST, tuple, list),
 }
 #: How many combinations of types are remembered for each kind of message; real ones have a handful.
 _MOST_SOUND: Final = 100
 #: The lowest value of a number, by its field's name.
-_LEAST: Final[dict[str, int]] = {"attempt": 1, "sequence": 0, "slots": 0}
+_LEAST: Final[dict[str, int]] = {"attempt": 1, "sequence": 0, "slots": 0, "seat": 0}
 
 
 class Outline(NamedTuple):

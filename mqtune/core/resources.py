@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final
 
@@ -13,6 +13,7 @@ from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_RESOURCES, KnownArguments
+from mqtune.core.seats import MOST_SEATS
 from mqtune.core.version import __version__
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
@@ -45,11 +46,15 @@ class Resources(KnownArguments):
         gpu_memory_gb: memory of each of the GPUs, or of the share of one, in GB of 10⁹ bytes, as makers count it:
             a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known. Without ``gpus`` a
             trial gets so much of a GPU, on workers that share theirs by memory; a slot there offers all of a GPU's.
+        machines: on how many workers each trial runs at once, as one gang: with ``gpus=8, machines=2`` it has a slot with 8 GPUs on each of
+            two. All begin together, or none.
+        seats: the same, but several of its slots may be on one worker. Give one of the two.
         tags: what else the slot must have, by names that the workers' operator has chosen, such as ``a100`` or ``nvlink``:
             small letters, digits, dashes and underscores. Kept as a frozenset.
 
     Raises:
-        ConfigurationError: a count is negative, not finite, or not whole where it must be; a tag is no name.
+        ConfigurationError: a count is negative, not finite, or not whole where it must be; a tag is no name; *machines* and *seats* are
+            both given, or are more than ``MOST_SEATS``.
     """
 
     meant: ClassVar = OF_RESOURCES
@@ -58,6 +63,8 @@ class Resources(KnownArguments):
     cpus: int = 1
     gpu_memory_gb: float = 0
     tags: Iterable[str] = frozenset()
+    machines: int = 1
+    seats: int = 1
 
     def __post_init__(self) -> None:
         gpus = number("resources", "gpus", self.gpus)
@@ -67,9 +74,31 @@ class Resources(KnownArguments):
             raise ConfigurationError(
                 f"resources: gpus={gpus!r} can't be had; give 0, a share below 1 such as 0.5, or a whole number"
             )
-        plain = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
+        machines = whole_number("resources", "machines", self.machines, 1)
+        seats = whole_number("resources", "seats", self.seats, 1)
+        if machines > 1 and seats not in (1, machines):
+            raise ConfigurationError(
+                f"resources: machines={machines} and seats={seats} are given; give machines=… for a slot on each of so many workers, or "
+                "seats=… for so many slots on any"
+            )
+        if max(machines, seats) > MOST_SEATS:
+            raise ConfigurationError(f"resources: a trial has no more than {MOST_SEATS} seats; {max(machines, seats)} are asked for")
+        plain: Body = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
+        plain |= {"machines": machines, "seats": max(machines, seats)}
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def gang(self) -> str:
+        """The number of its seats, whether each is on another worker, and what each asks for, as the journal has it; empty for one seat."""
+        if self.seats == 1:
+            return ""
+        return f"{self.seats}:{'apart' if self.machines > 1 else 'any'}:{self.of_seat}"
+
+    @property
+    def of_seat(self) -> Resources:
+        """What one of its seats asks for."""
+        return replace(self, machines=1, seats=1)
 
     @property
     def has_gpu(self) -> bool:
@@ -114,6 +143,8 @@ class Resources(KnownArguments):
         return cls(**{each.name: body[each.name] for each in fields(cls) if each.name in body})
 
     def __str__(self) -> str:
+        if self.seats > 1:
+            return f"{self.seats} {'machines' if self.machines > 1 else 'slots'} with {self.of_seat} each"
         parts = [f"{self.cpus} CPU" + "s" * (self.cpus != 1)]
         if self.gpus:
             memory = f" ({self.gpu_memory_gb:g} GB)" if self.gpu_memory_gb else ""

@@ -16,6 +16,7 @@ from mqtune.core.errors import ConfigurationError, InvalidTransition
 if TYPE_CHECKING:
     # A trial's process reads this module, and needs no resources.
     from mqtune.core.resources import Resources
+    from mqtune.core.seats import Seat
 
 
 class TrialStatus(Enum):
@@ -455,6 +456,7 @@ class Attempt:
     folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired`` says, with
     ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have. ``usage`` has what it used of
     its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what it asks for, where trials do so by their configs.
+    ``seats`` are the further ones of a gang; ``worker`` and what else there is once is that of seat 0.
     """
 
     number: int
@@ -487,6 +489,7 @@ class Attempt:
     stderr_tail: str = ""
     usage: Body = field(default_factory=dict)
     reports: int = 0
+    seats: tuple[Seat, ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -14,6 +14,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError, RequestRefused
 from mqtune.core.events import START, Requested
 from mqtune.core.rates import Rates
+from mqtune.core.seats import seat_in
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.journal.room import JournalRoom, Room
 
@@ -37,7 +38,11 @@ REQUESTS_AHEAD_S: Final = 60.0
 #: Behind such words, from ``report`` and ``saved``, WAIT; in place of them, from ``renew``, UNDRIVEN: nobody drives the experiment any
 #: more, and the attempt is to be requeued. Else FENCED or GAP. Each answer repeats all orders.
 Answer = str
-Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota"]
+#: Why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or comes "after" another gang,
+#: which was staged before and lacks a seat.
+Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota", "beside", "after"]
+#: A seat of a gang whose other seats are not all taken yet: its worker holds it, and claims it again; or has given it back.
+Seated = Literal["seated", "left"]
 #: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is broken.
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
@@ -83,11 +88,16 @@ class Chapter(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim of an attempt; ``token`` is unique to it and fences all its later writes."""
+    """One claim of an attempt, or of a seat of it, which ``trial`` then names; ``token`` is unique to it and fences all its later writes."""
 
     trial: TrialId
     attempt: int
     token: str
+
+    @property
+    def seat(self) -> tuple[TrialId, int]:
+        """The trial, and the number of the seat."""
+        return seat_in(self.trial)
 
     @property
     def mark(self) -> str:
@@ -98,12 +108,20 @@ class Claim(NamedTuple):
 class Assignment(NamedTuple):
     """The work of an attempt; encoded as a map, of which a reader ignores unknown keys.
 
-    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run in seconds, None for ever.
+    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run in seconds, None for ever; ``gang`` says how
+    many seats it has and what these ask for (``Resources.gang``), and is empty for one seat.
     """
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
     ttl_s: float | None = None
+    gang: str = ""
+
+    @property
+    def seats(self) -> int:
+        """How many seats the attempt has."""
+        count = self.gang.partition(":")[0]
+        return int(count) if count.isdecimal() and len(count) < _SEAT_DIGITS else 1
 
     def encode(self) -> bytes:
         """Return the assignment as Redis keeps it."""
@@ -121,17 +139,19 @@ class Assignment(NamedTuple):
             found = cls(**{name: known[name] for name in cls._fields if name in known})
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"malformed assignment {data[:100]!r}: {error}") from None
-        config, checkpoint, ttl_s = found
-        if type(config) is not dict or type(checkpoint) is not str or not isinstance(ttl_s, int | float | None):
+        config, checkpoint, ttl_s, gang = found
+        are_texts = type(checkpoint) is str and type(gang) is str
+        if type(config) is not dict or not are_texts or not isinstance(ttl_s, int | float | None):
             raise MessageVersionError(f"malformed assignment {reprlib.repr(tuple(found))}")
         return found
 
 
 class Grant(NamedTuple):
-    """A lease that a worker was given: the assignment, and the time of the trial's last report (0 if there is none)."""
+    """A lease that a worker was given: the assignment, the time of the trial's last report (0 if there is none), and seat 0's address."""
 
     assignment: Assignment
     timestamp: float
+    address: str = ""
 
 
 class Unclaimed(NamedTuple):
@@ -197,6 +217,8 @@ class Others(NamedTuple):
     running: int
 
 
+#: A number of seats has fewer digits.
+_SEAT_DIGITS: Final = 5
 #: How long a device counts as broken that was noted as such; in that time no other device is noted.
 BROKEN_S: Final = 3600.0
 
@@ -485,11 +507,22 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
+    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = "") -> Grant | Refusal | Seated:
         """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
+
+        Of a gang, each seat is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to hold it longer and to
+        find out, and with 0 seconds gives the seat back. The claim that takes the last one grants all, and appends the starts of all in
+        one step. Seats go to the gang first that was staged first, of those that ask for the same.
 
         Without a driver no claim is granted under the policies "finish" and "stop". None is granted beyond a quota of the server's; the
         attempt stays staged then, and counts as staged just now.
+
+        Args:
+            claim: the claim.
+            worker: the worker's name.
+            lease_s: for how long it has the lease, or the seat.
+            event: the start.
+            address: where the other seats of a gang reach this one.
         """
 
     @abstractmethod
@@ -521,8 +554,11 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
+    def end(self, claim: Claim, event: bytes, reports: int = 0, others: Intent | None = None) -> bool:
         """Append the end of an attempt and release its lease.
+
+        A gang has ended when its last seat has. Of the ends with an intent for the others the first one is appended then, unless the
+        driver had ordered it and another has ended by itself; the others are told that intent at once.
 
         Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first *reports* reports.
         """

@@ -1,0 +1,55 @@
+"""The seats of an attempt: one for a trial that runs on one worker, several for a gang, whose seats begin and end together.
+
+Seat 0 goes by the trial's own name; it reports, saves and is asked. Each further seat has a name of its own beside it, ``0001~1``, by
+which its task, its lease, its orders and its output are found: what a worker does for an attempt, it does for a seat.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from mqtune.core.trial import TrialId
+
+#: The most seats of a gang: each is a key, a lease and a task, and one script goes over all of them.
+MOST_SEATS: Final = 1000
+#: Between a trial's name and the number of a seat; no name has it.
+_MARK: Final = "~"
+#: A number of a seat has no more digits.
+_DIGITS: Final = 3
+
+
+class Seat(NamedTuple):
+    """Where one of the further seats of an attempt was: its number, its worker and that one's machine, the queue and its devices."""
+
+    number: int
+    worker: str
+    host: str
+    queue: str
+    devices: tuple[str, ...]
+    stdout_path: str = ""
+    stderr_path: str = ""
+    log_mark: str = ""
+
+
+def seat_name(trial: TrialId, seat: int) -> TrialId:
+    """Return the name of a seat of a trial's attempts: ``0001``, ``0001~1``."""
+    return TrialId(f"{trial}{_MARK}{seat}") if seat else trial
+
+
+def seat_names(trial: TrialId, seats: int) -> list[TrialId]:
+    """Return the names of all seats, from that of seat 0 on."""
+    return [seat_name(trial, seat) for seat in range(seats)]
+
+
+def seat_in(name: str) -> tuple[TrialId, int]:
+    """Return the trial and the number of a seat's name.
+
+    Raises:
+        ValueError: it is no name of a seat.
+    """
+    trial, mark, number = name.partition(_MARK)
+    if not mark:
+        return TrialId(trial), 0
+    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS and number[0] != "0"):
+        raise ValueError(f"{name[:100]!r} is no name of a seat")
+    return TrialId(trial), int(number)
