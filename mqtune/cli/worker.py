@@ -66,6 +66,14 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     help="Seconds that trials have to save and exit when the worker shuts down.",
 )
 @_setting(
+    "--hold-seats",
+    "seat_s",
+    envvar="MQTUNE_HOLD_SEATS",
+    type=float,
+    default=30.0,
+    help="Seconds for which a slot that a trial over several machines has taken waits for the others.",
+)
+@_setting(
     "--experiments",
     default="*",
     help="Experiments to run trials of, by name; * is a wildcard: 'team-a-*'. Teams whose accounts see their own alone share "

@@ -141,7 +141,7 @@ FIELDS: Final[dict[str, Field]] = {
     "str": Field(_TEXT),
     "tuple[Seat, ...]": Field(
         _LIST,
-        lambda values: tuple(Seat(*seat[:4], tuple(seat[4]), *seat[5:]) for seat in values),
+        lambda values: tuple(Seat._make([*seat[:4], tuple(seat[4]), *seat[5:]]) for seat in values),
         lambda seats: [[*seat[:4], [*seat.devices], *seat[5:]] for seat in seats],
     ),
     "tuple[str, ...]": Field(_LIST, tuple, list),

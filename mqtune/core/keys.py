@@ -63,8 +63,8 @@ One experiment ``E``::
                                             first       the first entry of all, which is in one: its id, a space, the event
     mqtune:x:{E}:restored:<mark>    stream  entries on their way back into the journal; expires
     mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
-    mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
-    mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
+    mqtune:x:{E}:leases             zset    seat -> server time (ms) at which its lease runs out; seat 0 goes by the name of its trial
+    mqtune:x:{E}:staged             zset    seat -> server time (ms) at which its attempt was staged; unclaimed ones only
     mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
     mqtune:x:{E}:log:<token>        list    msgpack answer to one of them; expires
     mqtune:x:{E}:usage:<worker>     string  msgpack of what the worker's attempts use of its machine (see mqtune.core.usage); expires
@@ -91,7 +91,7 @@ One experiment ``E``::
                                             refusal     why the last of them may not
     mqtune:x:{E}:submission:code    hash    digest -> the bundle with its code
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
-    mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
+    mqtune:x:{E}:trial:<seat>       hash    of a trial, or of a further seat, <trial>~<number>; expires some days after its attempt has ended
                                             attempt     number of the current attempt, the fencing token
                                             state       staged | running | ended
                                             assignment  msgpack (see mqtune.journal.base)
@@ -107,6 +107,13 @@ One experiment ``E``::
                                             saved       id of the last checkpoint that came without a report
                                             held_until  server time (ms) up to which a worker has it that has not claimed it yet
                                             held_by     that worker
+                                            gang        how many seats the attempt has, whether each is on another worker, and what it
+                                                        asks for: "2:apart:8 GPUs, 4 CPUs"; or ""
+                                            seated_until  server time (ms) up to which a claim holds a seat until the others are taken
+                                            start       the event of its start, until then
+                                            address     of a seat, for the others
+                                            ended_as    by what the seat has ended whose end counts: itself | failure | worker; or ""
+                                            end         the event of that end, which the last seat appends
                                             importing_since  server time (ms) since when it imports the trainable, or ""
 
 The braces make one experiment one slot of a Redis Cluster, which scripts need.

@@ -82,7 +82,9 @@ class Resources(KnownArguments):
                 "seats=… for so many slots on any"
             )
         if max(machines, seats) > MOST_SEATS:
-            raise ConfigurationError(f"resources: a trial has no more than {MOST_SEATS} seats; {max(machines, seats)} are asked for")
+            raise ConfigurationError(
+                f"resources: a trial has no more than {MOST_SEATS} seats; {max(machines, seats)} are asked for"
+            )
         plain: Body = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
         plain |= {"machines": machines, "seats": max(machines, seats)}
         for name, value in plain.items():

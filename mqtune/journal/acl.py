@@ -197,6 +197,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         # Whether it was here that a submitted script has run, whose output somebody asks for.
         Rule("hmget", (f"%R~{kept.submission}",)),
         Rule("zadd zrem zcard", (kept.leases, kept.staged)),
+        # Which gang was staged first.
+        Rule("zrange", (f"%R~{kept.staged}",)),
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
         Rule("rpush pexpire", (kept.log("*"),)),

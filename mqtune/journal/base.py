@@ -43,6 +43,8 @@ Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota", "beside", "after"]
 #: A seat of a gang whose other seats are not all taken yet: its worker holds it, and claims it again; or has given it back.
 Seated = Literal["seated", "left"]
+#: By what a seat has ended: by itself, or as it was told; by a failure of user code; or by its worker, which gives it back.
+EndedBy = Literal["itself", "failure", "worker"]
 #: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is broken.
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
@@ -370,7 +372,7 @@ class Journal(ABC):
 
     @abstractmethod
     def expired(self) -> list[TrialId]:
-        """Return the trials whose attempt's lease has expired."""
+        """Return the trials whose attempt's lease has expired, by the names of the seats."""
 
     @abstractmethod
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
@@ -400,7 +402,10 @@ class Journal(ABC):
 
     @abstractmethod
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return the attempts that were staged more than *older_than_s* seconds ago; of more than *count* those that were staged first."""
+        """Return the attempts that were staged more than *older_than_s* seconds ago, each seat of a gang by itself.
+
+        Of more than *count* it returns those that were staged first.
+        """
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
@@ -507,7 +512,9 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = "") -> Grant | Refusal | Seated:
+    def claim(
+        self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
+    ) -> Grant | Refusal | Seated:
         """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
 
         Of a gang, each seat is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to hold it longer and to
@@ -554,11 +561,12 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def end(self, claim: Claim, event: bytes, reports: int = 0, others: Intent | None = None) -> bool:
+    def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         """Append the end of an attempt and release its lease.
 
-        A gang has ended when its last seat has. Of the ends with an intent for the others the first one is appended then, unless the
-        driver had ordered it and another has ended by itself; the others are told that intent at once.
+        A gang has ended with its last seat. The end of seat 0 is appended then, or the end of another seat that came first and has failed
+        or was given back by its worker, as the others end because of that. The latter goes before a failure: a training fails where a part
+        of it is gone. With such an end, or that of seat 0, the others get orders to end.
 
         Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first *reports* reports.
         """

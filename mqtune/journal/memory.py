@@ -12,6 +12,7 @@ from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
 from mqtune.core.rates import ANY_RATES, TOO_FAST_S, Rates
+from mqtune.core.seats import seat_name, seat_names
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     AHEAD_S,
@@ -25,6 +26,7 @@ from mqtune.journal.base import (
     Assignment,
     Chapter,
     Claim,
+    EndedBy,
     Entry,
     Fared,
     Grant,
@@ -36,6 +38,7 @@ from mqtune.journal.base import (
     Order,
     Others,
     Refusal,
+    Seated,
     Segment,
     Unclaimed,
     UnderWay,
@@ -69,6 +72,15 @@ class TrialState:
     held_by: str = ""
     #: Since when its worker has been importing the trainable for it.
     imports_at: float | None = None
+    #: Of a seat of a gang: its worker, until when its claim holds it, its start until all are taken, and where the others reach it.
+    gang: str = ""
+    worker: str = ""
+    seated_until: float = -math.inf
+    start: bytes = b""
+    address: str = ""
+    #: By what the seat has ended whose end counts, and that end.
+    ended_as: str = ""
+    end: bytes = b""
 
     @property
     def answer(self) -> Answer:
@@ -170,6 +182,28 @@ class MemoryJournal(Journal):
         if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
 
+    def _seats(self, trial: TrialId, gang: str) -> list[TrialState]:
+        """Return the seats that there are of the attempt of a gang, or the one of any other attempt."""
+        names = seat_names(trial, Assignment({}, gang=gang).seats)
+        return [self._state.trials[name] for name in names if name in self._state.trials]
+
+    def _standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
+        """Return how an attempt stands, and its seats: "running" if one runs, "staged", "ended" if all have, or "" where one is not there."""
+        first = self._state.trials.get(trial)
+        if first is None:
+            return "", []
+        seats = self._seats(trial, first.gang)
+        is_whole = len(seats) == Assignment({}, gang=first.gang).seats and all(
+            seat.attempt == attempt for seat in seats
+        )
+        states = {seat.state for seat in seats}
+        return next(each for each in ("running", "staged", "ended") if each in states) if is_whole else "", seats
+
+    def _forget_seats(self, trial: TrialId) -> None:
+        seat = 1
+        while self._state.trials.pop(seat_name(trial, seat), None) is not None:
+            seat += 1
+
     def _attempt(self, trial: TrialId, attempt: int, state: str) -> TrialState | None:
         """Return an attempt if it is a trial's last one and in this state."""
         found = self._state.trials.get(trial)
@@ -230,8 +264,9 @@ class MemoryJournal(Journal):
             before = self._state.trials.get(trial)
             if before is not None and before.attempt >= attempt:
                 return False
-            now = self._server.clock()
-            self._state.trials[trial] = TrialState(attempt, assignment.encode(), staged_at=now)
+            now, kept = self._server.clock(), assignment.encode()
+            for name in seat_names(trial, assignment.seats):
+                self._state.trials[name] = TrialState(attempt, kept, staged_at=now, gang=assignment.gang)
             if before is not None:
                 self._state.trials[trial].timestamp, self._state.trials[trial].closed = before.timestamp, before.closed
             self._append(event)
@@ -248,12 +283,15 @@ class MemoryJournal(Journal):
             if state.decided != intent.value:
                 state.decided = intent.value
                 self._append(event)
-            if state.state == "running":
-                state.intent = intent.value
+            ended_by, is_running, was_staged = f"{self._epoch}:{intent.value}", False, state.state == "staged"
+            for seat in self._seats(trial, state.gang):
+                if seat.state == "running":
+                    seat.intent, is_running = intent.value, True
+                elif seat.state == "staged":
+                    seat.state, seat.ended_by = "ended", ended_by
+            if is_running:
                 return "running"
-            ended_by = f"{self._epoch}:{intent.value}"
-            if state.state == "staged":
-                state.state, state.ended_by = "ended", ended_by
+            if was_staged:
                 self._append(ended)
             return "unclaimed" if state.ended_by == ended_by else "ended"
 
@@ -303,14 +341,14 @@ class MemoryJournal(Journal):
             self._check_epoch()
             now, found = self._server.clock(), []
             for trial, attempt in attempts:
-                state = self._state.trials.get(trial)
-                is_under_way = state is not None and state.attempt == attempt and state.state != "ended"
+                standing, seats = self._standing(trial, attempt)
+                is_under_way = standing in ("running", "staged")
                 found.append(is_under_way)
-                if state is not None and is_under_way:
-                    if state.lease_until == math.inf:
-                        state.lease_until = now + lease_s
-                    if state.staged_at == math.inf:
-                        state.staged_at = now
+                for seat in seats if is_under_way else ():
+                    if seat.lease_until == math.inf:
+                        seat.lease_until = now + lease_s
+                    if seat.staged_at == math.inf:
+                        seat.staged_at = now
             entries = self._state.entries
             return UnderWay(entries[-1].id if entries else "", found)
 
@@ -323,24 +361,30 @@ class MemoryJournal(Journal):
             is_it = state is not None and state.attempt == attempt
             if state is not None and is_it and state.ended_by == ended_by:
                 return True
+            standing, seats = self._standing(trial, attempt)
+            others = False
             if guard == "gone":
                 entries = self._state.entries
                 has_read_all = bool(entries) and entries[-1].id == read
                 if state is not None and state.attempt > attempt and not has_read_all:
                     return False
-                if state is not None and is_it and state.state != "ended":
+                if standing in ("running", "staged"):
                     return False
+                for name in seat_names(trial, Assignment({}, gang=state.gang).seats) if state is not None else ():
+                    self._state.trials.pop(name, None)
+                self._forget_seats(trial)
                 state = self._state.trials[trial] = TrialState(attempt, b"", timestamp=timestamp)
-            elif (
-                state is None
-                or not is_it
-                or state.state != "running"
-                or (guard == "expired" and self._server.clock() < state.lease_until < math.inf)
-            ):
-                return False
-            state.state, state.intent, state.ended_by = "ended", "", ended_by
-            self._append(event)
-            return True
+                seats = [state]
+            else:
+                now, running = self._server.clock(), [seat for seat in seats if seat.state == "running"]
+                has_expired = any(seat.lease_until <= now or seat.lease_until == math.inf for seat in running)
+                if state is None or standing != "running" or (guard == "expired" and not has_expired):
+                    return False
+                others = state.ended_as not in ("", "failure")
+            for seat in seats:
+                seat.state, seat.intent, seat.ended_by = "ended", "", f"{self._epoch}:" if others else ended_by
+            self._append(state.end if others else event)
+            return not others
 
     def erase(self, trials: Sequence[TrialId]) -> None:
         with self._lock:
@@ -357,6 +401,7 @@ class MemoryJournal(Journal):
             state.rates, state.used_to, state.waited_to = ANY_RATES, {}, -math.inf
             for trial in trials:
                 state.trials.pop(trial, None)
+                self._forget_seats(trial)
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         with self._lock:
@@ -483,7 +528,9 @@ class MemoryJournal(Journal):
                     state.held_until, state.held_by = now + hold_s, worker
                     state.imports_at = None if importing_s is None else now - importing_s
 
-    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
+    def claim(
+        self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
+    ) -> Grant | Refusal | Seated:
         with self._lock:
             state = self._state.trials.get(claim.trial)
             if state is None:
@@ -494,13 +541,52 @@ class MemoryJournal(Journal):
                 return "ended"
             if state.state == "running" and state.token != claim.token:
                 return "taken"
+            trial, _ = claim.seat
+            seats, now = self._seats(trial, state.gang), self._server.clock()
             if state.state == "staged":
-                if self._undriven():
-                    return "undriven"
-                state.state, state.token = "running", claim.token
-                self._append(event)
-            state.lease_until = self._server.clock() + lease_s
-            return Grant(Assignment.decode(state.assignment), state.timestamp)
+                if state.gang and lease_s == 0:
+                    state.token = "" if state.token == claim.token else state.token
+                    return "left"
+                if (refusal := self._refusal(claim, worker, state, seats)) is not None:
+                    return refusal
+                state.worker, state.token, state.address, state.start = worker, claim.token, address, event
+                if not all(seat is state or self._is_taken(seat) for seat in seats):
+                    state.seated_until = now + lease_s
+                    return "seated"
+                for seat in seats:
+                    seat.state, seat.lease_until = "running", now + lease_s
+                    self._append(seat.start)
+            state.lease_until = now + lease_s
+            return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
+
+    def _is_taken(self, seat: TrialState) -> bool:
+        return seat.state == "staged" and bool(seat.token) and seat.seated_until > self._server.clock()
+
+    def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
+        """Return why a claim is not granted a seat that is staged, and not held for it either; None for nothing."""
+        if self._undriven():
+            return "undriven"
+        if not state.gang or state.token == claim.token:
+            return None
+        if self._is_taken(state):
+            return "taken"
+        are_apart = ":apart:" in state.gang
+        if are_apart and any(self._is_taken(seat) and seat.worker == worker for seat in seats):
+            return "beside"
+        before: dict[TrialId, list[TrialState]] = {}
+        for name, other in self._state.trials.items():
+            if (
+                other.state == "staged"
+                and other.gang == state.gang
+                and (other.staged_at, name) < (state.staged_at, claim.trial)
+            ):
+                before.setdefault(claim._replace(trial=name).seat[0], []).append(other)
+        before.pop(claim.seat[0], None)
+        for others in before.values():
+            is_here = any(self._is_taken(seat) and seat.worker == worker for seat in others)
+            if not all(map(self._is_taken, others)) and not (are_apart and is_here):
+                return "after"
+        return None
 
     def _held(self, claim: Claim) -> TrialState | None:
         trial, attempt, token = claim
@@ -595,7 +681,7 @@ class MemoryJournal(Journal):
             running = sum(each.state == "running" for each in state.trials.values())
             return Others(well, failed, broken < BROKEN_S, running)
 
-    def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
+    def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         with self._lock:
             state = self._state.trials.get(claim.trial)
             if state is None or (state.attempt, state.token) != claim[1:] or not state.token:
@@ -605,7 +691,15 @@ class MemoryJournal(Journal):
             if state.sequence < reports:
                 return False
             state.state, state.intent, state.ended_by = "ended", "", claim.token
-            self._append(event)
+            seats = self._seats(claim.seat[0], state.gang)
+            first, counts = seats[0], state is seats[0] or by != "itself"
+            if (counts and not first.ended_as) or (first.ended_as == "failure" and by == "worker"):
+                first.ended_as, first.end = by, event
+            running = [seat for seat in seats if seat.state == "running"]
+            for seat in running if counts else ():
+                seat.intent = seat.intent or (Intent.STOP if by == "itself" else Intent.HAND_BACK).value
+            if not running:
+                self._append(first.end)
             return True
 
 

@@ -37,6 +37,7 @@ from mqtune.core.errors import (
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel
 from mqtune.core.rates import TOO_FAST_S
+from mqtune.core.seats import seat_names
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
@@ -45,6 +46,7 @@ from mqtune.journal.base import (
     Assignment,
     Chapter,
     Claim,
+    EndedBy,
     Entry,
     Fared,
     Grant,
@@ -56,6 +58,7 @@ from mqtune.journal.base import (
     Order,
     Others,
     Refusal,
+    Seated,
     Segment,
     Unclaimed,
     UnderWay,
@@ -236,8 +239,8 @@ class RedisJournal(Journal):
         self.experiment = experiment
         #: Called when entries were put back, for what else the server may have lost.
         self.on_restored: Callable[[], None] = lambda: None
-        #: Returns the queue and the task of an attempt, which is put there in the step that stages it; None where it is published
-        #: afterwards.
+        #: Returns the queue and the task of a seat of an attempt, which is put there in the step that stages it; None where it is
+        #: published afterwards.
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
@@ -350,11 +353,12 @@ class RedisJournal(Journal):
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
-        args = [trial, attempt, assignment.encode(), event]
+        args = [trial, attempt, assignment.encode(), event, assignment.gang]
         if self.task_of is not None:
-            queue, task = self.task_of(trial, attempt)
-            keys.append(queue)
-            args.append(task)
+            for seat in seat_names(trial, assignment.seats):
+                queue, task = self.task_of(seat, attempt)
+                keys.append(queue)
+                args.append(task)
         return bool(self._drive("stage", keys, args))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
@@ -424,7 +428,8 @@ class RedisJournal(Journal):
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
     ) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
-        return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read]))
+        hints = control_channel(""), self.experiment
+        return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         now_ms = self._now_ms()
@@ -617,13 +622,15 @@ class RedisJournal(Journal):
             args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))
         self._run("hold", [self._keys.staged, *(self._keys.trial(each.trial) for each in held)], args)
 
-    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
+    def claim(
+        self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
+    ) -> Grant | Refusal | Seated:
         keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases, QUOTAS]
-        args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment]
-        answer, assignment, timestamp = self._write("claim", keys, args)
+        args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment, address]
+        answer, assignment, timestamp, leads = self._write("claim", keys, args)
         if answer == b"granted":
-            return Grant(Assignment.decode(assignment), _time(timestamp))
-        return cast("Refusal", answer.decode())
+            return Grant(Assignment.decode(assignment), _time(timestamp), leads.decode(errors="replace"))
+        return cast("Refusal | Seated", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         args: list[object] = [REPORTS_PREFIX]
@@ -654,9 +661,9 @@ class RedisJournal(Journal):
         well, failed = (math.inf if ms < 0 else ms / 1000 for ms in since_ms)
         return Others(well, failed, bool(broken), running)
 
-    def end(self, claim: Claim, event: bytes, reports: int = 0) -> bool:
+    def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
-        args = [claim.trial, claim.attempt, claim.token, event, self.experiment, reports]
+        args = [claim.trial, claim.attempt, claim.token, event, self.experiment, reports, by]
         return bool(self._write("end", keys, args) == b"ended")
 
 

@@ -389,6 +389,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             log_root=settings.log_root,
             experiments=settings.experiments,
             grace_s=settings.grace_s,
+            seat_s=settings.seat_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
             code_key=settings.code_key if settings.accept_code else "",

@@ -19,7 +19,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal, Unclaimed, new_token
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, new_token
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.control_pipe import ControlPipe
 from mqtune.worker.experiments import ExperimentHere
@@ -27,6 +27,7 @@ from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, noise
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
+from mqtune.worker.seats import Address, claim_seat
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.usage import UsageMeter
@@ -52,6 +53,12 @@ GONE_S: Final = 60.0
 _GO_S: Final = 1.0
 #: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the folder of its output.
 _FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended"})
+#: Why a seat of a gang is left to another worker, or for later.
+_REFUSALS: Final = {
+    "beside": "this worker has another seat of it",
+    "after": "another gang comes first",
+    "left": "its other seats were not taken in time",
+}
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
@@ -73,6 +80,7 @@ class WorkerServices:
         queue: the queue that the worker consumes.
         lease_s: how long a claim lasts unless it is renewed.
         grace_s: how long a trial has to save and leave when the worker shuts down.
+        seat_s: for how long a seat of a gang is held for the others at least.
         clock: the time that all machines share.
         uplink: carries what trials send to the journal.
         logs: the files of trials' output.
@@ -88,6 +96,7 @@ class WorkerServices:
     queue: str
     lease_s: float
     grace_s: float
+    seat_s: float
     clock: Clock
     uplink: Uplink
     logs: Logs
@@ -110,6 +119,11 @@ class AttemptRun:
         self.gpu_memory_bytes = here.gpu_memory_bytes if gpu_memory_bytes is None else gpu_memory_bytes
         self.journal = journal = here.journal
         self.claim = claim
+        #: Its trial, and the number of its seat.
+        self.trial, self.seat = claim.seat
+        self._address = Address() if here.seats > 1 else None
+        #: Whether its worker gives it back.
+        self._gives_back = False
         self.definition = definition = here.definition
         self._reuses = bool(definition.get("reuse"))
         #: What it uses of its machine.
@@ -250,6 +264,7 @@ class AttemptRun:
     def requeue(self, reason: str) -> None:
         """End the attempt within the worker's grace, so that the trial runs again elsewhere."""
         self._reason = reason
+        self._gives_back = True
         self._want(Intent.HAND_BACK, grace_s=self._worker.grace_s)
         self._hurry(self._worker.grace_s)
 
@@ -321,6 +336,8 @@ class AttemptRun:
         """Close the pipes; later answers have no effect."""
         self._wake.close()
         self._control.close()
+        if self._address is not None:
+            self._address.give_up()
 
     def _run(self, slot: Slot, turn: Turn) -> RunResult:
         zygote, problem = self._worker.zygotes.find(turn, self._here, self._note_import)
@@ -331,7 +348,8 @@ class AttemptRun:
             return RunResult(None, "not run: a device of its slot is quarantined", goes_back=True)
         stdout, stderr = self._output
         started = AttemptStarted(
-            trial=self.claim.trial,
+            trial=self.trial,
+            seat=self.seat,
             attempt=self.claim.attempt,
             worker=self._worker.name,
             host=self._worker.host,
@@ -344,11 +362,21 @@ class AttemptRun:
             working_dir=str(self._working_dir or ""),
             log_mark=self._worker.logs.mark,
         )
-        grant = self.journal.claim(self.claim, self._worker.name, self._worker.lease_s, started.encode())
+        grant = claim_seat(
+            self.journal,
+            self.claim,
+            self._worker.name,
+            started.encode(),
+            lease_s=self._worker.lease_s,
+            seat_s=self._worker.seat_s,
+            address="" if self._address is None else self._address.text,
+            gives_up=lambda: self._intent is not Intent.RUN,
+            look=self._ending,
+        )
         if isinstance(grant, str):
             if grant in _FOR_GOOD:
                 self._worker.logs.unmake(self._made or ())
-            return RunResult(None, f"not run: {grant}")
+            return RunResult(None, f"not run: {_REFUSALS.get(grant, grant)}", goes_back=grant in _REFUSALS)
         self.assignment = grant.assignment
         self.is_running = True
         try:
@@ -370,16 +398,25 @@ class AttemptRun:
         reports = 0 if stream is None or self._has_gap else stream.sequence
         # Otherwise a server that was set back between a dict and the report that names it would lack the dict for good.
         self.write_again_if_in_doubt()
-        if self.journal.end(self.claim, ended.encode(), reports=reports):
+        by = self._ended_by(ended.end)
+        if self.journal.end(self.claim, ended.encode(), reports=reports, by=by):
             return ended
         if stream is None or not reports:
             return None
         # A server that was set back may lack the last ones.
         self._worker.uplink.write_again(stream)
-        if self.journal.end(self.claim, ended.encode(), reports=reports):
+        if self.journal.end(self.claim, ended.encode(), reports=reports, by=by):
             return ended
         lost = replace(ended, **LACKS_REPORTS._asdict())
-        return lost if self.journal.end(self.claim, lost.encode()) else None
+        return lost if self.journal.end(self.claim, lost.encode(), by="worker") else None
+
+    def _ended_by(self, end: AttemptEnd) -> EndedBy:
+        """Return by what it has ended, as the other seats of a gang end because of that."""
+        is_told = self._intent is not Intent.RUN
+        if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
+            return "worker"
+        # A further seat fails where the driver has the others end.
+        return "failure" if end is AttemptEnd.FAILED and not (self.seat and is_told) else "itself"
 
     def _note_import(self) -> None:
         """Tell the driver that this worker has the attempt, which it can't claim before an import is over."""
@@ -420,14 +457,17 @@ class AttemptRun:
 
     def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path, *, reuse: bool) -> StartMessage:
         clock = self._worker.clock
-        config, checkpoint, _ = grant.assignment
+        config, checkpoint = grant.assignment[:2]
         return {
             "config": config,
             "timestamp": grant.timestamp,
             "epoch_s": clock.time() - clock.monotonic(),
             "stdout": str(stdout),
             "stderr": str(stderr),
-            "trial": self.claim.trial,
+            "trial": self.trial,
+            "seat": self.seat,
+            "seats": grant.assignment.seats,
+            "address": grant.address,
             "attempt": self.claim.attempt,
             "claim": self.claim.mark,
             "experiment": self.journal.experiment,
@@ -447,6 +487,8 @@ class AttemptRun:
         self.stream = stream = Stream(self.journal, self.claim, self)
         try:
             try:
+                if self._address is not None:
+                    self._address.give_up()
                 self._worker.uplink.attach(stream)
                 if message["reuse"] or turn.changes_zygote:
                     # A process that is kept must not get this attempt while the one before can still be signalled; and another
@@ -591,7 +633,7 @@ class AttemptRun:
             has_devices=bool(self.devices),
         ).ending()
         return AttemptEnded(
-            trial=TrialId(self.claim.trial),
+            trial=self.trial,
             attempt=self.claim.attempt,
             end=end,
             at=self._worker.clock.time(),
@@ -629,8 +671,14 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
         )
     )
     claim = Claim(trial, attempt, new_token())
-    started = AttemptStarted(trial=trial, attempt=attempt, worker=services.name, host=services.host, devices=[], at=now)
-    if isinstance(journal.claim(claim, services.name, services.lease_s, started.encode()), str):
+    started = AttemptStarted(
+        trial=trial, attempt=attempt, worker=services.name, host=services.host, devices=[], at=now
+    ).encode()
+    answer = journal.claim(claim, services.name, services.lease_s, started)
+    if answer == "seated":
+        # The driver ends a gang.
+        answer = journal.claim(claim, services.name, 0, started)
+    if isinstance(answer, str):
         return
     ended = AttemptEnded(trial=trial, attempt=attempt, end=AttemptEnd.STOPPED, at=now, error=f"{REVOKED} before it ran")
     journal.end(claim, ended.encode())

@@ -44,6 +44,10 @@ class ExperimentHere:
         self.definition = definition
         self.digest = digest
         self.mark = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
+        #: What each trial asks for; None where that is not known.
+        self._resources: Resources | None = None
+        with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
+            self._resources = Resources.decode(definition.get("resources", {}))
         self.has_signed_code = False
         self._has_store = False
         self._key: ImportKey | None = None
@@ -58,9 +62,12 @@ class ExperimentHere:
     @property
     def gpu_memory_bytes(self) -> int:
         """How much of a GPU's memory each trial asks for, where trials share GPUs by that; 0 where it is not known."""
-        with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
-            return Resources.decode(self.definition.get("resources", {})).shared_bytes
-        return 0
+        return 0 if self._resources is None else self._resources.shared_bytes
+
+    @property
+    def seats(self) -> int:
+        """How many seats each trial has."""
+        return 1 if self._resources is None else self._resources.seats
 
     @property
     def spec(self) -> TrainableSpec:

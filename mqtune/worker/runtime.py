@@ -24,6 +24,7 @@ from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
+from mqtune.core.seats import seat_in
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
@@ -49,6 +50,7 @@ from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, me
 from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
+from mqtune.worker.seats import SEAT_S
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slot, Slots, ZygoteFinder
 from mqtune.worker.threads import ROUND_S, Step, guarded
@@ -104,6 +106,7 @@ class WorkerRuntime:
         log_root: the folder for the trials' output.
         experiments: the names of the experiments that it takes trials of.
         grace_s: how long trials have to save and leave when the worker shuts down.
+        seat_s: for how long a seat of a gang is held for the others at least.
         wake_consumer: called from any thread when a slot becomes free or is about to.
         show: called with each heartbeat, from one thread, for each attempt that is here.
         code_key: what code that drivers bring must be signed with; empty to take none.
@@ -127,6 +130,7 @@ class WorkerRuntime:
         experiments: str = EVERY,
         code_key: str = "",
         token: str = "",
+        seat_s: float = SEAT_S,
         health_check: str = "",
         driver_slots: Callable[[Logs, Scratch, threading.Event], DriverSlots] | None = None,
     ) -> None:
@@ -157,6 +161,7 @@ class WorkerRuntime:
             queue=self.queue,
             lease_s=LEASE_S,
             grace_s=grace_s,
+            seat_s=seat_s,
             clock=clock,
             uplink=Uplink(clock),
             logs=Logs(
@@ -423,7 +428,7 @@ class WorkerRuntime:
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
         """
-        are_names = is_name(experiment) and is_name(trial)
+        are_names = is_name(experiment) and _is_seat(trial)
         are_sound = type(attempt) is int and type(digest) is str and type(gpu_memory_bytes) in (int, type(None))
         if not (are_names and are_sound and (gpu_memory_bytes or 0) >= 0):
             # Names become paths.
@@ -452,9 +457,9 @@ class WorkerRuntime:
     def _carry_out_revoke(self, task_id: str) -> None:
         experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
         try:
-            if not (is_name(experiment) and is_name(trial) and attempt.isdecimal()):
+            if not (is_name(experiment) and _is_seat(trial) and attempt.isdecimal()):
                 raise ConfigurationError("mqtune has no task with this id")
-            revoke(self.services, self._experiments_here.journal(experiment), TrialId(trial), int(attempt))
+            revoke(self.services, self._experiments_here.journal(experiment), seat_in(trial)[0], int(attempt))
         except MqtuneError as error:
             logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 
@@ -613,6 +618,13 @@ class WorkerRuntime:
         for run in self.running:
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)
+
+
+def _is_seat(name: object) -> bool:
+    """Whether a trial, or a further seat of one, may be called so."""
+    with contextlib.suppress(ValueError):
+        return isinstance(name, str) and is_name(seat_in(name)[0])
+    return False
 
 
 def _by_journal(runs: Iterable[AttemptRun]) -> dict[RedisJournal, list[AttemptRun]]:

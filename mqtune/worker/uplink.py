@@ -292,6 +292,9 @@ class Stream:
     def _segment(self, reports: list[bytes]) -> Segment | None:
         """Return the segment of these reports, or of those before the first malformed one."""
         trial, attempt, _ = self.claim
+        if self.claim.seat[1]:
+            self._give_up("a report, which only seat 0 of a gang sends")
+            return None
         first = self.sequence + 1
         packed = segment_bytes(trial, attempt, first, reports)
         try:

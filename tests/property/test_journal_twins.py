@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -23,10 +24,12 @@ from mqtune.core.codec import REPORTS_PREFIX, decode_value, pack_metrics, segmen
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Reports, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys, control_channel
+from mqtune.core.seats import seat_in, seat_name
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import (
     Assignment,
     Claim,
+    EndedBy,
     Entry,
     Grant,
     Guard,
@@ -44,6 +47,9 @@ EXPERIMENT: Final = "x"
 #: The unit in which time passes: much more than an example takes, so that on Redis nothing runs out by itself.
 TICK_S: Final = 1000.0
 TRIALS: Final = [TrialId("0001"), TrialId("0002"), TrialId("0003")]
+#: Those of them that may be gangs, and the names of all seats.
+GANGS: Final = {"0002": ["", "2:apart:1 CPU"], "0003": ["2:apart:1 CPU", "2:any:1 CPU", "3:any:1 CPU"]}
+SEATS: Final = [*TRIALS, seat_name(TRIALS[1], 1), seat_name(TRIALS[2], 1), seat_name(TRIALS[2], 2)]
 WORKERS: Final = ["w0", "w1", "w2"]
 #: Calls that are known again by a mark which each call makes anew: when the journal asks again, that is nothing new, and
 #: when its caller does, it is.
@@ -119,10 +125,10 @@ class RedisWorld:
             scores = dict(self.client.zrange(key, 0, -1, withscores=True))
             if scores:
                 self.client.zadd(key, {trial: at - seconds * 1000 for trial, at in scores.items()})
-        for trial in TRIALS:
-            until = self.client.hget(keys.trial(trial), "held_until")
+        for trial, field in itertools.product(SEATS, ("held_until", "seated_until")):
+            until = self.client.hget(keys.trial(trial), field)
             if until is not None:
-                self.client.hset(keys.trial(trial), "held_until", round(int(until) - seconds * 1000))
+                self.client.hset(keys.trial(trial), field, round(int(until) - seconds * 1000))
         lock_until = self.client.hget(keys.meta, "driver_until")
         if lock_until is not None:
             self.client.hset(keys.meta, "driver_until", int(float(lock_until) - seconds * 1000))
@@ -162,6 +168,7 @@ class RedisWorld:
 driver = st.sampled_from(["holder"] * 4 + ["first", "second"])
 worker = st.sampled_from(WORKERS)
 trial = st.sampled_from(TRIALS)
+place = st.sampled_from(SEATS)
 #: By how much a call names another attempt than the current one, or another sequence number than the next.
 off = st.sampled_from([0] * 8 + [-1, 1])
 whose = st.sampled_from(
@@ -338,6 +345,14 @@ class JournalMachine(RuleBasedStateMachine):
     def start_the_next_attempt(self, driver: str, worker: str, trial: TrialId, ticks: int) -> None:
         self.stage(driver, trial, 1)
         self.claim(worker, trial, 0, again=False, ticks=ticks)
+        self.fill_a_gang(worker, trial, ticks)
+
+    @rule(worker=worker, trial=st.sampled_from(TRIALS[1:]), ticks=ticks)
+    def fill_a_gang(self, worker: str, trial: TrialId, ticks: int) -> None:
+        """Workers claim the seats that are left, in their order."""
+        others = [each for each in WORKERS if each != worker]
+        for name, other in zip([each for each in SEATS if seat_in(each)[0] == trial][1:], others, strict=False):
+            self.claim(other, name, 0, again=False, ticks=ticks)
 
     @rule(
         which=st.sampled_from(["first", "second"]),
@@ -374,6 +389,8 @@ class JournalMachine(RuleBasedStateMachine):
         attempt = max(1, ahead + self.newest(trial))
         self.count += 1
         assignment = Assignment({"n": self.count}, CheckpointId(""), float(self.count) if attempt > 1 else None)
+        gangs = GANGS.get(trial, [""])
+        assignment = assignment._replace(gang=gangs[self.count % len(gangs)])
         self.by(self.seat(driver), "stage", trial, attempt, assignment, self.event("staged"))
 
     @rule(driver=driver, trial=trial, off=off, intent=intent)
@@ -397,12 +414,13 @@ class JournalMachine(RuleBasedStateMachine):
         self.by(self.seat(driver), "lose", trial, self.attempt(trial, off), guard, self.event("lost"), 7.5, "")
 
     @precondition(lambda self: self.twin.state.trials and self.holder is not None)
-    @rule(trial=trial)
-    def lose_a_trial(self, trial: TrialId) -> None:
-        """Its key is deleted; who drives ends the attempt, and stages no other of its number."""
+    @rule(name=place)
+    def lose_a_trial(self, name: TrialId) -> None:
+        """The key of a seat is deleted; who drives ends the attempt, and stages no other of its number."""
+        trial, _ = seat_in(name)
         number = self.attempt(trial, 0)
-        self.world.forget(trial)
-        self.twin.forget(trial, "trial")
+        self.world.forget(name)
+        self.twin.forget(name, "trial")
         self.make((self.seat("holder"), "look", ([(trial, number)], TICK_S)))
         self.make((self.seat("holder"), "lose", (trial, number, "gone", self.event("lost key"), 3.5)))
 
@@ -430,11 +448,11 @@ class JournalMachine(RuleBasedStateMachine):
 
     # What workers write.
 
-    @rule(worker=worker, trial=trial, off=off, again=st.sampled_from([False, False, True]), ticks=ticks)
+    @rule(worker=worker, trial=place, off=off, again=st.sampled_from([False, False, True]), ticks=ticks)
     def claim(self, worker: str, trial: TrialId, off: int, again: bool, ticks: int) -> None:
         self.count += 1
         claim = self.of(trial, "holder") if again else Claim(trial, self.attempt(trial, off), f"t{self.count}")
-        self.by(self.workers[worker], "claim", claim, worker, ticks * TICK_S, self.event("started"))
+        self.by(self.workers[worker], "claim", claim, worker, ticks * TICK_S, self.event("started"), f"{worker}:1")
 
     @rule(
         worker=worker,
@@ -457,18 +475,24 @@ class JournalMachine(RuleBasedStateMachine):
             segments.append(Segment(claim, first, size, float(clock), data))
         self.by(self.workers[worker], "report", segments)
 
-    @rule(worker=worker, trial=trial, off=off, ticks=ticks)
+    @rule(worker=worker, trial=place, off=off, ticks=ticks)
     def hold(self, worker: str, trial: TrialId, off: int, ticks: int) -> None:
         held = [Unclaimed(trial, self.attempt(trial, off), worker)]
         self.by(self.workers[worker], "hold", held, ticks * TICK_S)
 
-    @rule(worker=worker, which=st.lists(st.tuples(trial, whose), max_size=3), ticks=ticks)
+    @rule(worker=worker, which=st.lists(st.tuples(place, whose), max_size=3), ticks=ticks)
     def renew(self, worker: str, which: list[tuple[TrialId, str]], ticks: int) -> None:
         self.by(self.workers[worker], "renew", [self.of(*each) for each in which], ticks * TICK_S)
 
-    @rule(worker=worker, trial=trial, whose=whose, reports=st.integers(0, 3))
-    def end(self, worker: str, trial: TrialId, whose: str, reports: int) -> None:
-        self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"), reports)
+    @rule(
+        worker=worker,
+        trial=place,
+        whose=whose,
+        reports=st.sampled_from([0, 0, 1, 2, 3]),
+        by=st.sampled_from(["itself", "itself", "failure", "worker"]),
+    )
+    def end(self, worker: str, trial: TrialId, whose: str, reports: int, by: EndedBy) -> None:
+        self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"), reports, by)
 
     @rule(worker=worker, trial=trial, whose=whose, number=number)
     def put_checkpoint(self, worker: str, trial: TrialId, whose: str, number: int) -> None:
@@ -545,7 +569,7 @@ class JournalMachine(RuleBasedStateMachine):
                 chain.append((id_.decode(), link.decode(), event))
             else:
                 assert channel in {control_channel(name) for name in WORKERS}
-                assert {(experiment, trial in TRIALS) for experiment, trial, _, _ in decode_value(data)} == {
+                assert {(experiment, trial in SEATS) for experiment, trial, _, _ in decode_value(data)} == {
                     (EXPERIMENT, True)
                 }
         assert chain == self.published
@@ -571,7 +595,9 @@ class LossyMachine(JournalMachine):
 
     def _last_attempts(self) -> dict[TrialId, LastAttempt]:
         return {
-            trial: LastAttempt(trial, state.attempt, state.timestamp) for trial, state in self.twin.state.trials.items()
+            trial: LastAttempt(trial, state.attempt, state.timestamp)
+            for trial, state in self.twin.state.trials.items()
+            if trial in TRIALS
         }
 
     @rule(empty=st.booleans())

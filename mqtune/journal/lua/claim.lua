@@ -1,35 +1,95 @@
--- Claim an attempt: check that it is wanted and free, take the lease, append the start.
+-- Claim an attempt, or a seat of a gang: check that it is wanted and free, take the lease, append the start.
 --
--- KEYS  1 meta  2 journal  3 trial  4 staged  5 leases  6 quotas
--- ARGV  1 channel  2 trial  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds  7 event
---       8 experiment
+-- KEYS  1 meta  2 journal  3 seat: the trial, or what stands beside it  4 staged  5 leases  6 quotas
+-- ARGV  1 channel  2 name of the seat  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds; 0 to give a seat of a gang back
+--       7 event  8 experiment  9 address of this seat, for the others
 --
--- Returns {'granted', assignment, timestamp of the trial's last report or ''}; or {why not, '', ''} with why not one of
--- unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended, undriven (nobody
+-- Returns {'granted', assignment, timestamp of the trial's last report or '', address of seat 0 or ''}; or {why not, '', '', ''} with why
+-- not one of unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended, undriven (nobody
 -- drives the experiment any more, and nothing may start meanwhile), quota (as many run as a quota allows; the attempt counts as staged
--- just now, so that its driver publishes it again after a while).
--- At most one claim of an attempt is ever granted; repeating it with its token grants it again without journaling twice.
+-- just now, so that its driver publishes it again after a while), beside (the worker has another seat of the gang), after (a gang that asks
+-- for the same was staged before, and lacks a seat); and, of a gang, seated (this claim holds its seat for so long, until it is repeated)
+-- or left (it has given it back).
+--
+-- The claim that takes the last seat starts all of them, and appends their starts in the order of the seats; the others hear of that when
+-- they repeat theirs. An attempt that is no gang has one seat, which is the last one.
+-- At most one claim of a seat is ever granted; repeating it with its token grants it again without journaling twice.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'token', 'assignment', 'timestamp')
-if not have[1] then return {'unknown', '', ''} end
-if have[1] ~= ARGV[3] then return {'superseded', '', ''} end
-if have[2] == 'ended' then return {'ended', '', ''} end
-if have[2] == 'running' and have[3] ~= ARGV[5] then return {'taken', '', ''} end
-local now = now_ms()
+-- How many seats that were staged before a claim looks at: more than one driver stages at once.
+local LOOK = 200
+
+-- Whether a gang that asks for the same was staged before, and lacks a seat that this worker could take. So gangs get their seats in one
+-- order, and no two wait for each other.
+local function comes_after(prefix, trial, gang, now)
+  local seen = { [trial] = true }
+  for _, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK - 1)) do
+    local other = string.match(name, '^[^~]*')
+    if other == trial then return false end
+    if not seen[other] and redis.call('HGET', prefix .. other, 'gang') == gang then
+      local lacks, is_here = false, false
+      local names, are_apart = seats_of(other, gang)
+      for _, seat in ipairs(names) do
+        local have = redis.call('HMGET', prefix .. seat, 'state', 'worker', 'token', 'seated_until')
+        local is_taken = have[3] and have[3] ~= '' and number(have[4], 0) > now
+        lacks = lacks or (have[1] == 'staged' and not is_taken)
+        is_here = is_here or (is_taken and have[2] == ARGV[4])
+      end
+      if lacks and not (are_apart and is_here) then return true end
+    end
+    seen[other] = true
+  end
+  return false
+end
+
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'token', 'assignment', 'timestamp', 'gang', 'seated_until')
+if not have[1] then return {'unknown', '', '', ''} end
+if have[1] ~= ARGV[3] then return {'superseded', '', '', ''} end
+if have[2] == 'ended' then return {'ended', '', '', ''} end
+if have[2] == 'running' and have[3] ~= ARGV[5] then return {'taken', '', '', ''} end
+local trial, prefix, now = string.match(ARGV[2], '^[^~]*'), string.sub(KEYS[3], 1, -1 - #ARGV[2]), now_ms()
+local names, are_apart = seats_of(trial, have[6])
 local quotas, most = quotas_of(KEYS[6], ARGV[8])
 if have[2] == 'staged' then
-  if undriven(KEYS[1]) ~= '' then return {'undriven', '', ''} end
-  for i, key in ipairs(quotas) do
-    if redis.call('ZCOUNT', key, '(' .. now, '+inf') >= most[i] then
-      redis.call('ZADD', KEYS[4], now, ARGV[2])
-      return {'quota', '', ''}
+  local is_mine, is_free = have[3] == ARGV[5], not have[3] or have[3] == '' or number(have[7], 0) <= now
+  if #names > 1 and ARGV[6] == '0' then
+    also_when_full('ZREM', KEYS[4])
+    if is_mine then redis.call('HSET', KEYS[3], 'token', '', 'worker', '') end
+    return {'left', '', '', ''}
+  end
+  if undriven(KEYS[1]) ~= '' then return {'undriven', '', '', ''} end
+  if #names > 1 and not is_mine and not is_free then return {'taken', '', '', ''} end
+  local starts, lacks = { [ARGV[2]] = ARGV[7] }, false
+  for _, name in ipairs(names) do
+    if name ~= ARGV[2] then
+      local seat = redis.call('HMGET', prefix .. name, 'attempt', 'state', 'worker', 'token', 'seated_until', 'start')
+      local is_taken = seat[1] == ARGV[3] and seat[2] == 'staged' and seat[4] ~= '' and number(seat[5], 0) > now
+      if is_taken and are_apart and seat[3] == ARGV[4] then return {'beside', '', '', ''} end
+      starts[name], lacks = seat[6], lacks or not is_taken
     end
   end
-  redis.call('HSET', KEYS[3], 'state', 'running', 'worker', ARGV[4], 'token', ARGV[5])
-  redis.call('ZREM', KEYS[4], ARGV[2])
+  if #names > 1 and not is_mine and comes_after(prefix, trial, have[6], now) then return {'after', '', '', ''} end
+  for i, key in ipairs(quotas) do
+    if redis.call('ZCOUNT', key, '(' .. now, '+inf') + #names > most[i] then
+      redis.call('ZADD', KEYS[4], now, ARGV[2])
+      if is_mine then redis.call('HSET', KEYS[3], 'token', '', 'worker', '') end
+      return {'quota', '', '', ''}
+    end
+  end
+  redis.call('HSET', KEYS[3], 'worker', ARGV[4], 'token', ARGV[5])
+  if #names > 1 then redis.call('HSET', KEYS[3], 'address', ARGV[9]) end
+  if lacks then
+    redis.call('HSET', KEYS[3], 'seated_until', now + ARGV[6], 'start', ARGV[7])
+    return {'seated', '', '', ''}
+  end
   -- Not before, as it frees memory: a full server would then begin the attempt.
   for _, key in ipairs(quotas) do redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
-  append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])
+  for _, name in ipairs(names) do
+    redis.call('HSET', prefix .. name, 'state', 'running')
+    redis.call('ZREM', KEYS[4], name)
+    append(KEYS[1], KEYS[2], ARGV[1], starts[name])
+  end
+  lease(KEYS[5], quotas, ARGV[8], names, now + ARGV[6])
+else
+  lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
 end
-lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
-return {'granted', have[4], have[5] or ''}
+return {'granted', have[4], have[5] or '', #names > 1 and redis.call('HGET', prefix .. trial, 'address') or ''}

@@ -1,12 +1,16 @@
--- A worker says that an attempt is over and its process group gone; its lease ends.
+-- A worker says that an attempt, or a seat of a gang, is over and its process group gone; its lease ends.
 --
--- KEYS  1 meta  2 journal  3 trial  4 leases  5 quotas
--- ARGV  1 channel  2 trial  3 attempt  4 token  5 event  6 experiment  7 the number of its last report
+-- KEYS  1 meta  2 journal  3 seat: the trial, or what stands beside it  4 leases  5 quotas
+-- ARGV  1 channel  2 name of the seat  3 attempt  4 token  5 event  6 experiment  7 the number of its last report  8 by what: itself, failure or worker
 --
 -- Returns 'ended'; 'fenced' when the attempt is not the one that holds the lease; or 'gap' when that report is not here, and then does
 -- nothing. Repeating a call does no harm.
+--
+-- The attempt is over with its last seat, and appends the end of seat 0, or of another one that came first and has failed, or was given back
+-- by its worker: the others then end because of that. The latter goes before a failure, as a training fails where a part of it is gone.
+-- The others get orders: to stop where seat 0 has ended by itself, else to go back too.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence', 'gang')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
 if number(have[5], 0) < tonumber(ARGV[7]) then return 'gap' end
@@ -17,5 +21,26 @@ redis.call('ZREM', KEYS[4], ARGV[2])
 for _, key in ipairs(quotas_of(KEYS[5], ARGV[6])) do
   redis.call('ZREM', key, ARGV[6] .. '/' .. ARGV[2])
 end
-append(KEYS[1], KEYS[2], ARGV[1], ARGV[5])
+local trial, prefix = string.match(ARGV[2], '^[^~]*'), string.sub(KEYS[3], 1, -1 - #ARGV[2])
+local names = seats_of(trial, have[6])
+local event, is_over = ARGV[5], true
+if #names > 1 then
+  local as, by = unpack(redis.call('HMGET', prefix .. trial, 'ended_as', 'end'))
+  local is_first, counts = not as or as == '', ARGV[2] == trial or ARGV[8] ~= 'itself'
+  if (is_first and counts) or (as == 'failure' and ARGV[8] == 'worker') then
+    redis.call('HSET', prefix .. trial, 'ended_as', ARGV[8], 'end', event)
+  elseif not is_first then
+    event = by
+  end
+  for _, name in ipairs(names) do
+    local state, orders = unpack(redis.call('HMGET', prefix .. name, 'state', 'orders'))
+    if state == 'running' then
+      is_over = false
+      if counts and go_on(orders) then
+        redis.call('HSET', prefix .. name, 'orders', ARGV[8] == 'itself' and 'stop' or 'hand_back')
+      end
+    end
+  end
+end
+if is_over then append(KEYS[1], KEYS[2], ARGV[1], event) end
 return 'ended'

@@ -13,5 +13,6 @@ local kept = redis.call('HMGET', KEYS[3], 'driver_until', 'on_loss', 'loss_ms')
 -- This frees memory, and so a full server runs all that follows.
 redis.call('XTRIM', KEYS[2], 'MAXLEN', 0)
 for i = 3, #KEYS do redis.call('DEL', KEYS[i]) end
+for i = 10, #KEYS do forget_seats(KEYS[i]) end
 redis.call('HSET', KEYS[3], 'driver_until', kept[1], 'on_loss', kept[2], 'loss_ms', kept[3])
 return 1

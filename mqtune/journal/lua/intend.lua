@@ -1,5 +1,5 @@
--- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets the intent as its orders, and its worker
--- a hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
+-- Journal the driver's decision to end an attempt, and make it so: each seat of an attempt that runs gets the intent as its orders, and
+-- its worker a hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
@@ -13,7 +13,7 @@
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'worker', 'decided')
+local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'worker', 'decided', 'gang')
 if not have[1] then
   redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'ended')
   retire(KEYS[4])
@@ -25,16 +25,23 @@ if have[4] ~= decided then
   redis.call('HSET', KEYS[4], 'decided', decided)
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
 end
-if have[2] == 'running' then
-  redis.call('HSET', KEYS[4], 'orders', ARGV[5])
-  hint(ARGV[8] .. have[3], { { ARGV[9], ARGV[3], tonumber(ARGV[4]), ARGV[5] } })
-  return 'running'
+local ended_by, prefix, is_running = ARGV[2] .. ':' .. ARGV[5], string.sub(KEYS[4], 1, -1 - #ARGV[3]), false
+for _, name in ipairs((seats_of(ARGV[3], have[5]))) do
+  local state, worker = have[2], have[3]
+  if name ~= ARGV[3] then state, worker = unpack(redis.call('HMGET', prefix .. name, 'state', 'worker')) end
+  if state == 'running' then
+    is_running = true
+    redis.call('HSET', prefix .. name, 'orders', ARGV[5])
+  elseif state == 'staged' then
+    redis.call('HSET', prefix .. name, 'state', 'ended', 'ended_by', ended_by)
+    retire(prefix .. name)
+    redis.call('ZREM', KEYS[5], name)
+  end
+  -- Also to who holds a seat for the others.
+  if state ~= 'ended' and worker and worker ~= '' then hint(ARGV[8] .. worker, { { ARGV[9], name, tonumber(ARGV[4]), ARGV[5] } }) end
 end
-local ended_by = ARGV[2] .. ':' .. ARGV[5]
+if is_running then return 'running' end
 if have[2] == 'staged' then
-  redis.call('HSET', KEYS[4], 'state', 'ended', 'ended_by', ended_by)
-  retire(KEYS[4])
-  redis.call('ZREM', KEYS[5], ARGV[3])
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[7])
   return 'unclaimed'
 end

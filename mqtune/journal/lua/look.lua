@@ -10,23 +10,21 @@
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-local prefix = string.sub(KEYS[1], 1, -7)
+local prefix, now = string.sub(KEYS[1], 1, -7), now_ms()
 local leases, staged = prefix .. 'leases', prefix .. 'staged'
 local newest = redis.call('XREVRANGE', prefix .. 'journal', '+', '-', 'COUNT', 1)[1]
 local found = { newest and newest[1] or '' }
 for at = 3, #ARGV, 2 do
-  local trial = ARGV[at]
-  local have = redis.pcall('HMGET', prefix .. 'trial:' .. trial, 'attempt', 'state')
-  local is_under_way = 0
-  if not have.err and have[1] == ARGV[at + 1] then
-    if have[2] == 'running' then
-      is_under_way = 1
-      if not redis.call('ZSCORE', leases, trial) then redis.call('ZADD', leases, now_ms() + ARGV[2], trial) end
-    elseif have[2] == 'staged' then
-      is_under_way = 1
-      if not redis.call('ZSCORE', staged, trial) then redis.call('ZADD', staged, now_ms(), trial) end
+  local state, names = standing(prefix .. 'trial:', ARGV[at], ARGV[at + 1])
+  local is_under_way = state == 'running' or state == 'staged'
+  for _, name in ipairs(is_under_way and names or {}) do
+    local of_seat = #names > 1 and redis.call('HGET', prefix .. 'trial:' .. name, 'state') or state
+    if of_seat == 'running' and not redis.call('ZSCORE', leases, name) then
+      redis.call('ZADD', leases, now + ARGV[2], name)
+    elseif of_seat == 'staged' and not redis.call('ZSCORE', staged, name) then
+      redis.call('ZADD', staged, now, name)
     end
   end
-  found[#found + 1] = is_under_way
+  found[#found + 1] = is_under_way and 1 or 0
 end
 return found

@@ -2,41 +2,71 @@
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 leases  6 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 guard: what must be so  6 event
---       7 timestamp of the trial's last report  8 the entry that the driver read last
+--       7 timestamp of the trial's last report  8 the entry that the driver read last  9 what control channels start with  10 experiment
 --
 -- The guard is one of
---   expired  it runs, and its lease has run out: its worker is gone, frozen or cut off
+--   expired  it runs, and the lease of a seat has run out: its worker is gone, frozen or cut off
 --   any      it runs
 --   gone     it neither runs nor waits: its hash, or the entry that ended it, was deleted or evicted. A later attempt has an entry of its
 --            own: one of which the driver has read none, though it has read all, is nonsense in the hash.
 --
+-- Where another seat had ended all but this one, its end is appended, and not the driver's.
+--
 -- Returns 1 when this driver has ended it, 0 when something else is so; an error STALEDRIVER when a later driver exists. From here on the
--- attempt has ended, and nobody's claim of it counts. Repeating a call does no harm.
+-- attempt has ended, and nobody's claim of it counts; workers with other seats hear of that at once. Repeating a call does no harm.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-local have = redis.pcall('HMGET', KEYS[4], 'attempt', 'state', 'ended_by')
+local have = redis.pcall('HMGET', KEYS[4], 'attempt', 'ended_by', 'ended_as', 'end')
 if have.err then have = {} end
-local ended_by = ARGV[2] .. ':lost'
-if have[1] == ARGV[4] and have[3] == ended_by then return 1 end
-local is_under_way = have[1] == ARGV[4] and (have[2] == 'running' or have[2] == 'staged')
+local ended_by, prefix = ARGV[2] .. ':lost', string.sub(KEYS[4], 1, -1 - #ARGV[3])
+if have[1] == ARGV[4] and have[2] == ended_by then return 1 end
+local state, names = standing(prefix, ARGV[3], ARGV[4])
 if ARGV[5] == 'gone' then
-  if is_under_way then return 0 end
+  if state == 'running' or state == 'staged' then return 0 end
   if number(have[1], 0) > tonumber(ARGV[4]) then
     local newest = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
     if not newest or newest[1] ~= ARGV[8] then return 0 end
   end
-  redis.call('DEL', KEYS[4])
+  for _, name in ipairs(names) do
+    local worker = #names > 1 and redis.pcall('HGET', prefix .. name, 'worker')
+    if type(worker) == 'string' and worker ~= '' then
+      hint(ARGV[9] .. worker, { { ARGV[10], name, tonumber(ARGV[4]), 'fenced' } })
+    end
+    redis.call('DEL', prefix .. name)
+    redis.call('ZREM', KEYS[5], name)
+    redis.call('ZREM', KEYS[6], name)
+  end
+  -- Also where the hash is not there that says how many there are.
+  for seat = 1, forget_seats(KEYS[4]) do
+    redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
+    redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)
+  end
+  names = { ARGV[3] }
   blank(KEYS[4], 'attempt', ARGV[4], 'timestamp', ARGV[7])
 else
-  if not is_under_way or have[2] ~= 'running' then return 0 end
-  local runs_out = ARGV[5] == 'expired' and redis.call('ZSCORE', KEYS[5], ARGV[3])
-  if runs_out and tonumber(runs_out) > now_ms() then return 0 end
+  if state ~= 'running' then return 0 end
+  local has_expired, now = ARGV[5] == 'any', now_ms()
+  for _, name in ipairs(names) do
+    local runs_out = redis.call('ZSCORE', KEYS[5], name)
+    if not runs_out then
+      has_expired = has_expired or redis.call('HGET', prefix .. name, 'state') == 'running'
+    else
+      has_expired = has_expired or tonumber(runs_out) <= now
+    end
+  end
+  if not has_expired then return 0 end
 end
-redis.call('HSET', KEYS[4], 'state', 'ended', 'orders', '', 'ended_by', ended_by)
-retire(KEYS[4])
-redis.call('ZREM', KEYS[5], ARGV[3])
-redis.call('ZREM', KEYS[6], ARGV[3])
-append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
-return 1
+local others = have[3] and have[3] ~= '' and have[3] ~= 'failure' and ARGV[5] ~= 'gone'
+if others then ended_by = ARGV[2] .. ':' .. have[3] end
+for _, name in ipairs(names) do
+  local worker = #names > 1 and redis.call('HGET', prefix .. name, 'worker')
+  if worker and worker ~= '' then hint(ARGV[9] .. worker, { { ARGV[10], name, tonumber(ARGV[4]), 'fenced' } }) end
+  redis.call('HSET', prefix .. name, 'state', 'ended', 'orders', '', 'ended_by', ended_by)
+  retire(prefix .. name)
+  redis.call('ZREM', KEYS[5], name)
+  redis.call('ZREM', KEYS[6], name)
+end
+append(KEYS[2], KEYS[3], ARGV[1], others and have[4] or ARGV[6])
+return others and 0 or 1

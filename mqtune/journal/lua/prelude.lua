@@ -75,6 +75,44 @@ local function hint(channel, hints)
   redis.call('PUBLISH', channel, cmsgpack.pack(hints))
 end
 
+-- The most seats of a gang, whatever a hash says: a script goes over all of them.
+local MOST_SEATS = 1000
+
+-- Return the names of the seats of an attempt, of which *gang* says how many there are, and whether each is to be on another worker.
+local function seats_of(trial, gang)
+  local count, where = string.match(gang or '', '^(%d+):(%l+):')
+  local names = { trial }
+  for seat = 1, math.min(number(count, 1), MOST_SEATS) - 1 do names[seat + 1] = trial .. '~' .. seat end
+  return names, where == 'apart'
+end
+
+-- Return how an attempt stands, and the names of its seats: 'running' if a seat runs, 'staged', 'ended' if all have, or '' where the hash
+-- of a seat is not there, or is something else.
+local function standing(prefix, trial, attempt)
+  local state, names, at = 'ended', { trial }, 1
+  while names[at] do
+    local have = redis.pcall('HMGET', prefix .. names[at], 'attempt', 'state', 'gang')
+    if have.err or have[1] ~= attempt then return '', names end
+    if at == 1 then names = seats_of(trial, have[3]) end
+    if have[2] == 'running' then
+      state = 'running'
+    elseif have[2] == 'staged' then
+      state = state == 'running' and state or 'staged'
+    elseif have[2] ~= 'ended' then
+      return '', names
+    end
+    at = at + 1
+  end
+  return state, names
+end
+
+-- Delete the hashes of the further seats of a trial, and return how many there were.
+local function forget_seats(trial)
+  local seats = 0
+  while redis.call('DEL', trial .. '~' .. seats + 1) == 1 do seats = seats + 1 end
+  return seats
+end
+
 -- The fields of a trial's hash whose attempt has only begun, or is over.
 local function blank(trial, ...)
   redis.call('HSET', trial, 'sequence', 0, 'orders', '', 'worker', '', 'token', '', 'ended_by', '', 'saved', '', 'held_until', 0, ...)

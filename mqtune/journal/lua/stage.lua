@@ -1,8 +1,9 @@
 -- Append that an attempt is wanted, and make it claimable. Its task is put on the queue of a worker without Celery, or published
 -- afterwards.
 --
--- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged  6 leases  7 queue, if there is one
--- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event  7 task, if there is a queue
+-- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged  6 leases  7… the queue of each seat, if there are queues
+-- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event  7 how many seats it has and what they ask for, or '' for one
+--       8… the task of each seat, if there are queues
 --
 -- Returns 1 when the attempt is staged; 0 when this or a later attempt already was (nothing is journaled twice);
 -- an error STALEDRIVER when a later driver exists. The attempt before it is superseded from here on.
@@ -11,10 +12,14 @@ local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
 if number(redis.call('HGET', KEYS[4], 'attempt'), 0) >= tonumber(ARGV[4]) then return 0 end
-blank(KEYS[4], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5])
-redis.call('PERSIST', KEYS[4])
-redis.call('ZADD', KEYS[5], now_ms(), ARGV[3])
-redis.call('ZREM', KEYS[6], ARGV[3])
+local prefix, now = string.sub(KEYS[4], 1, -1 - #ARGV[3]), now_ms()
+for _, name in ipairs((seats_of(ARGV[3], ARGV[7]))) do
+  local seat = prefix .. name
+  blank(seat, 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'gang', ARGV[7], 'ended_as', '')
+  redis.call('PERSIST', seat)
+  redis.call('ZADD', KEYS[5], now, name)
+  redis.call('ZREM', KEYS[6], name)
+end
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
-if KEYS[7] then redis.call('LPUSH', KEYS[7], ARGV[7]) end
+for i = 7, #KEYS do redis.call('LPUSH', KEYS[i], ARGV[i + 1]) end
 return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contract.journals.chapters import ChapterContract
 from contract.journals.checkpoints import CheckpointContract
+from contract.journals.gangs import GangContract
 from contract.journals.intents import IntentContract
 from contract.journals.leases import LeaseContract
 from contract.journals.lock import LockContract
@@ -28,6 +29,7 @@ class JournalContract(
     CheckpointContract,
     LeaseContract,
     LossContract,
+    GangContract,
     ReadContract,
     RestoreContract,
     RequestContract,
