@@ -100,6 +100,9 @@ def start_message(**fields: Any) -> StartMessage:
         "working_dir": "",
         "reuse": False,
         "definition": b"",
+        "seat": 0,
+        "seats": 1,
+        "address": "",
         "options": {"metric": "loss"},
         **fields,  # type: ignore[typeddict-item]
     }

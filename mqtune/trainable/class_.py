@@ -43,6 +43,9 @@ class Trainable:
       before a resume too; only when a step has returned these.
     - ``iterations_since_restore`` and ``time_since_restore_s``: the same as the first and the third, in this attempt.
 
+    Of a trial with several seats each has an instance, which loads the checkpoint and steps; only seat 0's is saved, so nothing in
+    ``save_checkpoint`` may wait for the others.
+
     With ``Process(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
     ``reset_config`` takes its config, so that everything that ``setup`` brought into memory or onto a GPU is still there. They
     stay only if the trial completed, stopped or paused between two steps; never after an error, an interrupted step, a
@@ -199,7 +202,7 @@ class Steps:
         self._trainable = trainable
         self._session = current
         self._name = type(trainable).__name__
-        self._can_save = _defines(type(trainable), "save_checkpoint")
+        self._can_save = current.is_first and _defines(type(trainable), "save_checkpoint")
         self._totals: Metrics = {}
         self._steps = 0
         self._seconds = 0.0
@@ -297,7 +300,8 @@ class Steps:
         done = bool(metrics.get(_DONE))
         row = self._count({name: value for name, value in metrics.items() if name != _DONE}, elapsed_s)
         every = trainable.checkpoint_every
-        due = (done and trainable.checkpoint_at_end) or (every > 0 and trainable.training_iteration % every == 0)
+        at_end = trainable.checkpoint_at_end and self._session.is_first
+        due = (done and at_end) or (every > 0 and trainable.training_iteration % every == 0 and self._session.is_first)
         try:
             if due:
                 self._session.report(row, self._saved_state(), self._counters())
@@ -306,7 +310,7 @@ class Steps:
                 self._session.report(row)
         except StopTrial as stop:
             # The stop came between two steps, so the state is consistent and can be saved.
-            if stop.action == "stop" and trainable.checkpoint_at_end and not due:
+            if stop.action == "stop" and at_end and not due:
                 self._save()
             raise
         return done

@@ -46,24 +46,27 @@ class Calls:
 
     def begin(self) -> None:
         """Note what the attempts share, if there may be several."""
-        self._session.enter()
         if self._session.message["reuse"]:
             from mqtune.trainable.process.surroundings import Surroundings  # noqa: PLC0415
 
             self._surroundings = Surroundings()
+        self._enter()
 
     def reset(self, current: Session) -> str:
         """Begin another attempt; nothing keeps a function from it."""
         self._session = current
-        current.enter()
-        if self._surroundings is not None:
-            self._surroundings.begin()
+        self._enter()
         # A driver, which imports this module too, has no use for it.
         from mqtune.trainable.process.runner import seed_generators  # noqa: PLC0415
 
         # An earlier trial may have seeded them.
         seed_generators()
         return ""
+
+    def _enter(self) -> None:
+        self._session.enter()
+        if self._surroundings is not None:
+            self._surroundings.begin()
 
     def run(self) -> Ending:
         """Call the function."""

@@ -43,6 +43,9 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
 
     A checkpoint is complete before the report that names it is sent.
 
+    Of a trial with several seats only seat 0 reports and saves. In another seat the arguments are checked, the metrics below are
+    counted, StopTrial is raised, and nothing is sent or saved or waited for; its errors say so once.
+
     Each report of a trial has these metrics too, unless the caller reports them itself:
 
     - ``training_iteration``: how many reports the trial has made.
@@ -83,12 +86,13 @@ def ask(question: Metrics) -> object:
     """Report a question to whoever drives the experiment, and return the answer: what was given to ``Tuner.answer``.
 
     It waits for that, also over a driver's end: the next one is handed the question again. It may come to the driver twice.
+    Of a trial with several seats only seat 0 may ask.
 
     Args:
         question: metrics, as of any report.
 
     Raises:
-        RuntimeError: outside a trial, or in a script, there is nobody to ask.
+        RuntimeError: outside a trial, or in a script, there is nobody to ask; or this is not the trial's seat 0.
         TypeError, ReportTooLarge, StopTrial: as ``report``.
     """
     current = here()
@@ -118,7 +122,7 @@ def save_checkpoint(checkpoint: Savable) -> None:
     """Save a checkpoint without a report, also after StopTrial was raised; outside a trial it is only checked.
 
     It counts as the trial's state after its last report. After StopTrial it must be saved within the grace period: 10 seconds
-    if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause.
+    if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause. In a seat other than 0 it is only checked.
 
     Args:
         checkpoint: as in ``report``.
@@ -135,13 +139,13 @@ def save_checkpoint(checkpoint: Savable) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Whether a checkpoint was requested by a person and none was saved since; False outside a trial."""
+    """Whether a checkpoint was requested by a person and none was saved since; False outside a trial, and in a seat other than 0."""
     current = here()
     return current is not None and current.save_wanted
 
 
 def get_context() -> Context:
-    """Return which trial this process runs, and its folder; all is empty outside a trial.
+    """Return which trial this process runs, in which of its seats, and its folder; all is empty outside a trial.
 
     Raises:
         StoreUnavailable: the folder can't be made.

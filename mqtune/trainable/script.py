@@ -143,8 +143,10 @@ class ScriptRun:
         if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
-            self._folder = WatchedFolder(inherited or self._session.scratch / "st_checkpoint")
-            arguments += [_CHECKPOINT_ARGUMENT, str(self._folder.path)]
+            folder = inherited or self._session.scratch / "st_checkpoint"
+            arguments += [_CHECKPOINT_ARGUMENT, str(folder)]
+            if self._session.is_first:
+                self._folder = WatchedFolder(folder)
         return arguments
 
     def run(self) -> Ending:
@@ -185,7 +187,8 @@ class ScriptRun:
 
     def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
         which = self._session.context
-        own = dict(zip(CONTEXT, (which.trial, str(which.attempt), which.experiment, str(which.folder)), strict=True))
+        values = (which.trial, which.attempt, which.experiment, which.folder, which.seat, which.seats, which.address)
+        own = dict(zip(CONTEXT, map(str, values), strict=True))
         path = self._path.absolute()
         try:
             here = warm_script.warm or warm_script.as_it_was(path)

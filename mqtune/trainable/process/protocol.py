@@ -26,6 +26,8 @@ class StartMessage(TypedDict):
     start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis and still exists; ``store`` is the URL of the
     experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
     run several attempts: those that have the same ``definition``, which stands for the experiment and all that defines it.
+    ``seat`` is the number of this process's seat, ``seats`` how many there are, 1 but for a gang; ``trial`` is the same in all. Of
+    a gang, ``address`` is seat 0's, as "host:port"; else it is empty.
     """
 
     config: Config
@@ -45,6 +47,9 @@ class StartMessage(TypedDict):
     working_dir: str
     reuse: bool
     definition: bytes
+    seat: int
+    seats: int
+    address: str
     options: Mapping[str, object]
 
 

@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
     from mqtune.trainable.process.saver import Savable
 
-#: The variables in a script's environment with its trial's id, its attempt's number, its experiment's name, and its folder.
-CONTEXT: Final = ("MQTUNE_TRIAL", "MQTUNE_ATTEMPT", "MQTUNE_EXPERIMENT", "MQTUNE_TRIAL_FOLDER")
+#: The variables in a script's environment with its trial's id, its attempt's number, its experiment's name, its folder, its seat, how many
+#: there are, and the address of seat 0.
+CONTEXT: Final = (
+    "MQTUNE_TRIAL",
+    "MQTUNE_ATTEMPT",
+    "MQTUNE_EXPERIMENT",
+    "MQTUNE_TRIAL_FOLDER",
+    "MQTUNE_SEAT",
+    "MQTUNE_SEATS",
+    "MQTUNE_ADDRESS",
+)
 _CHILD: Final = "report: this is a child process of the trial's script; report from the script's own process"
 
 
@@ -75,8 +84,8 @@ class RelayedSession:
         self._was_told = False
         self._checkpoint: Checkpoint | None = None
         self.next_checkpoint: Path | None = None
-        trial, attempt, experiment, folder = (os.environ[name] for name in CONTEXT)
-        self.context = Context(trial, int(attempt), experiment, Path(folder))
+        trial, attempt, experiment, folder, seat, seats, address = (os.environ[name] for name in CONTEXT)
+        self.context = Context(trial, int(attempt), experiment, Path(folder), int(seat), int(seats), address)
         if threading.get_ident() == self._main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
             sys.excepthook = _quietly

@@ -30,6 +30,8 @@ class Saver:
 
     def __init__(self, message: StartMessage) -> None:
         self._url = message["store"]
+        #: The further seats of a gang save nothing.
+        self._is_first = message["seat"] == 0
         self._start, self._data = CheckpointId(message["checkpoint"]), message["checkpoint_data"]
         self._message = message
         self._numbers = itertools.count(1)
@@ -53,7 +55,7 @@ class Saver:
         """Return a new empty folder to write a checkpoint into, in the store itself if that saves copying it."""
         from mqtune.checkpoints import CheckpointStore  # noqa: PLC0415
 
-        store = self._opened_store() if self._url else None
+        store = self._opened_store() if self._url and self._is_first else None
         # Without a staging of its own, a store returns a temporary folder, which would stay if the trial is killed.
         if store is None or type(store).staging is CheckpointStore.staging:
             draft = make_folder(self._folder / f"draft-{next(self._numbers_of_drafts)}")
@@ -65,7 +67,7 @@ class Saver:
     def save(self, source: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
         """Save a checkpoint, and return its id; a folder is complete and visible in the store when this returns.
 
-        Of a dict the bytes are returned too, which the worker still has to write.
+        Of a dict the bytes are returned too, which the worker still has to write. In a further seat of a gang it is only checked.
         """
         content = check_savable(source)
         number = next(self._numbers)
@@ -74,7 +76,8 @@ class Saver:
 
             return self._id(number, in_memory=True), encode_dict(content, counters)
         name = self._id(number, in_memory=False)
-        self._opened_store().save(name, content, counters)
+        if self._is_first:
+            self._opened_store().save(name, content, counters)
         if content in self._drafts:
             # The store has a copy, and nothing else uses the draft.
             self._drafts.discard(content)

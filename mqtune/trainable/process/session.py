@@ -83,7 +83,10 @@ class StopTrial(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Which trial this process runs; all fields are empty outside a trial.
+    """Which trial this process runs, and in which of its seats; all fields are empty outside a trial.
+
+    ``seat`` is 0 and ``seats`` 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``). Then ``address`` is
+    a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it; else it is empty.
 
     ``folder`` is the attempt's own folder, which begins empty. With ``Process(working_dir="trial")`` it is the current
     directory and is kept as ``keep_working_dir`` says; else it is deleted when the attempt has ended.
@@ -93,6 +96,9 @@ class Context:
     attempt: int = 0
     experiment: str = ""
     folder: Path = Path()
+    seat: int = 0
+    seats: int = 1
+    address: str = ""
 
 
 class Session:
@@ -121,6 +127,9 @@ class Session:
         #: Threads that earlier attempts of the process have left.
         self._left_threads = frozenset(threading.enumerate()) - {threading.main_thread()}
         self.connect(fds)
+        #: Whether it reports, saves and asks: the further seats of a gang don't.
+        self.is_first = message["seat"] == 0
+        self._has_said = False
         self._lockstep = message["sync"] == "lockstep"
         self._timestamp = message["timestamp"]
         self._epoch_s = message["epoch_s"]
@@ -178,7 +187,11 @@ class Session:
             self.connect(_NO_PIPES)
 
     def enter(self) -> None:
-        """Change to the attempt's working directory, if it has one of its own; it is made unless it is there."""
+        """Change to the attempt's working directory, if it has one of its own; it is made unless it is there.
+
+        In a gang the environment has then what PyTorch and others find the other seats by.
+        """
+        os.environ.update(_variables_of(self.message))
         if self.message["working_dir"]:
             os.chdir(self.folder)
 
@@ -197,7 +210,8 @@ class Session:
     def context(self) -> Context:
         """Which trial this process runs."""
         message = self.message
-        return Context(message["trial"], message["attempt"], message["experiment"], self.folder)
+        seat = message["seat"], message["seats"], message["address"]
+        return Context(message["trial"], message["attempt"], message["experiment"], self.folder, *seat)
 
     @property
     def last_metrics(self) -> Metrics:
@@ -219,6 +233,8 @@ class Session:
     @property
     def save_wanted(self) -> bool:
         """Whether a checkpoint was asked for, and none saved since."""
+        if not self.is_first:
+            return False
         if _forks == self._forks:
             with self._undisturbed():
                 self._read_control()
@@ -273,7 +289,9 @@ class Session:
                 self.sequence = sequence = self.sequence + 1
                 self._iteration = _whole(row[ITERATION], sequence)
                 self._time_total_s += seconds(row[TIME_THIS_ITER], took_s)
-            if self._lockstep or is_question:
+            if not self.is_first:
+                self._say_once()
+            elif self._lockstep or is_question:
                 self._wait_until_cleared(sequence, is_main=is_main)
             self._since = monotonic()
         finally:
@@ -286,6 +304,8 @@ class Session:
 
     def ask(self, question: Metrics) -> object:
         """Report a question and return the driver's answer; see the function of the same name."""
+        if not self.is_first:
+            raise RuntimeError(f"ask: this is seat {self.message['seat']} of the trial, and only seat 0 may ask")
         with self._asking:
             self._answer = b""
             while not self._answer:
@@ -305,6 +325,8 @@ class Session:
             if data is not None:
                 self._send(FRAME_CHECKPOINT, encode_value([name, data]))
             self._send(FRAME_SAVED, name.encode())
+        if not self.is_first:
+            self._say_once()
         if self._told != told:
             self._raise_if_told()
         return name
@@ -453,9 +475,20 @@ class Session:
         self._saves_done = max(self._saves_done, requested)
         return saved
 
+    def _say_once(self) -> None:
+        """Say why nothing comes of what this seat reports and saves."""
+        said, self._has_said = self._has_said, True
+        if not said:
+            seat, seats = self.message["seat"], self.message["seats"]
+            # User code may have closed it.
+            with contextlib.suppress(Exception):
+                sys.stderr.write(f"this is seat {seat} of {seats} of the trial: only seat 0 reports and saves\n")
+
     def _send(self, kind: int, body: bytes) -> None:
         if self._has_ended:
             raise StopTrial
+        if not self.is_first and kind != FRAME_END:
+            return
         frame = FRAME.pack(len(body), kind) + body
         try:
             # Otherwise the frame could go into a file that user code has opened.
@@ -470,6 +503,24 @@ class Session:
             if error.errno != errno.EBADF:
                 raise
             raise ReportingClosed(PIPE_CLOSED) from None
+
+
+def _variables_of(message: StartMessage) -> dict[str, str]:
+    """Return what a seat of a gang has in its environment, by the names of torchrun, to which each seat is a machine; else nothing."""
+    if message["seats"] == 1:
+        return {}
+    host, _, port = message["address"].rpartition(":")
+    seat, seats = str(message["seat"]), str(message["seats"])
+    return {
+        "RANK": seat,
+        "WORLD_SIZE": seats,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": seat,
+        "NNODES": seats,
+        "MASTER_ADDR": host.removeprefix("[").removesuffix("]"),
+        "MASTER_PORT": port,
+    }
 
 
 def file_of(fd: int) -> tuple[int, int]:
