@@ -34,6 +34,7 @@ TRAININGS = {
     "train_xgboost.py": ("xgboost", 2, 81),
     "train_sklearn.py": ("sklearn", 2, 27),
     "train_torchrun/tune.py": ("torch", 2, 9),
+    "train_ddp.py": ("torch", 2, 9),
 }
 #: These libraries take half a minute to import on a machine that runs ten other programs, and each process of torchrun does so.
 PATIENCE_S = 500.0

@@ -34,6 +34,7 @@ RUN_BY: Final = {
     "explanation/*.md": "acceptance/test_tutorials.py",
     "extensions.md": "unit/repository/test_extensions_page.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
+    "how-to/several-machines.md": "acceptance/test_several_machines.py",
     "how-to/what-if.md": "unit/results/test_whatif.py",
     "how-to/shared-fleet.md": "unit/repository/test_site.py",
     "loggers.md": "unit/integrations/test_loggers.py",

@@ -1,0 +1,115 @@
+"""Trials with several seats train one model by PyTorch, as their page and their example say, where PyTorch is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from attempts import ForkedTrial
+from kept_port import KeptPort
+from walkthrough import blocks_of
+
+import mqtune
+from mqtune.checkpoints import open_store
+from mqtune.trainable.process.protocol import FRAME_END
+from mqtune.trainable.spec import TrainableSpec
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PAGE = blocks_of(ROOT / "docs" / "how-to" / "several-machines.md")
+SEATS = 2
+#: Each process of PyTorch takes half a minute to start on a machine that runs ten other programs.
+pytestmark = pytest.mark.timeout(550)
+
+
+class Said(NamedTuple):
+    """What a trial has reported, and the checkpoint of each report."""
+
+    rows: list[dict[str, Any]]
+    checkpoints: list[str]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with closing(KeptPort()) as port:
+        yield port.number
+
+
+def ended(folder: Path, port: int, spec: TrainableSpec, code: Path, config: dict[str, Any], **message: Any) -> Said:
+    """Run an attempt to the end of both of its seats, of which the second sends nothing."""
+    pytest.importorskip("torch")
+    if not (store := folder / "store").exists():
+        open_store(str(store)).create()
+    with ExitStack() as stack:
+        trials = []
+        for seat in range(SEATS):
+            (own := folder / f"{message.get('attempt', 1)}-{seat}").mkdir()
+            gang = {"seat": seat, "seats": SEATS, "address": f"127.0.0.1:{port}"}
+            trial = ForkedTrial(own, spec, code, **{"store": str(store), **gang, **message})
+            trials.append(stack.enter_context(closing(trial)))
+        for trial in trials:
+            trial.start(config)
+        for trial in trials:
+            assert trial.wait()["end"] == "completed", trial.stderr()
+        assert [kind for kind, _ in trials[1].frames()] == [FRAME_END]
+        return Said(trials[0].rows(), trials[0].checkpoints())
+
+
+def written(folder: Path) -> Path:
+    """The files of the page."""
+    (code := folder / "code").mkdir()
+    for block in PAGE:
+        if block.title:
+            (code / block.title).write_text(block.text)
+            (code / block.title).chmod(0o755)
+    return code
+
+
+def test_the_example_goes_on_from_its_checkpoint_in_both_seats_as_without_a_break(tmp_path: Path, port: int) -> None:
+    spec, config = TrainableSpec("train", module="train_ddp"), {"lr": 0.1, "width": 32}
+
+    whole = ended(tmp_path, port, spec, EXAMPLES, config)
+    later = ended(tmp_path, port, spec, EXAMPLES, config, attempt=2, checkpoint=whole.checkpoints[5])
+
+    assert whole.rows[-1]["accuracy"] > 0.8
+    assert [row["training_iteration"] for row in later.rows] == [7, 8, 9]
+    assert [row["accuracy"] for row in later.rows] == pytest.approx([row["accuracy"] for row in whole.rows[6:]])
+
+
+def test_the_function_of_the_page_learns_in_two_seats(tmp_path: Path, port: int) -> None:
+    spec = TrainableSpec("train", module="ddp")
+
+    said = ended(tmp_path, port, spec, written(tmp_path), {"lr": 0.3})
+
+    assert len(said.rows) == len(set(said.checkpoints)) == 5
+    assert said.rows[-1]["loss"] < said.rows[0]["loss"] / 2
+
+
+def test_the_script_of_the_page_starts_torchrun_in_each_seat(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is beside this Python, which need not be the first on the path.
+    (programs := tmp_path / "bin").mkdir()
+    (programs / "torchrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    (programs / "torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    spec = TrainableSpec("train", script="train.sh", kind="script")
+
+    said = ended(tmp_path, port, spec, written(tmp_path), {"lr": 0.25}, options={})
+
+    # Two processes in each of two seats.
+    assert [row["total"] for row in said.rows] == [1.0]
+
+
+def test_what_the_page_asks_for_can_be_had() -> None:
+    found: dict[str, Any] = {}
+
+    exec(compile(PAGE[0].text, "several-machines.md", "exec"), found)
+
+    assert found["two_machines"] == mqtune.Resources(gpus=8, machines=2)
+    assert found["four_seats"].seats == 4
