@@ -33,7 +33,6 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.seats import Seat
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
@@ -52,6 +51,7 @@ from mqtune.core.trial import (
     Metrics,
     Report,
     SavedCheckpoint,
+    Seat,
     Stop,
     Transition,
     Trial,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from mqtune.core.codec import Body
 from mqtune.core.resources import Resources
-from mqtune.core.seats import Seat
 from mqtune.core.trial import (
     Action,
     AttemptEnd,
@@ -21,6 +20,7 @@ from mqtune.core.trial import (
     Labels,
     Restart,
     SavedCheckpoint,
+    Seat,
     Stop,
     Transition,
     TrialStatus,

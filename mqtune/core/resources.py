@@ -13,7 +13,6 @@ from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_RESOURCES, KnownArguments
-from mqtune.core.seats import MOST_SEATS
 from mqtune.core.version import __version__
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
@@ -24,6 +23,8 @@ QUEUES: Final = "mqtune-*"
 EVERY: Final = "*"
 #: The key, in a definition, of the name of the function by which each trial asks for resources.
 BY_CONFIG: Final = "by_config"
+#: The most seats of a gang: each is a key, a lease and a task, and one script goes over all of them.
+MOST_SEATS: Final = 1000
 #: The bytes of a GB, as makers of GPUs count.
 BYTES_PER_GB: Final = 10**9
 #: Between the patterns of a worker that serves several.

@@ -6,29 +6,14 @@ which its task, its lease, its orders and its output are found: what a worker do
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from mqtune.core.trial import TrialId
 
-#: The most seats of a gang: each is a key, a lease and a task, and one script goes over all of them.
-MOST_SEATS: Final = 1000
 #: Between a trial's name and the number of a seat; no name has it.
 _MARK: Final = "~"
 #: A number of a seat has no more digits.
 _DIGITS: Final = 3
-
-
-class Seat(NamedTuple):
-    """Where one of the further seats of an attempt was: its number, its worker and that one's machine, the queue and its devices."""
-
-    number: int
-    worker: str
-    host: str
-    queue: str
-    devices: tuple[str, ...]
-    stdout_path: str = ""
-    stderr_path: str = ""
-    log_mark: str = ""
 
 
 def seat_name(trial: TrialId, seat: int) -> TrialId:

@@ -16,7 +16,6 @@ from mqtune.core.errors import ConfigurationError, InvalidTransition
 if TYPE_CHECKING:
     # A trial's process reads this module, and needs no resources.
     from mqtune.core.resources import Resources
-    from mqtune.core.seats import Seat
 
 
 class TrialStatus(Enum):
@@ -445,6 +444,19 @@ class Stop(NamedTuple):
     reason: str
     at: float
     sequence: int
+
+
+class Seat(NamedTuple):
+    """Where one of the further seats of an attempt was: its number, its worker and that one's machine, the queue and its devices."""
+
+    number: int
+    worker: str
+    host: str
+    queue: str
+    devices: tuple[str, ...]
+    stdout_path: str = ""
+    stderr_path: str = ""
+    log_mark: str = ""
 
 
 @dataclass(slots=True)

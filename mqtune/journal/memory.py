@@ -13,7 +13,7 @@ from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
 from mqtune.core.rates import ANY_RATES, TOO_FAST_S, Rates
 from mqtune.core.seats import seat_name, seat_names
-from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
+from mqtune.core.trial import INTENTS, UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     AHEAD_S,
     BROKEN_S,
@@ -265,6 +265,7 @@ class MemoryJournal(Journal):
             if before is not None and before.attempt >= attempt:
                 return False
             now, kept = self._server.clock(), assignment.encode()
+            self._forget_seats(trial)
             for name in seat_names(trial, assignment.seats):
                 self._state.trials[name] = TrialState(attempt, kept, staged_at=now, gang=assignment.gang)
             if before is not None:
@@ -286,7 +287,9 @@ class MemoryJournal(Journal):
             ended_by, is_running, was_staged = f"{self._epoch}:{intent.value}", False, state.state == "staged"
             for seat in self._seats(trial, state.gang):
                 if seat.state == "running":
-                    seat.intent, is_running = intent.value, True
+                    is_running = True
+                    if seat is state or not INTENTS[intent].keeps_state:
+                        seat.intent = intent.value
                 elif seat.state == "staged":
                     seat.state, seat.ended_by = "ended", ended_by
             if is_running:
@@ -688,11 +691,12 @@ class MemoryJournal(Journal):
                 return False
             if state.state == "ended":
                 return state.ended_by == claim.token
-            if state.sequence < reports:
+            if state.state != "running" or state.sequence < reports:
                 return False
             state.state, state.intent, state.ended_by = "ended", "", claim.token
             seats = self._seats(claim.seat[0], state.gang)
-            first, counts = seats[0], state is seats[0] or by != "itself"
+            first = seats[0]
+            counts = state is first or by == "worker" or (by == "failure" and not first.intent)
             if (counts and not first.ended_as) or (first.ended_as == "failure" and by == "worker"):
                 first.ended_as, first.end = by, event
             running = [seat for seat in seats if seat.state == "running"]

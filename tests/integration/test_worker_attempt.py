@@ -35,7 +35,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
-from mqtune.journal.base import Answer, Assignment, Claim, Segment
+from mqtune.journal.base import Answer, Assignment, Claim, EndedBy, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
@@ -51,6 +51,7 @@ from mqtune.worker.processes import MemoryKills
 from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.runtime import IMPORTER_IDLE_S
 from mqtune.worker.scratch import Scratch
+from mqtune.worker.seats import SEAT_S
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Stream, Uplink
 from mqtune.worker.zygotes import ZygoteHandle
@@ -216,6 +217,7 @@ class Machine:
             queue="mqtune.cpu1",
             lease_s=60.0,
             grace_s=10.0,
+            seat_s=SEAT_S,
             clock=time,
             uplink=Uplink(time),
             logs=Logs(log_root, (), nothing_impaired()),
@@ -639,11 +641,11 @@ def test_no_attempt_has_ended_without_reports_that_a_server_has_lost_before_its_
             before.append(snapshot(machine.server))
         return report(journal, segments)
 
-    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0) -> bool:
+    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         if not losses:
             losses.append(before[-lost])
             set_back(machine.server, losses[0])
-        return end(journal, claim, event, reports)
+        return end(journal, claim, event, reports, by)
 
     monkeypatch.setattr(MemoryJournal, "report", reports_)
     monkeypatch.setattr(MemoryJournal, "end", ends)
@@ -685,8 +687,8 @@ def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
     """It was on its way when the end was journaled, and is told that there is no such attempt any more."""
     end, told = MemoryJournal.end, []
 
-    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0) -> bool:
-        counted = end(journal, claim, event, reports)
+    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
+        counted = end(journal, claim, event, reports, by)
         for run in machine.runs:
             (answer,) = journal.renew([run.claim], 60.0)
             told.append(answer)

@@ -7,12 +7,14 @@
 -- nothing. Repeating a call does no harm.
 --
 -- The attempt is over with its last seat, and appends the end of seat 0, or of another one that came first and has failed, or was given back
--- by its worker: the others then end because of that. The latter goes before a failure, as a training fails where a part of it is gone.
+-- by its worker: the others then end because of that. The latter goes before a failure, as a training fails where a part of it is gone; and
+-- no other seat has failed by itself once seat 0 is to end.
 -- The others get orders: to stop where seat 0 has ended by itself, else to go back too.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence', 'gang')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
+if have[3] ~= 'running' then return 'fenced' end
 if number(have[5], 0) < tonumber(ARGV[7]) then return 'gap' end
 also_when_full('ZREM', KEYS[4])
 redis.call('HSET', KEYS[3], 'state', 'ended', 'orders', '', 'ended_by', ARGV[4])
@@ -25,8 +27,9 @@ local trial, prefix = string.match(ARGV[2], '^[^~]*'), string.sub(KEYS[3], 1, -1
 local names = seats_of(trial, have[6])
 local event, is_over = ARGV[5], true
 if #names > 1 then
-  local as, by = unpack(redis.call('HMGET', prefix .. trial, 'ended_as', 'end'))
-  local is_first, counts = not as or as == '', ARGV[2] == trial or ARGV[8] ~= 'itself'
+  local as, by, told = unpack(redis.call('HMGET', prefix .. trial, 'ended_as', 'end', 'orders'))
+  local is_first = not as or as == ''
+  local counts = ARGV[2] == trial or ARGV[8] == 'worker' or (ARGV[8] == 'failure' and go_on(told))
   if (is_first and counts) or (as == 'failure' and ARGV[8] == 'worker') then
     redis.call('HSET', prefix .. trial, 'ended_as', ARGV[8], 'end', event)
   elseif not is_first then

@@ -1,5 +1,6 @@
--- Journal the driver's decision to end an attempt, and make it so: each seat of an attempt that runs gets the intent as its orders, and
--- its worker a hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
+-- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets the intent as its orders, and its worker
+-- a hint on its control channel; an attempt that nobody claimed yet is ended on the spot. Of a gang, all seats get it, unless it leaves time
+-- to save: seat 0 could not come to its end without the others, which are told when it has.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
@@ -9,6 +10,9 @@
 -- deleted or evicted; the decision is journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when
 -- a later driver exists.
 -- Idempotent by attempt and intent, as long as no other was intended in between. Orders are durable, hints are not (see order).
+
+-- The intents that leave a trial time to save.
+local SAVING = { pause = true, hand_back = true, give_way = true }
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
@@ -29,16 +33,17 @@ local ended_by, prefix, is_running = ARGV[2] .. ':' .. ARGV[5], string.sub(KEYS[
 for _, name in ipairs((seats_of(ARGV[3], have[5]))) do
   local state, worker = have[2], have[3]
   if name ~= ARGV[3] then state, worker = unpack(redis.call('HMGET', prefix .. name, 'state', 'worker')) end
+  local is_told = name == ARGV[3] or not SAVING[ARGV[5]]
   if state == 'running' then
     is_running = true
-    redis.call('HSET', prefix .. name, 'orders', ARGV[5])
+    if is_told then redis.call('HSET', prefix .. name, 'orders', ARGV[5]) end
   elseif state == 'staged' then
     redis.call('HSET', prefix .. name, 'state', 'ended', 'ended_by', ended_by)
     retire(prefix .. name)
     redis.call('ZREM', KEYS[5], name)
   end
   -- Also to who holds a seat for the others.
-  if state ~= 'ended' and worker and worker ~= '' then hint(ARGV[8] .. worker, { { ARGV[9], name, tonumber(ARGV[4]), ARGV[5] } }) end
+  if state ~= 'ended' and (is_told or state == 'staged') and worker and worker ~= '' then hint(ARGV[8] .. worker, { { ARGV[9], name, tonumber(ARGV[4]), ARGV[5] } }) end
 end
 if is_running then return 'running' end
 if have[2] == 'staged' then

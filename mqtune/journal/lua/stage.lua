@@ -13,6 +13,11 @@ if refused then return refused end
 also_when_full('HDEL', KEYS[1])
 if number(redis.call('HGET', KEYS[4], 'attempt'), 0) >= tonumber(ARGV[4]) then return 0 end
 local prefix, now = string.sub(KEYS[4], 1, -1 - #ARGV[3]), now_ms()
+-- The attempt before may have had more.
+for seat = 1, forget_seats(KEYS[4]) do
+  redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
+  redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)
+end
 for _, name in ipairs((seats_of(ARGV[3], ARGV[7]))) do
   local seat = prefix .. name
   blank(seat, 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'gang', ARGV[7], 'ended_as', '')

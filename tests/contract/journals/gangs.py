@@ -203,10 +203,26 @@ class GangContract(InWorld):
     def test_an_intent_reaches_all_seats_and_a_later_end_of_one_leaves_it(
         self, driver: Journal, worker: Journal, gang: list[Claim]
     ) -> None:
-        assert driver.intend(ONE, 1, Intent.PAUSE, decided(), ended()) == "running"
-        assert worker.renew(gang, LONG_S) == ["pause"] * 3
+        assert driver.intend(ONE, 1, Intent.ABANDON, decided(), ended()) == "running"
+        assert worker.renew(gang, LONG_S) == ["abandon"] * 3
         worker.end(gang[0], ended())
-        assert worker.renew(gang[1:], LONG_S) == ["pause"] * 2
+        assert worker.renew(gang[1:], LONG_S) == ["abandon"] * 2
+
+    @pytest.mark.parametrize("intent", [Intent.PAUSE, Intent.HAND_BACK, Intent.GIVE_WAY])
+    def test_an_intent_that_leaves_time_to_save_is_seat_0s_and_the_others_hear_of_it_when_that_has_ended(
+        self, driver: Journal, worker: Journal, gang: list[Claim], intent: Intent
+    ) -> None:
+        first, second, third = gang
+        driver.intend(ONE, 1, intent, decided(), ended())
+        assert worker.renew(gang, LONG_S) == [intent.value, "", ""]
+        assert worker.end(second, over("connection reset"), by="failure")
+        assert worker.renew([third], LONG_S) == [""]
+
+        worker.end(first, over("paused"))
+
+        assert worker.renew([third], LONG_S) == ["stop"]
+        worker.end(third, over("stopped"))
+        assert entries(driver)[-1].data == over("paused")
 
     def test_a_gang_whose_seats_are_held_is_withdrawn_at_once(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, APART, staged())
