@@ -63,7 +63,10 @@ class BackendSession(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of slots, free or not, that offer what a trial asks for, as of the last refresh."""
+        """The number of slots, free or not, that offer what a trial asks for, as of the last refresh.
+
+        Of trials with several seats it is how many can have all of their seats at once, here and below.
+        """
 
     def refresh(self) -> None:
         """Look up which slots there are now; called every few seconds, and when ``Journal.fleet_changed`` is set."""
@@ -78,7 +81,7 @@ class BackendSession(Protocol):
         """
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note that an attempt has started; *queue* is that of its ``AttemptStarted``."""
+        """Note that an attempt has started, or a further seat of it, of this name; *queue* is that of its ``AttemptStarted``."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         """Note that an attempt has ended, or was withdrawn before it started: its slot is free."""
@@ -99,7 +102,7 @@ class BackendSession(Protocol):
         """Return whether any slot has a GPU; None when there is no slot."""
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the published attempts that wait for a slot; None when that is unknown.
+        """Return the published attempts that wait for a slot, or their seats, by name; None when that is unknown.
 
         The driver publishes again what was staged more than 10 s ago, has not started and is not among them.
         """
@@ -138,6 +141,18 @@ class TakesResources(Protocol):
 
         A session hears so of each attempt that an earlier driver has staged.
         """
+
+
+@runtime_checkable
+class TakesGangs(Protocol):
+    """What a backend's session may have too: attempts may have several seats. Without it, an experiment in which they do is refused.
+
+    Such an attempt is published once. Each of its seats is claimed, by its name (``mqtune.core.seats``); all begin once the
+    last claim is granted, and each ends by ``Journal.end``. ``slots``, ``offered`` and ``free`` count such attempts.
+    """
+
+    #: True, always.
+    takes_gangs: bool
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ This is the only module on the driver's side that imports celery.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ from mqtune.backends.base import Offer
 from mqtune.backends.queues import QueueBackend
 from mqtune.core.crews import Register
 from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
+from mqtune.core.seats import seat_name
 from mqtune.core.shares import MESSAGE_PRIORITIES, Demand, Priority, Share
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
@@ -137,7 +139,6 @@ class CeleryBackend(QueueBackend):
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Send the Celery event of a lost attempt in place of its worker, for Flower; failures are only logged."""
         fields: dict[str, Any] = {
-            "uuid": f"{self._experiment}/{trial}/{attempt.number}",
             "name": self._title,
             "args": "",
             "kwargs": in_words(attempt.config),
@@ -146,22 +147,23 @@ class CeleryBackend(QueueBackend):
             fields["runtime"] = attempt.ended_at - attempt.started_at
         try:
             self._connect()
-            # Sent as the worker, so that its row is updated.
-            with self._app.events.Dispatcher(self._connection, hostname=attempt.worker) as dispatcher:
-                dispatcher.send(f"task-{AttemptEnd.LOST.value}", **fields)
+            for number, worker in [(0, attempt.worker), *((seat.number, seat.worker) for seat in attempt.seats)]:
+                uuid = f"{self._experiment}/{seat_name(trial, number)}/{attempt.number}"
+                # Sent as the worker, so that its row is updated.
+                with self._app.events.Dispatcher(self._connection, hostname=worker) as dispatcher:
+                    dispatcher.send(f"task-{AttemptEnd.LOST.value}", uuid=uuid, **fields)
         except Exception as error:  # noqa: BLE001 - monitoring must not disturb the run
             logger.info("no event for Flower that an attempt of trial %s was lost: %s", trial, error)
             self._disconnect()
 
     def publish_all(self, offers: Sequence[Offer]) -> None:
-        """Put the ids of attempts on queues as ``publish`` does, by one command for many."""
+        """Put the ids of attempts, or of their seats, on queues as ``publish`` does, by one command for many."""
         placed: list[tuple[Offer, str]] = []
         try:
-            for offer in offers:
-                if (shape := self._place(offer.trial, offer.attempt)) is not None:
-                    # The next one goes to a slot that this one leaves free.
-                    self._load.put((offer.trial, offer.attempt), shape.queue)
-                    placed.append((offer, shape.target))
+            for seat, shape in itertools.chain.from_iterable(map(self._placed, offers)):
+                # The next one goes to a slot that this one leaves free.
+                self._load.put((seat.trial, seat.attempt), shape.queue)
+                placed.append((seat, shape.target))
             for begin in range(0, len(placed), MOST_AT_ONCE):
                 self._send_all(placed[begin : begin + MOST_AT_ONCE])
         except BaseException:

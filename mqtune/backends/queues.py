@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -16,11 +16,14 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final
 
+from mqtune.backends.base import Offer
+from mqtune.backends.seating import Room, Rows, not_offered, seated
 from mqtune.core.clock import Clock
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
 from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, patterned, queue_name
+from mqtune.core.seats import is_seat, seat_in, seat_names
 from mqtune.core.shares import Pool
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import __version__
@@ -33,6 +36,7 @@ from mqtune.trainable.bundle import ACCEPTS_TAG
 
 logger = logging.getLogger(__name__)
 
+#: An attempt, or a seat of it, by its name and the attempt's number.
 _Key = tuple[TrialId, int]
 
 
@@ -49,13 +53,30 @@ class Shape:
     slots: int
     #: How many GPUs they are on, where trials share these by memory, and 0 elsewhere.
     gpus: int = 0
+    #: The workers that have them.
+    crews: Sequence[Crew] = ()
 
     def room(self, needs: Resources) -> int:
-        """Return how many attempts that need this run there at once; 0 where it does not fit."""
+        """Return how many seats that need this there are at once; 0 where it does not fit."""
         if not needs.fits(self.offer):
             return 0
         shared = needs.shared_bytes
         return min(self.slots, self.gpus * (self.offer.shared_bytes // shared)) if shared else self.slots
+
+    def seats(self, needs: Resources, most: int) -> Room:
+        """Return the room for seats that need this, of which no more than *most* are to be had; see ``room``."""
+        shared = needs.shared_bytes
+        each_gpu = self.offer.shared_bytes // shared if shared else 0
+        rows = [
+            Rows(min(crew.slots, crew.shared_gpus * each_gpu) if shared else crew.slots, crew.workers)
+            for crew in self.crews
+        ]
+        return Room(rows, most)
+
+    @property
+    def workers(self) -> int:
+        """How many workers have them."""
+        return sum(crew.workers for crew in self.crews)
 
     @property
     def size(self) -> tuple[object, ...]:
@@ -66,24 +87,24 @@ class Shape:
 
 @dataclass(slots=True)
 class _Load:
-    """The queue that each attempt of this experiment was published to, until it ends."""
+    """The queue that each seat of this experiment's attempts was published to, until the attempt ends."""
 
     queues: dict[_Key, str] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
 
     def put(self, key: _Key, queue: str) -> None:
-        """Count an attempt on a queue, instead of any other."""
+        """Count a seat on a queue, instead of any other."""
         self.drop(key)
         self.queues[key] = queue
         self.busy[queue] += 1
 
     def drop(self, key: _Key) -> None:
-        """Stop counting an attempt; one that isn't counted is ignored."""
+        """Stop counting a seat; one that isn't counted is ignored."""
         if (queue := self.queues.pop(key, None)) is not None:
             self.busy[queue] -= 1
 
     def free(self, shape: Shape) -> int:
-        """Return the number of a shape's slots without an attempt of this experiment; negative if attempts wait."""
+        """Return the number of a shape's slots without a seat of this experiment; negative if seats wait."""
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[Shape]) -> Shape:
@@ -106,7 +127,7 @@ class QueueBackend(ABC):
     Slots of several shapes may fit. An attempt is published to the queue of the smallest shape with a slot that no other
     attempt of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a
     free slot, ``queued`` leaves the attempt out; the driver then publishes it to that queue too. The first worker to claim
-    it runs it.
+    it runs it. Of an attempt with several seats, each seat is published so, by a name of its own.
 
     Args:
         client: a checked connection.
@@ -119,6 +140,8 @@ class QueueBackend(ABC):
         patience_s: how long a call retries while the server is away.
         takes_code: whether slots must take the code that the driver brings.
     """
+
+    takes_gangs = True
 
     def __init__(
         self,
@@ -162,7 +185,7 @@ class QueueBackend(ABC):
         self._usable: dict[str, bool] = {}
         #: A worker whose queue this account may not use, or empty.
         self._barred = ""
-        #: By attempt, the queues in which its message was seen last.
+        #: By seat, the queues in which its message was seen last.
         self._waits_in: dict[_Key, set[str]] = {}
         self._open()
 
@@ -195,6 +218,10 @@ class QueueBackend(ABC):
         """Return the shapes with slots for an attempt."""
         return self._that_fit(self._needs[key]) if key in self._needs else self._fitting
 
+    def _needs_of(self, key: _Key) -> Resources:
+        """Return what an attempt needs."""
+        return self._needs.get(key, self._resources)
+
     def refresh(self) -> None:
         self._take(self._read_register())
 
@@ -207,6 +234,7 @@ class QueueBackend(ABC):
         self._register, self._crews, self._barred = register, [], ""
         slots: Counter[tuple[str, str, Resources]] = Counter()
         gpus: Counter[str] = Counter()
+        usable: defaultdict[str, list[Crew]] = defaultdict(list)
         for crew in register.crews:
             if not (targets := self._targets(crew)):
                 continue
@@ -222,7 +250,8 @@ class QueueBackend(ABC):
             if crew.is_usable:
                 slots[crew.queue, target, offer] += crew.slots * crew.workers
                 gpus[crew.queue] += crew.shared_gpus * crew.workers
-        self._shapes = [Shape(*kind, count, gpus[kind[0]]) for kind, count in slots.items()]
+                usable[crew.queue].append(crew)
+        self._shapes = [Shape(*kind, count, gpus[kind[0]], usable[kind[0]]) for kind, count in slots.items()]
         self._fitting = self._that_fit(*self._known_needs)
         self._log_notes()
 
@@ -238,7 +267,8 @@ class QueueBackend(ABC):
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
         # Of slots on GPUs that are shared by memory there may be more than it can have.
         slots = self._register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
-        return Pool(slots, list(dict.fromkeys(shape.queue for shape in fitting)))
+        seats = self._resources.seats
+        return Pool(slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * seats if seats > 1 else None)
 
     def _may_use(self, queue: str) -> bool:
         """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""
@@ -260,17 +290,30 @@ class QueueBackend(ABC):
 
     @property
     def slots(self) -> int:
-        return sum(shape.slots for shape in self._fitting)
+        if self._resources.seats == 1:
+            return sum(shape.slots for shape in self._fitting)
+        # Of what trials ask for by their configs each may lack workers that another one has.
+        alone = sum(map(self.offered, self._known_needs))
+        least = min(self._known_needs, key=lambda needs: needs.machines)
+        return min(alone, seated(least, [shape.seats(least, shape.slots) for shape in self._fitting]))
 
     def offered(self, resources: Resources) -> int:
-        return sum(shape.room(resources) for shape in self._shapes)
+        return seated(resources, self._rooms(resources))
+
+    def _rooms(self, needs: Resources) -> list[Room]:
+        """Return the slots that fit the seats of an attempt that needs this."""
+        return [shape.seats(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
 
     def free(self, resources: Resources) -> int:
-        """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh."""
+        """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh.
+
+        Of attempts with seats on different workers it is the most that there can be: which workers have the free slots is not known.
+        """
         fitting = self._that_fit(resources)
         others = [queues for experiment, queues in self._busy().items() if experiment != self.token]
         taken = {shape.queue: sum(queues.get(shape.queue, 0) for queues in others) for shape in fitting}
-        return sum(max(0, self._load.free(shape) - taken[shape.queue]) for shape in fitting)
+        left = [(shape, max(0, self._load.free(shape) - taken[shape.queue])) for shape in fitting]
+        return seated(resources, [shape.seats(resources, free) for shape, free in left])
 
     def _busy(self) -> Mapping[str, Mapping[str, int]]:
         """Return by experiment in how many slots of each queue it runs, as of the last refresh."""
@@ -291,7 +334,7 @@ class QueueBackend(ABC):
         return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
 
     def why_no_slot(self) -> str:
-        asked = f"no worker offers a slot with {' or '.join(map(str, self._known_needs))}"
+        asked = self._not_offered()
         if all(each.is_shared_by_memory for each in self._known_needs):
             asked += " (a worker shares its GPUs by memory with `--pack-gpus 8`)"
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
@@ -317,26 +360,51 @@ class QueueBackend(ABC):
             version += " A worker takes the code that this driver brings if it is started with --accept-code."
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
+    def _not_offered(self) -> str:
+        """Return that nobody offers what trials need, as the begin of a sentence."""
+        first, *others = self._known_needs
+        if first.seats > 1:
+            return " or ".join(not_offered(each, self._rooms(each)) for each in self._known_needs)
+        return " or ".join([not_offered(first), *map(str, others)])
+
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Put an attempt's id on a queue; the config is sent only as text, for people.
+        """Put an attempt's id on a queue, or those of its seats; the config is sent only as text, for people.
 
         One that was seen waiting in a queue is published to another one with a free slot, or not at all.
         """
-        shape = self._place(trial, attempt)
-        if shape is not None:
-            self._send(trial, attempt, config, shape.target)
-            self._load.put((trial, attempt), shape.queue)
+        for seat, shape in self._placed(Offer(trial, attempt, config)):
+            self._send(seat.trial, attempt, config, shape.target)
+            self._load.put((seat.trial, attempt), shape.queue)
 
-    def _place(self, trial: TrialId, attempt: int) -> Shape | None:
-        """Return the slots that an attempt is to be published for; None where it is not to be."""
-        key = (trial, attempt)
+    def _placed(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
+        """Yield the seats of an attempt that are to be published, each with the slots for it; the caller counts it there before the next."""
+        needs = self._needs_of((offer.trial, offer.attempt))
+        beside: Counter[str] = Counter()
+        for name in seat_names(offer.trial, needs.seats):
+            if (shape := self._place(name, offer.attempt, beside if needs.machines > 1 else {})) is not None:
+                yield offer._replace(trial=name), shape
+            beside[self._load.queues.get((name, offer.attempt), "")] += 1
+
+    def _place(self, name: TrialId, attempt: int, beside: Mapping[str, int]) -> Shape | None:
+        """Return the slots that a seat is to be published for; None where it is not to be.
+
+        Args:
+            name: the seat's.
+            attempt: the attempt's number.
+            beside: by queue, how many seats of the attempt are there that are to be on other workers.
+        """
+        key = (name, attempt)
+        of_attempt = _attempt_of(key)
         waits_in = self._waits_in.get(key, set())
-        elsewhere = [shape for shape in self._fitting_for(key) if shape.queue not in waits_in]
+        elsewhere = [shape for shape in self._fitting_for(of_attempt) if shape.queue not in waits_in]
         if waits_in and not self._has_room(elsewhere):
             return None
+        if beside:
+            # All of its workers may have one; where there is no other, it waits there for another worker.
+            elsewhere = [shape for shape in elsewhere if beside.get(shape.queue, 0) < shape.workers] or elsewhere
         # It no longer counts on the queue that lost it.
         self._load.drop(key)
-        shape = self._shape_of(elsewhere, self._needs.get(key, self._resources))
+        shape = self._shape_of(elsewhere, self._needs_of(of_attempt))
         # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
         return shape if elsewhere or self._may_use(shape.target) else None
 
@@ -344,10 +412,10 @@ class QueueBackend(ABC):
         """Return the best of these for another attempt; without one, slots that offer just what it needs, of which there are none."""
         return self._load.choose(shapes) if shapes else self._no_slots(needs)
 
-    def _task(self, trial: TrialId, attempt: int) -> Task:
-        """Return what a worker is told of an attempt."""
-        task = self._experiment, trial, attempt, self._digest
-        needs = self._needs.get((trial, attempt))
+    def _task(self, name: TrialId, attempt: int) -> Task:
+        """Return what a worker is told of a seat."""
+        task = self._experiment, name, attempt, self._digest
+        needs = self._needs.get(_attempt_of((name, attempt)))
         return (*task, needs.shared_bytes) if needs is not None and needs.is_shared_by_memory else task
 
     def _no_slots(self, needs: Resources) -> Shape:
@@ -359,7 +427,8 @@ class QueueBackend(ABC):
         self._load.put((trial, attempt), queue)
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        self._load.drop((trial, attempt))
+        for name in seat_names(trial, self._needs_of((trial, attempt)).seats):
+            self._load.drop((name, attempt))
         self._needs.pop((trial, attempt), None)
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
@@ -377,9 +446,9 @@ class QueueBackend(ABC):
         """
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the attempts that wait in a fitting queue; None when one of these is too long to search.
+        """Return the seats that wait in a fitting queue; None when one of these is too long to search.
 
-        An attempt that waits while a slot of another shape is free is left out: published again, it goes there.
+        One that waits while a slot of another shape is free is left out: published again, it goes there.
         """
         found: dict[_Key, set[str]] = {}
         for shape in self._fitting:
@@ -389,13 +458,13 @@ class QueueBackend(ABC):
             for headers in messages:
                 experiment, _, rest = str(headers.get("id")).partition("/")
                 trial, _, attempt = rest.partition("/")
-                if experiment == self._experiment and attempt.isdecimal():
+                if experiment == self._experiment and attempt.isdecimal() and is_seat(trial):
                     found.setdefault((TrialId(trial), int(attempt)), set()).add(shape.queue)
         self._waits_in = found
         return {
             key
             for key, queues in found.items()
-            if not self._has_room([shape for shape in self._fitting_for(key) if shape.queue not in queues])
+            if not self._has_room([shape for shape in self._fitting_for(_attempt_of(key)) if shape.queue not in queues])
         }
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
@@ -403,6 +472,11 @@ class QueueBackend(ABC):
 
     def close(self) -> None:
         """Close what it has opened itself."""
+
+
+def _attempt_of(key: _Key) -> _Key:
+    name, attempt = key
+    return seat_in(name)[0], attempt
 
 
 #: The most workers that an error names.

@@ -32,6 +32,7 @@ _BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: The memory in the name of a queue.
 _MEMORY: Final = re.compile(r"\.mem(\d*\.?\d+)")
+_OF_GANGS: Final = frozenset({"machines", "seats"})
 #: Tags become part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
@@ -133,8 +134,9 @@ class Resources(KnownArguments):
         )
 
     def encode(self) -> Body:
-        """Return plain values for a message."""
-        return {**asdict(self), "tags": sorted(self.tags)}
+        """Return plain values for a message; of one seat they are those that other versions know."""
+        plain = {**asdict(self), "tags": sorted(self.tags)}
+        return {name: value for name, value in plain.items() if name not in _OF_GANGS or value > 1}
 
     @classmethod
     def decode(cls, body: Body) -> Resources:

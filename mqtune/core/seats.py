@@ -38,3 +38,12 @@ def seat_in(name: str) -> tuple[TrialId, int]:
     if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS and number[0] != "0"):
         raise ValueError(f"{name[:100]!r} is no name of a seat")
     return TrialId(trial), int(number)
+
+
+def is_seat(name: str) -> bool:
+    """Whether a text can be the name of a seat, as ``seat_in`` takes it."""
+    try:
+        seat_in(name)
+    except ValueError:
+        return False
+    return True

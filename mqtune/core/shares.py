@@ -5,7 +5,8 @@ leaves goes to the others by their weights, and nobody can get more without taki
 several queues need not fit all; slots are given one by one, each to whom has least for its weight, and others move to queues that
 suit them too. What can be given so is a polymatroid, on which such a greedy choice is best (Federgruen and Groenevelt, The greedy
 procedure for resource allocation problems, Operations Research 34, 1986). Slots are whole: who had less than its share of late is
-rounded up, so that in the long run also shares below one slot come true.
+rounded up, so that in the long run also shares below one slot come true. An experiment whose trials take several slots at once gets
+so many at a time, or none: what is too little for one of them goes to others.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.resources import queues_of
+from mqtune.core.seats import MOST_SEATS
 
 Priority = Literal["high", "normal", "low"]
 #: From the first to be served to the last.
@@ -54,6 +56,7 @@ class Demand:
         experiment: a token for it; see ``busy_as``.
         queues: those of the slots that suit it, the smallest slots first.
         wanted: how many slots it could use, with those that it has.
+        unit: how many slots each of its trials takes at once; it gets multiples of that.
         running: how many it has.
         priority: its class.
         weight: how much it gets against others of its class, above 0.
@@ -63,6 +66,9 @@ class Demand:
         journal_mb: how large its journal may be, in millions of bytes; infinite where it does not say.
         capped: which caps let it have less than it asks for, in words; empty for none.
         rates: how many reports and requests caps let it have.
+
+    Raises:
+        ValueError: the unit is no number of slots.
     """
 
     experiment: str
@@ -77,6 +83,17 @@ class Demand:
     journal_mb: float = math.inf
     capped: str = ""
     rates: Rates = ANY_RATES
+    unit: int = 1
+
+    def __post_init__(self) -> None:
+        # Another driver's demand may be anything.
+        if type(self.unit) is not int or not 1 <= self.unit <= MOST_SEATS:
+            raise ValueError(f"unit={self.unit!r:.100}")
+
+    @property
+    def most(self) -> int:
+        """The most slots that it may get: what it wants, in whole units."""
+        return self.wanted // self.unit * self.unit
 
 
 #: What begins the sentence that says why an experiment starts nothing more, where that is because of others.
@@ -132,10 +149,14 @@ class Table(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The slots of a fleet: their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first."""
+    """The slots of a fleet: their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first.
+
+    ``most`` is how many of these the experiment can use at once; None for all.
+    """
 
     slots: Mapping[str, int]
     queues: Sequence[str]
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +164,7 @@ class Share:
     """The part of a fleet that one experiment may have.
 
     Args:
-        limit: how many attempts it may have under way; infinite while nobody else wants its slots and no quota holds it.
+        limit: how many slots it may have; infinite while nobody else wants its slots and no quota holds it.
         at_most: the same as if it had had nothing of late: rounded up.
         priority: its class, as far as caps let it.
         rivals: how many others want slots too, of any queue.
@@ -234,7 +255,7 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
         )
         if not is_held and all(wanting[queue] <= wants for queue in each.queues):
             continue
-        full = [pattern for pattern in each.quotas if under[pattern] >= quotas.get(pattern, math.inf)]
+        full = [pattern for pattern in each.quotas if under[pattern] + each.unit > quotas.get(pattern, math.inf)]
         waits = each.running < limit
         found[each.experiment] = replace(
             alone,
@@ -257,7 +278,9 @@ def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int
     # Its slots would come before those of the last turn that somebody else has had.
     last = {each.experiment: filling.ended_at.get(each.experiment, 0.0) * each.weight for each in table.demands}
     return {
-        each.experiment: max(limits[each.experiment], min(each.wanted, math.ceil(last[each.experiment] - _LITTLE)))
+        each.experiment: max(
+            limits[each.experiment], min(each.most, math.ceil(last[each.experiment] / each.unit - _LITTLE) * each.unit)
+        )
         for each in table.demands
     }
 
@@ -287,8 +310,8 @@ def entitlements(
 ) -> dict[str, int]:
     """Return how many slots each experiment may have; the same for the same arguments, with the demands in any order.
 
-    An experiment that has waited for ``aging_s`` has one before all priorities, the one that has waited longest first. Once it
-    has that it counts as any other; so it gets a slot for one trial, or for a turn, in each such time.
+    An experiment that has waited for ``aging_s`` has one before all priorities, or as many as a trial takes, the one that has waited longest
+    first. Once it has that it counts as any other; so it gets slots for one trial, or for a turn, in each such time.
 
     Args:
         demands: one for each experiment.
@@ -303,9 +326,9 @@ def _fill(demands: Iterable[Demand], filling: _Filling, aging_s: float) -> dict[
     """Give slots away, and return how many each experiment has."""
     ordered = sorted(demands, key=lambda each: (PRIORITIES.index(each.priority), each.experiment))
     found = {each.experiment: 0 for each in ordered}
-    waiting = [each for each in ordered if each.waiting_s >= aging_s and each.wanted > 0 and not each.running]
+    waiting = [each for each in ordered if each.waiting_s >= aging_s and each.most > 0 and not each.running]
     for each in sorted(waiting, key=lambda each: -each.waiting_s):
-        found[each.experiment] = int(filling.give(each, 0.0))
+        found[each.experiment] = filling.give(each, 0.0)
     for _, some in groupby(ordered, key=lambda each: each.priority):
         _share(list(some), filling, found)
     return found
@@ -314,24 +337,24 @@ def _fill(demands: Iterable[Demand], filling: _Filling, aging_s: float) -> dict[
 def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> None:
     """Give slots to the experiments of one class, each time to whom has least for its weight."""
     filling.newest.clear()
-    wanting = [each for each in demands if each.wanted > 0]
+    wanting = [each for each in demands if each.most > 0]
     behind = dict.fromkeys(found, 1.0) if filling.rounds_down else _roundings(wanting)
     # That reckons from nothing.
     if not any(found[each.experiment] for each in wanting):
         found.update(filling.give_at_once(wanting))
     turns = [
-        ((found[each.experiment] + behind[each.experiment]) / each.weight, each.experiment, each)
+        ((found[each.experiment] + behind[each.experiment] * each.unit) / each.weight, each.experiment, each)
         for each in wanting
-        if found[each.experiment] < each.wanted
+        if found[each.experiment] < each.most
     ]
     heapq.heapify(turns)
     while turns:
         turn, name, demand = heapq.heappop(turns)
         # Who can't get another one now never can: slots only become fewer.
-        if filling.give(demand, turn):
-            found[name] += 1
-            if found[name] < demand.wanted:
-                heapq.heappush(turns, ((found[name] + behind[name]) / demand.weight, name, demand))
+        if given := filling.give(demand, turn):
+            found[name] += given
+            if found[name] < demand.most:
+                heapq.heappush(turns, ((found[name] + behind[name] * demand.unit) / demand.weight, name, demand))
 
 
 def _at_least(demands: Sequence[Demand], free: int) -> dict[str, int]:
@@ -376,7 +399,7 @@ class _Filling:
     def give_at_once(self, demands: Sequence[Demand]) -> dict[str, int]:
         """Give experiments what they get in any case, where that is easily known; return how many slots each has."""
         if len({tuple(each.queues) for each in demands}) != 1 or any(
-            self.left.keys() & each.quotas for each in demands
+            self.left.keys() & each.quotas or each.unit > 1 for each in demands
         ):
             return {}
         queues = demands[0].queues
@@ -392,18 +415,39 @@ class _Filling:
                     count -= taken
         return given
 
-    def give(self, demand: Demand, turn: float) -> bool:
-        """Give an experiment another slot; return False when there is none for it, and never will be."""
-        used_up = [quota for quota in demand.quotas if self.left.get(quota, 1) <= 0]
+    def give(self, demand: Demand, turn: float) -> int:
+        """Give an experiment slots for another trial, and return how many; 0 when there is no room for it, and never will be."""
+        unit = demand.unit
+        used_up = [quota for quota in demand.quotas if self.left.get(quota, unit) < unit]
         self.queues_of[demand.experiment] = demand.queues
-        if not used_up and not (used_up := self._place(demand, turn)):
+        if not used_up and not (used_up := self._place_all(demand, turn)):
             for quota in demand.quotas:
                 if quota in self.left:
-                    self.left[quota] -= 1
+                    self.left[quota] -= unit
                     self.newest[quota] = turn
-            return True
+            return unit
         self.ended_at[demand.experiment] = max((self.newest.get(name, 0.0) for name in used_up), default=0.0)
-        return False
+        return 0
+
+    def _place_all(self, demand: Demand, turn: float) -> list[str]:
+        """Give an experiment a unit of slots, and return nothing; or the queues that are used up, if there are too few."""
+        if demand.unit == 1:
+            return self._place(demand, turn)
+        before = dict(self.newest)
+        for placed in range(demand.unit):
+            if used_up := self._place(demand, turn):
+                self._take_back(demand.experiment, placed)
+                self.newest = before
+                return used_up
+        return []
+
+    def _take_back(self, experiment: str, count: int) -> None:
+        """Take slots from an experiment; that others have moved for them does no harm."""
+        for queue, holders in self.holders.items():
+            taken = min(count, holders[experiment])
+            holders[experiment] -= taken
+            self.free[queue] = self.free.get(queue, 0) + taken
+            count -= taken
 
     def _place(self, demand: Demand, turn: float) -> list[str]:
         """Give an experiment a slot of a queue, and return nothing; or the queues that are all used up, if there is none."""

@@ -142,6 +142,7 @@ class Plan:
             fail_fast=settings.failures.fail_fast,
             rule=rule,
             standing=Standing(settings.run.priority, float(settings.run.share), settings.run.preemptible),
+            resources=self.expected[0],
             asks=self.asks,
             may_wait=settings.run.queue_trials,
             is_open=is_open,

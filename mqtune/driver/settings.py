@@ -513,6 +513,8 @@ class Limits:
     fail_fast: FailFast = False
     rule: StopRule | None = None
     standing: Standing = field(default_factory=Standing)
+    #: What each trial asks for; where they do so by their configs, one of them, and all have as many seats.
+    resources: Resources = field(default_factory=Resources)
     #: What a trial asks for by its config; None where all ask for the same. Whether one may wait for slots that nobody offers.
     asks: ResourcesByConfig | None = None
     may_wait: bool = True

@@ -90,10 +90,12 @@ class ShareKeeper:
 
     Args:
         fleet: the fleet, and what of it the experiment may have.
+        seats: how many slots each attempt takes.
     """
 
-    def __init__(self, fleet: SharedFleet) -> None:
+    def __init__(self, fleet: SharedFleet, seats: int = 1) -> None:
         self._fleet = fleet
+        self._seats = seats
         self._clock = fleet.clock
         #: How many attempts may be under way; infinite as long as nobody else wants the slots.
         self.limit = math.inf
@@ -101,7 +103,7 @@ class ShareKeeper:
         self.why = ""
         #: Queues of its slots that others wait for, who are to have more than they have.
         self.wanted_by_others: frozenset[str] = frozenset()
-        #: Whether the experiment is to give back what it has beyond its share, and in how many slots its trials are to be paused now.
+        #: Whether the experiment is to give back what it has beyond its share, and how many of its trials are to be paused now.
         self.must_give = False
         self.to_pause = 0
         #: Since when it has run more than its share, and more than that rounded up.
@@ -121,7 +123,7 @@ class ShareKeeper:
         """Say what the experiment wants, and hear what it may have.
 
         Args:
-            held: what it has.
+            held: what it has, in slots.
             standing: what it is to get, against others.
             most: how many attempts may be under way in any case.
             journal_mb: how large its journal is to be.
@@ -129,7 +131,8 @@ class ShareKeeper:
         self._count(held.running)
         pool = self._fleet.pool()
         slots = sum(pool.slots.get(queue, 0) for queue in pool.queues)
-        could_use = slots if most is None else min(slots, most)
+        usable = slots // self._seats * self._seats if pool.most is None else pool.most
+        could_use = usable if most is None else min(usable, most * self._seats)
         demand = Demand(
             experiment=self._fleet.token,
             queues=pool.queues,
@@ -140,6 +143,7 @@ class ShareKeeper:
             used=round(self._used, 3),
             waiting_s=round(self._waiting_s, 1),
             journal_mb=journal_mb,
+            unit=self._seats,
         )
         share = self._fleet.exchange(demand) or Share(priority=standing.priority)
         self._fleet.priority = cast("Priority", share.priority)
@@ -147,12 +151,16 @@ class ShareKeeper:
         is_shared = share.limit < math.inf
         self._note_wait(is_waiting=is_shared and not held.running and demand.wanted > 0)
         # Who has all that it wants finds out that it wants more only where it may have more.
-        self.limit = share.limit + (not held.is_hungry and held.live <= share.limit)
+        self.limit = self._attempts(share.limit) + (not held.is_hungry and held.live <= share.limit)
         self.wanted_by_others = frozenset(share.wanted)
         self.must_give = bool(share.full or share.wanted)
         self.why = self._in_words(share, slots) if share.limit < could_use else ""
         self._warn_if_starved()
         self._look_at_surplus(held.running, share)
+
+    def _attempts(self, slots: float) -> float:
+        """Return how many attempts have all of their seats in so many slots."""
+        return slots // self._seats if slots < math.inf else slots
 
     def _heed_caps(self, share: Share) -> None:
         if share.capped and share.capped != self.capped:
@@ -188,20 +196,21 @@ class ShareKeeper:
         self._above_since = min(self._above_since, now) if running > share.at_most else math.inf
         self.to_pause = 0
         if self.must_give and now - self._over_since >= TURN_S:
-            self.to_pause = running - int(share.limit)
+            self.to_pause = running // self._seats - int(self._attempts(share.limit))
         elif self.must_give and now - self._above_since >= GRACE_S:
-            self.to_pause = running - int(share.at_most)
+            self.to_pause = running // self._seats - int(self._attempts(share.at_most))
 
     def _in_words(self, share: Share, slots: int) -> str:
         """Return why it has no more slots, by a quota or by its share, for how long it has had none, and when it gets one."""
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
         if waits and share.aging_s < math.inf and not share.full:
-            waits += f", and gets one after {duration(share.aging_s)}"
+            waits += f", and gets {'one' if self._seats == 1 else self._seats} after {duration(share.aging_s)}"
         if share.full:
             return share.full + waits + share.capped
         beside = f"{share.rivals} other experiment{'s' * (share.rivals > 1)} want{'s' * (share.rivals == 1)} slots too"
         higher = f", {share.higher} of higher priority" if share.higher else ""
-        return f"{SHARE_USED}: {share.limit:.0f} of {slots} slots, as {beside}{higher}{waits}{share.capped}"
+        takes = f", of which a trial takes {self._seats}" if self._seats > 1 else ""
+        return f"{SHARE_USED}: {share.limit:.0f} of {slots} slots{takes}, as {beside}{higher}{waits}{share.capped}"
 
     def leave(self) -> None:
         """Want nothing any more, so that others have the slots at once."""
@@ -217,16 +226,24 @@ class Sharing:
         journal: its journal, which is no larger than caps allow.
         standing: what the experiment is to get of the fleet.
         journal_mb: how large its journal is to be, in millions of bytes.
+        seats: how many slots each attempt takes.
     """
 
     def __init__(
-        self, experiment: Experiment, fleet: object, journal: Journal, standing: Standing, journal_mb: float
+        self,
+        experiment: Experiment,
+        fleet: object,
+        journal: Journal,
+        standing: Standing,
+        journal_mb: float,
+        seats: int = 1,
     ) -> None:
         self.standing = standing
         #: Whether nothing more is to be started, as far as was asked.
         self.is_sated = False
         self._experiment = experiment
-        self._keeper = ShareKeeper(fleet) if isinstance(fleet, SharedFleet) else None
+        self._seats = seats
+        self._keeper = ShareKeeper(fleet, seats) if isinstance(fleet, SharedFleet) else None
         self._is_new = True
         self._journal = journal
         self.limit_journal(journal_mb)
@@ -267,8 +284,8 @@ class Sharing:
 
     def _look(self, keeper: ShareKeeper, most: int | None) -> None:
         self._is_new = False
-        experiment = self._experiment
-        keeper.look(Held(experiment.running, experiment.live, not self.is_sated), self.standing, most, self._journal_mb)
+        running, live = (count * self._seats for count in (self._experiment.running, self._experiment.live))
+        keeper.look(Held(running, live, not self.is_sated), self.standing, most, self._journal_mb)
         self.limit_journal(self._journal_mb)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:

@@ -6,6 +6,7 @@ from mqtune.backends.local.worker import private_name
 from mqtune.backends.queues import QueueBackend, Shape
 from mqtune.core.crews import Register, register_of
 from mqtune.core.resources import Resources, queue_name
+from mqtune.core.seats import seat_in
 from mqtune.core.trial import Config, TrialId
 from mqtune.journal.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
@@ -19,8 +20,8 @@ class LocalBackend(QueueBackend):
 
     def _open(self) -> None:
         self._tasks = LocalQueue(self._client, patience_s=self._patience_s)
-        #: The attempt that was put on its queue when it was staged, and is published next.
-        self._staged: tuple[TrialId, int] | None = None
+        #: The seats that were put on their queue when their attempt was staged, which is published next.
+        self._staged: set[tuple[TrialId, int]] = set()
         if isinstance(self.journal, RedisJournal):
             self.journal.task_of = self._task_of
 
@@ -34,11 +35,16 @@ class LocalBackend(QueueBackend):
         queue = queue_name(needs, self._experiment)
         return Shape(queue, queue, needs, 0)
 
-    def _task_of(self, trial: TrialId, attempt: int) -> tuple[str, str]:
-        self._staged = trial, attempt
-        return self._shape_of(self._fitting, self._resources).target, encode_task(self._task(trial, attempt))
+    def _task_of(self, name: TrialId, attempt: int) -> tuple[str, str]:
+        """Return the queue and the task of a seat; whoever asks puts it there."""
+        trial, _ = seat_in(name)
+        # Of an attempt that was withdrawn before it was published nothing is left.
+        self._staged = {each for each in self._staged if each[1] == attempt and seat_in(each[0])[0] == trial}
+        self._staged.add((name, attempt))
+        return self._shape_of(self._fitting, self._resources).target, encode_task(self._task(name, attempt))
 
     def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
-        staged, self._staged = self._staged, None
-        if staged != (trial, attempt):
+        if (trial, attempt) in self._staged:
+            self._staged.remove((trial, attempt))
+        else:
             self._tasks.put(queue, self._task(trial, attempt))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from mqtune.backends.seating import not_offered
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
 from mqtune.core.checks import whole_number
@@ -117,7 +118,7 @@ class Simulated:
 
 
 class SimulatedBackend:
-    """A driver's session with simulated workers.
+    """A driver's session with simulated workers. An attempt with several seats takes a worker for each.
 
     Args:
         fleet: the workers.
@@ -125,6 +126,8 @@ class SimulatedBackend:
         offer: the resources that each slot offers; None for those that trials ask for.
         resources: the resources that each trial asks for, unless ``asks`` says otherwise of an attempt.
     """
+
+    takes_gangs = True
 
     def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
         self.clock = fleet.clock
@@ -152,11 +155,12 @@ class SimulatedBackend:
         self.expect(resources)
 
     def why_no_slot(self) -> str:
-        asked = f"no worker offers a slot with {' or '.join(map(str, self._asked))}"
+        first, *others = self._asked
+        asked = " or ".join([not_offered(first), *map(str, others)])
         return f"{asked}: " + ("all simulated workers are dead" if not self._fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Offer a staged attempt to the workers, which may have seen it in the journal already."""
+        """Count a staged attempt, which the workers have seen in the journal already, but for one that an earlier driver staged."""
         self._live.add((trial, attempt))
         self._fleet.publish(trial, attempt)
 
@@ -172,7 +176,7 @@ class SimulatedBackend:
         self._fleet.queue.pop((trial, attempt), None)
 
     def offered(self, resources: Resources) -> int:
-        return self._fleet.alive if any(map(resources.fits, self._offers)) else 0
+        return self._fleet.alive // resources.seats if any(map(resources.fits, self._offers)) else 0
 
     def free(self, resources: Resources) -> int:
         return max(0, self.offered(resources) - len(self._live))
@@ -243,9 +247,13 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.is_lockstep = decode_value(definition).get("sync") == "lockstep"
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable, and offer it to the workers at once: there is no queue that could lose it."""
-        is_staged = super().stage(trial, attempt, assignment, event)
+        """Make an attempt claimable, and offer it to the workers at once: there is no queue that could lose it.
+
+        A gang is one for the journal, which one claim starts: its workers are taken in one step.
+        """
+        is_staged = super().stage(trial, attempt, assignment._replace(gang=""), event)
         if is_staged:
+            self._fleet.seats = assignment.seats
             self._fleet.publish(trial, attempt)
         return is_staged
 

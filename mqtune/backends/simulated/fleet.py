@@ -6,7 +6,7 @@ import heapq
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -110,7 +110,9 @@ class Run:
     """A claimed attempt on its worker."""
 
     claim: Claim
+    #: That of seat 0, and those of the further seats.
     worker: Worker
+    beside: Sequence[Worker]
     assignment: Assignment
     encoder: ReportEncoder
     #: Its items to come; none before it has begun, or after its end.
@@ -268,8 +270,9 @@ class SimulatedFleet:
         self.changed = False
         #: The number of workers that are alive.
         self.alive = conditions.slots
-        #: The attempts that wait for a worker, first come first served.
+        #: The attempts that wait for workers, first come first served; and how many workers each takes: all of an experiment as many.
         self.queue: dict[tuple[TrialId, int], None] = {}
+        self.seats = 1
         self._source = source
         self._conditions = conditions
         self._journal = WorkersJournal(self.server, experiment)
@@ -327,7 +330,7 @@ class SimulatedFleet:
     # From the driver.
 
     def publish(self, trial: TrialId, attempt: int) -> None:
-        """Have an attempt claimed as soon as a worker is free."""
+        """Have an attempt claimed as soon as a worker is free, or one for each of its seats."""
         self.queue[trial, attempt] = None
         self._have_claimed()
 
@@ -422,18 +425,33 @@ class SimulatedFleet:
 
     def _claim(self, _: None) -> None:
         self._claim_is_due = False
-        while self.queue and self._free:
-            worker = self._free[0]
-            if worker.is_alive:
-                trial, attempt = next(iter(self.queue))
-                del self.queue[trial, attempt]
-                self._claims += 1
-                if not self._is_claimed(worker, Claim(trial, attempt, str(self._claims))):
-                    continue
-            worker.is_waiting = False
-            heapq.heappop(self._free)
+        while self.queue and (workers := self._free_workers()):
+            trial, attempt = next(iter(self.queue))
+            del self.queue[trial, attempt]
+            self._claims += 1
+            if self._is_claimed(workers, Claim(trial, attempt, str(self._claims))):
+                continue
+            for worker in workers:
+                worker.is_waiting = True
+                heapq.heappush(self._free, worker)
 
-    def _is_claimed(self, worker: Worker, claim: Claim) -> bool:
+    def _free_workers(self) -> list[Worker]:
+        """Take as many workers as an attempt has seats from the free ones, the first of these; none if there are fewer."""
+        taken: list[Worker] = []
+        while self._free and len(taken) < self.seats:
+            worker = heapq.heappop(self._free)
+            worker.is_waiting = False
+            if worker.is_alive:
+                taken.append(worker)
+        if len(taken) == self.seats:
+            return taken
+        for worker in taken:
+            worker.is_waiting = True
+            heapq.heappush(self._free, worker)
+        return []
+
+    def _is_claimed(self, workers: Sequence[Worker], claim: Claim) -> bool:
+        worker, *beside = workers
         started = AttemptStarted(
             trial=claim.trial,
             attempt=claim.attempt,
@@ -447,21 +465,23 @@ class SimulatedFleet:
         if isinstance(grant, str):
             return False
         encoder = ReportEncoder(claim.trial, claim.attempt, self._packer)
-        run = worker.run = self._runs[claim.trial] = Run(claim, worker, grant.assignment, encoder)
+        run = self._runs[claim.trial] = Run(claim, worker, beside, grant.assignment, encoder)
+        for each in workers:
+            each.run = run
         self._in(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
         if grant.assignment.ttl_s is not None:
             self._in(grant.assignment.ttl_s, Precedence.DONE, self._time_out, run)
         return True
 
     def _release(self, run: Run) -> None:
-        """End a run, and free its worker."""
+        """End a run, and free its workers."""
         run.is_over = run.is_quiet = True
         run.items = iter(())
         del self._runs[run.trial]
-        worker = run.worker
-        worker.run = None
-        if worker.is_alive:
-            self._wait_for_attempt(worker)
+        for worker in (run.worker, *run.beside):
+            worker.run = None
+            if worker.is_alive:
+                self._wait_for_attempt(worker)
 
     # Trials.
 
