@@ -268,7 +268,9 @@ class QueueBackend(ABC):
         # Of slots on GPUs that are shared by memory there may be more than it can have.
         slots = self._register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
         seats = self._resources.seats
-        return Pool(slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * seats if seats > 1 else None)
+        return Pool(
+            slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * seats if seats > 1 else None
+        )
 
     def _may_use(self, queue: str) -> bool:
         """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""

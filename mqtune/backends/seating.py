@@ -57,7 +57,11 @@ def not_offered(needs: Resources, rooms: Sequence[Room] = ()) -> str:
         return f"no worker offers a slot with {needs}"
     slots, workers = sum(room.most for room in rooms), sum(room.workers for room in rooms)
     if needs.machines > 1:
-        there = f": {workers} worker{'s' * (workers > 1)} with that {'are' if workers > 1 else 'is'} connected" if workers else ""
+        there = (
+            f": {workers} worker{'s' * (workers > 1)} with that {'are' if workers > 1 else 'is'} connected"
+            if workers
+            else ""
+        )
         return f"no fleet of {needs.seats} workers offers a slot with {needs.of_seat} on each{there}"
     there = f": {slots} such slot{'s' * (slots > 1)} {'are' if slots > 1 else 'is'} there" if slots else ""
     return f"no fleet offers {needs.seats} slots with {needs.of_seat} each{there}"

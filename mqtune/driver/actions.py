@@ -73,6 +73,8 @@ class Writing:
     lost: Collection[CheckpointId]
     #: What a trial asks for by its config; None where all ask for the same.
     asks: Callable[[Config], Resources] | None = None
+    #: What all ask for, else; what they ask for by their configs has as many seats.
+    resources: Resources = Resources()  # noqa: RUF009 - frozen
 
     def has(self, checkpoint: CheckpointId) -> bool:
         """Whether a dict is there, as far as the driver knows."""
@@ -126,7 +128,8 @@ class Stage:
         if self.outside:
             to.journal.record(packed)
         else:
-            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.ttl_s)
+            gang = (event.resources or to.resources).gang
+            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.ttl_s, gang)
             to.journal.stage(self.trial, event.attempt, assignment, packed)
         return [Written(event, packed)]
 
@@ -175,7 +178,8 @@ class Stage:
         if to.asks is None:
             return None
         before = None if known is None or known.config != self.config else known.attempt.resources
-        return to.asks(self.config) if before is None else before
+        # An earlier driver's function may have asked for another number of seats.
+        return before if before is not None and before.seats == to.resources.seats else to.asks(self.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

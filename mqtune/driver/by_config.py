@@ -8,6 +8,7 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import BY_CONFIG, Resources
+from mqtune.core.text import counted
 from mqtune.core.trial import Config
 from mqtune.search.space import AnySpace, Space
 from mqtune.search.values import copy_value
@@ -31,7 +32,7 @@ class ResourcesByConfig:
         space: the space.
 
     Raises:
-        ConfigurationError: the function fails, or returns something else; or there is no space.
+        ConfigurationError: the function fails, or returns something else, or other numbers of seats; or there is no space.
     """
 
     def __init__(self, function: Callable[[Config], Resources], space: Space) -> None:
@@ -41,6 +42,8 @@ class ResourcesByConfig:
             raise ConfigurationError(
                 f"resources={self.name}: without a space nothing is known of the configs; give mqtune.Resources(gpus=…, cpus=…)"
             )
+        #: How many seats all trials have: shares of a fleet are reckoned in multiples of that.
+        self._seats = 0
         rng = random.Random(0)
         #: What samples of the space ask for, each once, the least first.
         self.expected: Sequence[Resources] = sorted({self(space.sample(rng)) for _ in range(_SAMPLES)}, key=_size)
@@ -49,7 +52,7 @@ class ResourcesByConfig:
         """Return what a trial with a config asks for.
 
         Raises:
-            ConfigurationError: the function fails, or returns something else.
+            ConfigurationError: the function fails, or returns something else, or another number of seats than before.
         """
         try:
             found: object = self._function(copy_value(config))
@@ -60,6 +63,12 @@ class ResourcesByConfig:
         if not isinstance(found, Resources):
             raise ConfigurationError(
                 f"resources: {self.name} returned {found!r} for {config!r}; return mqtune.Resources(gpus=…, cpus=…)"
+            )
+        self._seats = self._seats or found.seats
+        if found.seats != self._seats:
+            raise ConfigurationError(
+                f"resources: {self.name} asks for {counted(found.seats, 'seat')} for {config!r}, and for {self._seats} before; all trials of an "
+                "experiment have the same number: return mqtune.Resources with the same machines=… or seats=…"
             )
         return found
 
@@ -85,8 +94,10 @@ class ResourcesByConfig:
             cpus=max(each.cpus for each in self.expected),
             gpu_memory_gb=max(each.gpu_memory_gb for each in self.expected),
             tags=frozenset().union(*(each.tags for each in self.expected)),
+            machines=max(each.machines for each in self.expected),
+            seats=first.seats,
         )
 
 
-def _size(resources: Resources) -> tuple[float, int, float, list[str]]:
-    return resources.gpus, resources.cpus, resources.gpu_memory_gb, sorted(resources.tags)
+def _size(resources: Resources) -> tuple[float, int, float, list[str], int]:
+    return resources.gpus, resources.cpus, resources.gpu_memory_gb, sorted(resources.tags), resources.machines

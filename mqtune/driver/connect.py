@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from mqtune.backends.base import Backend, BackendSession, TakesResources
+from mqtune.backends.base import Backend, BackendSession, TakesGangs, TakesResources
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
 from mqtune.backends.local.worker import PrivateWorker, WorkerProcess
@@ -32,7 +32,7 @@ from mqtune.core.submission import DRIVER, this_submission
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.local_slots import slot_settings
+from mqtune.driver.local_slots import check_gangs, slot_settings
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Checkpoints, Definition, Local
 from mqtune.driver.tenancy import claim
@@ -168,8 +168,11 @@ class BrokerDeployment:
             NameTaken: a living driver, or an experiment with another definition, has the name.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
             InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine can't.
+            ConfigurationError: a trial is to run on several workers, and this machine alone is one.
         """
         stack.callback(self._held.close)
+        if self._broker is None:
+            check_gangs(plan.expected)
         self._start_ahead(plan, folder, stack)
         server = self._connect(folder, sleep=interrupts.sleep)
         broker, client, is_local = server.url, server.client, server.is_local
@@ -395,8 +398,14 @@ def _expect(plan: Plan, backend: BackendSession) -> None:
     """Have the backend count all slots that trials may ask for.
 
     Raises:
-        ConfigurationError: they ask for different ones, and it can't tell them apart.
+        ConfigurationError: they ask for different ones, and it can't tell them apart; or for several at once, and it knows no gangs.
     """
+    seats = plan.limits.resources.seats
+    if seats > 1 and not isinstance(backend, TakesGangs):
+        raise ConfigurationError(
+            f"resources: a trial asks for {seats} seats, and this backend, {type(backend).__name__}, runs each trial in one slot: leave out "
+            "machines=… and seats=…"
+        )
     if plan.asks is None:
         return
     if not isinstance(backend, TakesResources):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from mqtune.backends.base import BackendSession, TakesResources
+from mqtune.backends.seating import not_offered
 from mqtune.core.errors import (
     CodeDiffers,
     CodeRefused,
@@ -28,6 +29,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
+from mqtune.core.seats import seat_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Action, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Decide, DriverAction
@@ -60,12 +62,12 @@ class BackendListener:
         self._backend = backend
 
     def hear(self, event: Event) -> tuple[()]:
-        """Tell it of an attempt that is staged and asks for resources of its own, has started, or ended."""
+        """Tell it of an attempt that is staged and asks for resources of its own, of seats that have started, and of an end."""
         if isinstance(event, TrialStaged):
             if event.resources is not None and isinstance(self._backend, TakesResources):
                 self._backend.asks(event.trial, event.attempt, event.resources)
         elif isinstance(event, AttemptStarted):
-            self._backend.started(event.trial, event.attempt, event.queue)
+            self._backend.started(seat_name(event.trial, event.seat), event.attempt, event.queue)
         elif isinstance(event, AttemptEnded):
             self._backend.ended(event.trial, event.attempt)
         return ()
@@ -91,7 +93,7 @@ class OfferWatch:
         """Look at an attempt that is staged."""
         if not isinstance(event, TrialStaged) or event.resources is None or self._backend.offered(event.resources):
             return ()
-        reason = f"no worker offers a slot with {event.resources}; there are {self._backend.resource_string()}"
+        reason = f"{not_offered(event.resources)}; there are {self._backend.resource_string()}"
         if not self._may_wait:
             trial = self._experiment.trials[event.trial]
             return (Decide(trial=trial, action=Action.FAIL, by="driver", reason=reason),)
@@ -213,7 +215,7 @@ class CallbackListener:
                 trial = self._experiment.trials[event.trial]
                 if len(trial.attempts) > 1 and trial.history[-2].status is TrialStatus.PAUSED:
                     self._tell("on_trial_resume", event.trial)
-            case AttemptStarted():
+            case AttemptStarted(seat=0):
                 self._tell("on_trial_start", event.trial)
             case DecisionTaken():
                 if (decision := self._experiment.trials[event.trial].decision) is not None:

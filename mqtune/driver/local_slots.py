@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError, InsufficientResources
@@ -11,6 +12,20 @@ from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable
 
 #: A share of a GPU counts as a half, a third and so on when it is this close to it, as queues have it.
 _SHARE_TOLERANCE: Final = 1e-6
+
+
+def check_gangs(expected: Iterable[Resources]) -> None:
+    """Refuse trials that run on several workers: there is one here.
+
+    Raises:
+        ConfigurationError: such are among what trials ask for.
+    """
+    machines = max(each.machines for each in expected)
+    if machines > 1:
+        raise ConfigurationError(
+            f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to have {machines} slots "
+            "here, or a broker with several workers"
+        )
 
 
 def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> dict[str, str | int]:
@@ -23,8 +38,12 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
 
     Raises:
         InsufficientResources: this machine can't give that.
-        ConfigurationError: its GPUs can't be divided into that many slots.
+        ConfigurationError: its GPUs can't be divided into that many slots, or these are fewer than a trial has seats.
     """
+    if slots is not None and slots < asked.seats:
+        raise ConfigurationError(
+            f"Local(slots={slots}): a trial takes {asked.seats} slots; give at least so many, or leave slots out"
+        )
     cores = usable_cpus()
     shared: dict[str, str | int] = {"cpus": cores, "tags": ",".join(sorted(asked.tags))}
     if asked.cpus > cores:
@@ -32,7 +51,8 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
     if asked.is_shared_by_memory:
         return {**_packed_settings(asked, slots, least_bytes or asked.shared_bytes, cores), **shared}
     if not asked.gpus:
-        number = slots if slots is not None else cores // asked.cpus
+        # What is too little for a gang would be of no use.
+        number = slots if slots is not None else max(1, cores // (asked.cpus * asked.seats)) * asked.seats
         # Who asks for one core asks for nothing in particular, and may have more trials than cores.
         if asked.cpus > 1 and number * asked.cpus > cores:
             raise _lacks(asked, f"with {number} slots they need {number * asked.cpus}, and it has {cores}")
@@ -50,8 +70,9 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
     if asked.cpus > 1:
         most = min(most, cores // asked.cpus)
     number = most // per_gpu * per_gpu if slots is None else slots
-    if not 0 < number <= most:
-        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such trials at once")
+    if not asked.seats <= number <= most:
+        what = "trials at once" if asked.seats == 1 else "slots"
+        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such {what}")
     if number % per_gpu:
         raise ConfigurationError(
             f"Local(slots={number}) does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
@@ -79,9 +100,11 @@ def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, core
     if asked.gpu_memory_gb > total.gpu_memory_gb:
         raise _lacks(asked, f"its GPUs have {total.gpu_memory_gb:g} GB each")
     most = total.shared_bytes // least_bytes
+    if most * len(gpus) < asked.seats:
+        raise _lacks(asked, f"its {len(gpus)} GPUs have room for {most} such slots each")
     if slots is None or asked.cpus > 1:
         # A trial without a core of its own helps nobody, unless somebody wants it.
-        most = min(most, max(1, cores // (asked.cpus * len(gpus))))
+        most = min(most, max(math.ceil(asked.seats / len(gpus)), cores // (asked.cpus * len(gpus))))
     if slots is not None and (slots % len(gpus) or not 0 < slots <= most * len(gpus)):
         raise ConfigurationError(
             f"Local(slots={slots}) does not go with {len(gpus)} GPUs that have room for {most} such trials each; give a multiple of "

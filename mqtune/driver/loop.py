@@ -131,6 +131,7 @@ class Driver:
             checkpoints=checkpoints,
             callbacks=callbacks,
             pace=self._pace,
+            resources=limits.resources,
             asks=limits.asks,
         )
         self.requests = Requests(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
@@ -31,6 +32,9 @@ from mqtune.driver.publishing import Publisher
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 
+#: What trials ask for that ask for nothing in particular.
+_PLAIN: Final = Resources()
+
 
 class EventPath:
     """Applies events, and carries out actions.
@@ -49,6 +53,7 @@ class EventPath:
         checkpoints: what they name and drop.
         callbacks: hear of what is no event of the journal's.
         pace: is stirred by each event.
+        resources: what each trial asks for, or one of them.
         asks: says what a trial asks for by its config; None where all ask for the same.
     """
 
@@ -65,6 +70,7 @@ class EventPath:
         checkpoints: CheckpointGC,
         callbacks: CallbackDispatcher,
         pace: Pace,
+        resources: Resources = _PLAIN,
         asks: Callable[[Config], Resources] | None = None,
     ) -> None:
         #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
@@ -80,6 +86,7 @@ class EventPath:
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._pace = pace
+        self._resources = resources
         self._asks = asks
 
     def apply(self, event: Event) -> None:
@@ -150,7 +157,8 @@ class EventPath:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
         restorer = self._restorer
         at, cursor = self._clock.time(), self._intake.cursor
-        to = Writing(restorer.journal, self._experiment, at, cursor, restorer.lost_dicts, self._asks)
+        lost, asked = restorer.lost_dicts, (self._asks, self._resources)
+        to = Writing(restorer.journal, self._experiment, at, cursor, lost, *asked)
         written = restorer.surely(lambda: action.write(to))
         restorer.wrote(each.data for each in written)
         return [each.event for each in written]

@@ -72,9 +72,7 @@ class SlotFiller:
         self.is_open = limits.is_open
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
-        self.sharing = Sharing(
-            experiment, backend, journal, limits.standing, limits.journal_mb, limits.resources.seats
-        )
+        self.sharing = Sharing(experiment, backend, journal, limits.standing, limits.journal_mb, limits.resources.seats)
         self._experiment = experiment
         self._journal = journal
         self._clock = clock

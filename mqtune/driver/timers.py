@@ -12,6 +12,7 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.rates import Rates, too_fast
+from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.outside import expired
@@ -190,7 +191,8 @@ class DriverTimers:
 
     def _look_at_leases(self) -> Iterable[Lose]:
         """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
-        expired = self._journal.expired()
+        # Of a gang the seats are listed, and the attempt is lost once.
+        expired = list(dict.fromkeys(map(_trial_of, self._journal.expired())))
         if expired:
             # A server whose disk is full answers, and takes no renewal of a lease: a write waits until it does.
             self._keep_lock()
@@ -278,13 +280,20 @@ class DriverTimers:
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
-        trials = [trial for id_ in unclaimed if (trial := self._experiment.trials.get(id_)) is not None]
-        lost = [trial for trial in trials if (trial.id, trial.attempt.number) not in queued]
+        # With one seat of a gang all are published again: those that are queued stay there, and the others are claimed once.
+        trials = [(id_, self._experiment.trials.get(_trial_of(id_))) for id_ in unclaimed]
+        found = {trial.id: trial for id_, trial in trials if trial and (id_, trial.attempt.number) not in queued}
+        lost = list(found.values())
         for trial in lost if older_than_s and not was_full else ():
             logger.warning(
                 "trial %s attempt %d: nobody has taken it; publishing it again", trial.id, trial.attempt.number
             )
         publish_all(self._backend, lost)
+
+
+def _trial_of(name: str) -> TrialId:
+    """Return the trial of a seat's name; of what is none, which anybody may list who may write there, what no trial is called."""
+    return seat_in(name)[0] if is_seat(name) else TrialId(name)
 
 
 def _in_words(unclaimed: Sequence[Unclaimed]) -> str:
