@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Final
 
 from mqtune.backends.base import Offer
-from mqtune.backends.seating import Room, Rows, not_offered, seated
+from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
 from mqtune.core.clock import Clock
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
@@ -63,7 +63,7 @@ class Shape:
         shared = needs.shared_bytes
         return min(self.slots, self.gpus * (self.offer.shared_bytes // shared)) if shared else self.slots
 
-    def seats(self, needs: Resources, most: int) -> Room:
+    def seats(self, needs: Resources, most: int) -> SeatRoom:
         """Return the room for seats that need this, of which no more than *most* are to be had; see ``room``."""
         shared = needs.shared_bytes
         each_gpu = self.offer.shared_bytes // shared if shared else 0
@@ -71,7 +71,7 @@ class Shape:
             Rows(min(crew.slots, crew.shared_gpus * each_gpu) if shared else crew.slots, crew.workers)
             for crew in self.crews
         ]
-        return Room(rows, most)
+        return SeatRoom(rows, most)
 
     @property
     def workers(self) -> int:
@@ -302,7 +302,7 @@ class QueueBackend(ABC):
     def offered(self, resources: Resources) -> int:
         return seated(resources, self._rooms(resources))
 
-    def _rooms(self, needs: Resources) -> list[Room]:
+    def _rooms(self, needs: Resources) -> list[SeatRoom]:
         """Return the slots that fit the seats of an attempt that needs this."""
         return [shape.seats(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
 

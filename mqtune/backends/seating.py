@@ -15,7 +15,7 @@ class Rows(NamedTuple):
     workers: int
 
 
-class Room(NamedTuple):
+class SeatRoom(NamedTuple):
     """Slots for seats: those of some workers, of which no more than ``most`` are to be had."""
 
     rows: Sequence[Rows]
@@ -31,7 +31,7 @@ class Room(NamedTuple):
         return min(self.most, sum(min(each.slots, count) * each.workers for each in self.rows))
 
 
-def seated(needs: Resources, rooms: Sequence[Room]) -> int:
+def seated(needs: Resources, rooms: Sequence[SeatRoom]) -> int:
     """Return how many attempts that need this can have all of their seats at once; slots in *rooms* fit each seat.
 
     With seats on different workers, so many gangs can be seated as all workers together have slots for, if each worker
@@ -51,7 +51,7 @@ def seated(needs: Resources, rooms: Sequence[Room]) -> int:
     return least
 
 
-def not_offered(needs: Resources, rooms: Sequence[Room] = ()) -> str:
+def not_offered(needs: Resources, rooms: Sequence[SeatRoom] = ()) -> str:
     """Return that nobody offers the slots that an attempt needs, and which there are of them, as the begin of a sentence."""
     if needs.seats == 1:
         return f"no worker offers a slot with {needs}"

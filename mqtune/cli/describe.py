@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mqtune.cli.machine_use import described_use, usage_of
 from mqtune.cli.place import View
+from mqtune.core.seats import Seat
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 
@@ -53,6 +54,12 @@ def _attempt(attempt: Attempt, use: LiveUse | None) -> dict[str, object]:
         "source": attempt.source,
         "stdout": attempt.stdout_path,
         "stderr": attempt.stderr_path,
+        "seats": [_seat(each) for each in attempt.seats],
         "usage": usage_of(attempt, use),
         "use": described_use(use),
     }
+
+
+def _seat(seat: Seat) -> dict[str, object]:
+    files = {"stdout": seat.stdout_path, "stderr": seat.stderr_path}
+    return {"seat": seat.number, "worker": seat.worker, "host": seat.host, "devices": list(seat.devices), **files}

@@ -20,6 +20,7 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.seats import seat_name
 from mqtune.core.shares import PRIORITIES, Priority, Table, entitlements, to_share
 from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
@@ -318,7 +319,10 @@ _RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "re
 
 
 class Run(NamedTuple):
-    """An attempt that runs, and where; what it uses of its machine is None where that is not known."""
+    """An attempt that runs, or a further seat of it, and where; what it uses of its machine is None where that is not known.
+
+    ``trial`` is the seat's name.
+    """
 
     worker: str
     devices: str
@@ -374,10 +378,14 @@ def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:
 
 
 def runs_of(experiment: Experiment) -> Iterator[Run]:
-    """Yield the attempts of an experiment that run."""
+    """Yield the attempts of an experiment that run, each with its further seats."""
     for trial in experiment.trials.values():
         if trial.attempts and is_running(trial.attempts[-1]):
-            yield _run_of(experiment, trial, trial.attempts[-1])
+            attempt = trial.attempts[-1]
+            yield (run := _run_of(experiment, trial, attempt))
+            for seat in attempt.seats:
+                name, devices = seat_name(trial.id, seat.number), ",".join(seat.devices)
+                yield run._replace(worker=seat.worker, devices=devices, trial=name)
 
 
 def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> Run:

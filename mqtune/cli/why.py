@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
 from mqtune.cli.fleet import (
     Run,
     busy_slots,
@@ -31,6 +32,7 @@ from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.rates import too_fast
 from mqtune.core.resources import BY_CONFIG, Resources, serves
+from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import Trial, TrialStatus
@@ -382,26 +384,45 @@ class Inquiry:
         """Return why nobody has taken an attempt yet."""
         since = trial.attempt.staged_at
         text = f"{_named(trial)} has waited for {_ago(since)}"
-        held = next((each for each in self._held() if each.trial == trial.id), None)
-        if held is not None:
-            if held.importing_s is not None:
-                what = f"{held.worker} has it and imports your code ({held.importing_s:.0f} s)"
-                return Reason("starting", f"{text}: {what}", since)
-            holders = [info for info in self._workers if info.name == held.worker]
-            for asked in self._all_asked([trial]):
-                if short := self._short_of_memory(asked, holders):
-                    what = f"{held.worker} has it, and {short}"
-                    return Reason("busy", f"{text}: {what}", since, "see them all: mqtune fleet")
-            return Reason("starting", f"{text}: a worker has it and starts it", since)
-        if (reason := self._no_slot(self._all_asked([trial]))) is not None:
+        asked_by_it = self._all_asked([trial])
+        held = {seat_in(each.trial)[1]: each for each in self._held() if _is_of(each, trial)}
+        seats = max((each.seats for each in asked_by_it), default=1)
+        if held and len(held) < seats:
+            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it)
+        if held:
+            return self._about_to_start(text, since, [*held.values()], asked_by_it)
+        if (reason := self._no_slot(asked_by_it)) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)
         if self._quotas is None:
             unseen = "a slot is free, and takes it unless a quota is used up, which this account may not read"
             return Reason("starting", f"{text}: {unseen}", since, "make the account again: mqtune acl")
         return Reason("starting", f"{text}: a slot is free, and is about to take it", since)
 
+    def _about_to_start(self, text: str, since: float, held: list[Unclaimed], asked: list[Resources]) -> Reason:
+        """Return why an attempt does not run of which workers have all seats."""
+        importing = [each for each in held if each.importing_s is not None]
+        if importing:
+            slowest = max(importing, key=lambda each: each.importing_s or 0.0)
+            what = f"{slowest.worker} has it and imports your code ({slowest.importing_s:.0f} s)"
+            return Reason("starting", f"{text}: {what}", since)
+        names = {each.worker for each in held}
+        holders = [info for info in self._workers if info.name in names]
+        for each in asked:
+            if short := self._short_of_memory(each, holders):
+                what = f"{held[0].worker} has it, and {short}"
+                return Reason("busy", f"{text}: {what}", since, "see them all: mqtune fleet")
+        if held[1:]:
+            return Reason("starting", f"{text}: workers have all of its {len(held)} seats and start them", since)
+        return Reason("starting", f"{text}: a worker has it and starts it", since)
+
+    def _lacks_seats(self, text: str, since: float, asked: list[Resources]) -> Reason:
+        """Return why an attempt does not run of which workers hold some seats; *text* says which."""
+        if (reason := self._no_slot(asked)) is None:
+            return Reason("seats", f"{text}; slots for the others are free, and are about to take them", since)
+        return reason._replace(text=f"{text}; {reason.text}", since=since)
+
     def _held(self) -> list[Unclaimed]:
-        """Return the attempts that workers have not started yet, where this account may read that."""
+        """Return the attempts, or seats of them, that workers have not started yet, where this account may read that."""
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
 
@@ -438,11 +459,17 @@ class Inquiry:
         fitting = [info for info in able if info.slots > 0]
         stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
         notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
-        if not fitting:
+        rooms = [_room_of(asked, info, info.slots) for info in fitting]
+        if not seated(asked, rooms):
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
-            return Reason(_NO_WORKER, f"no worker offers a slot with {asked}; {there}{notes}", way_out=way_out)
+            return Reason(_NO_WORKER, f"{not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
+        free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
+        if asked.seats > 1 and not seated(asked, free):
+            apart = " on different workers" if asked.machines > 1 else ""
+            what = f"{max(0, slots - busy)} of the {slots} slots that fit are free, and it takes {asked.seats}{apart}"
+            return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
         if busy < slots:
             if not (short := self._short_of_memory(asked, fitting)):
                 return self._quota_used()
@@ -491,6 +518,28 @@ class Inquiry:
         shown = [f"{run.experiment} {run.trial} for {_ago(run.since)}" for run in found[:_SHOWN]]
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return f": {', '.join(shown)}{more}" if shown else ""
+
+
+def _is_of(held: Unclaimed, trial: Trial) -> bool:
+    """Whether that is the trial's attempt, or a seat of it."""
+    return is_seat(held.trial) and seat_in(held.trial)[0] == trial.id
+
+
+def _seats_in_words(held: Mapping[int, Unclaimed], seats: int) -> str:
+    """Return for which of its seats a gang waits, and who holds the others."""
+    missing = [str(number) for number in range(seats) if number not in held]
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    lacks = f"for seat{'s' * (len(missing) > 1)} {', '.join(missing[:_SHOWN])}{more} of {seats}"
+    having = [f"seat {number} is held by {held[number].worker}" for number in sorted(held)]
+    more = f" and {len(having) - _SHOWN} more" if len(having) > _SHOWN else ""
+    return f"{lacks}: {', '.join(having[:_SHOWN])}{more}"
+
+
+def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SeatRoom:
+    """Return the room for seats in so many slots of a worker."""
+    shared = asked.shared_bytes
+    most = min(slots, info.shared_gpus * (_offer_of(info).shared_bytes // shared)) if shared else slots
+    return SeatRoom([Rows(most, 1)], most)
 
 
 def _named(trial: Trial) -> str:

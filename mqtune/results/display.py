@@ -24,7 +24,7 @@ from rich.text import Text
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import counted, flatten, printable, replace_unencodable
-from mqtune.core.trial import ITERATION, Config, Trial, TrialId, TrialStatus
+from mqtune.core.trial import ITERATION, Attempt, Config, Trial, TrialId, TrialStatus
 from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
@@ -129,6 +129,12 @@ def _last(experiment: Experiment, trial: Trial) -> str:
     return short_value(trial.last_metrics[experiment.metric]) if experiment.metric in trial.last_metrics else ""
 
 
+def _where(attempt: Attempt) -> str:
+    """Return the worker of an attempt, and on how many others it is."""
+    others = len({seat.worker for seat in attempt.seats} - {attempt.worker})
+    return printable(attempt.worker) + (f" +{others}" if others else "")
+
+
 _BEFORE: Final = (
     Column("trial", lambda _, trial: trial.id),
     Column("status", lambda _, trial: trial.status.value.replace("_", " ")),
@@ -142,7 +148,7 @@ _FEASIBLE: Final = Column(
     "feasible", lambda experiment, trial: "no" if trial.best_metrics and not experiment.is_feasible(trial) else ""
 )
 _AFTER: Final = (
-    Column("worker", lambda _, trial: printable(trial.attempts[-1].worker) if trial.attempts else "", "left", 90, 24),
+    Column("worker", lambda _, trial: _where(trial.attempts[-1]) if trial.attempts else "", "left", 90, 24),
     Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
     Column("config", lambda _, trial: short_config(trial.config), "left", 60),
 )

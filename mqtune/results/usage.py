@@ -28,7 +28,7 @@ class Used:
     Attributes:
         trials: how many trials had an attempt that ran.
         attempts: how many attempts ran.
-        slot_s: for how many seconds they had their slots, together.
+        slot_s: for how many seconds they had their slots, together; each seat of an attempt has one.
         gpu_s: the same, times the GPUs of each slot; half a GPU counts as half.
         energy_j: what their GPUs have drawn, as far as that was sampled; of a GPU that slots share, each has its part.
         measured_gpu_s: the part of ``gpu_s`` of those attempts whose energy is known.
@@ -55,8 +55,12 @@ class Used:
 @dataclass(slots=True)
 class _Attempt:
     trial: TrialId
+    #: The GPUs of seat 0, whose figures the attempt has.
     gpus: float
     begin: float
+    #: How many slots it has, and the GPUs of the further ones.
+    slots: int = 1
+    gpus_beside: float = 0.0
     end: float = math.inf
     figures: dict[str, float] = field(default_factory=dict)
 
@@ -105,7 +109,8 @@ class JournalUse:
             if took_s <= 0:
                 continue
             trials.add(each.trial)
-            used += Used(0, 1, took_s, took_s * each.gpus, *_energy(each, took_s, end - each.begin))
+            gpus = each.gpus + each.gpus_beside
+            used += Used(0, 1, took_s * each.slots, took_s * gpus, *_energy(each, took_s, end - each.begin))
         used.trials = len(trials)
         return used
 
@@ -121,9 +126,18 @@ class JournalUse:
                 self._asked[event.trial, event.attempt] = asked
             case AttemptStarted():
                 gpus = gpus_in(event.queue, self._asked.get((event.trial, event.attempt), self._asks))
-                self._attempts[event.trial, event.attempt] = _Attempt(event.trial, gpus, event.at)
+                self._start(event, gpus)
             case AttemptEnded() if (found := self._attempts.get((event.trial, event.attempt))) is not None:
                 found.end, found.figures = event.at, sound_usage(event.usage)
+
+    def _start(self, event: AttemptStarted, gpus: float) -> None:
+        """Take note of an attempt, or of a further seat of one."""
+        key = event.trial, event.attempt
+        if not event.seat:
+            self._attempts[key] = _Attempt(event.trial, gpus, event.at)
+        elif (known := self._attempts.get(key)) is not None:
+            known.slots += 1
+            known.gpus_beside += gpus
 
     def _offer(self, given: dict[str, Any]) -> None:
         """Take note of what each attempt asks for from here on."""
