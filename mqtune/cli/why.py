@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -388,7 +389,7 @@ class Inquiry:
         held = {seat_in(each.trial)[1]: each for each in self._held() if _is_of(each, trial)}
         seats = max((each.seats for each in asked_by_it), default=1)
         if held and len(held) < seats:
-            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it)
+            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it, seats - len(held))
         if held:
             return self._about_to_start(text, since, [*held.values()], asked_by_it)
         if (reason := self._no_slot(asked_by_it)) is not None:
@@ -415,9 +416,13 @@ class Inquiry:
             return Reason("starting", f"{text}: workers have all of its {len(held)} seats and start them", since)
         return Reason("starting", f"{text}: a worker has it and starts it", since)
 
-    def _lacks_seats(self, text: str, since: float, asked: list[Resources]) -> Reason:
-        """Return why an attempt does not run of which workers hold some seats; *text* says which."""
-        if (reason := self._no_slot(asked)) is None:
+    def _lacks_seats(self, text: str, since: float, asked: list[Resources], missing: int) -> Reason:
+        """Return why an attempt does not run of which workers hold all seats but so many; *text* says which."""
+        reason = self._no_slot(asked)
+        if reason is None or reason.cause != _NO_WORKER:
+            # The seats that are held need no other slots.
+            reason = self._no_slot([replace(each, machines=1, seats=missing) for each in asked])
+        if reason is None:
             return Reason("seats", f"{text}; slots for the others are free, and are about to take them", since)
         return reason._replace(text=f"{text}; {reason.text}", since=since)
 

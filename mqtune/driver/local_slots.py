@@ -40,7 +40,7 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
         InsufficientResources: this machine can't give that.
         ConfigurationError: its GPUs can't be divided into that many slots, or these are fewer than a trial has seats.
     """
-    if slots is not None and slots < asked.seats:
+    if slots is not None and asked.seats > max(1, slots):
         raise ConfigurationError(
             f"Local(slots={slots}): a trial takes {asked.seats} slots; give at least so many, or leave slots out"
         )

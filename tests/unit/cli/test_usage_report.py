@@ -187,3 +187,14 @@ def test_a_time_that_is_none_is_refused_with_those_that_are(since: str) -> None:
 
     assert done.exit_code == 2
     assert f"{since!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01" in done.output
+
+
+def test_each_seat_of_a_gang_has_a_slot_with_its_gpus_and_energy_is_that_of_seat_0(mqtune_home: Path) -> None:
+    first = started("0001", 3)
+    seats = [replace(first, seat=number, worker=f"w{number}") for number in (1, 2)]
+    experiment(mqtune_home, "gang", first, *seats, ended("0001", 1, gpu_energy_j=3.6e6), gpus=2)
+
+    (row,) = used()
+
+    assert (row["trials"], row["attempts"]) == (1, 1)
+    assert (row["slot_hours"], row["gpu_hours"], row["measured_gpu_hours"]) == pytest.approx((6, 12, 4), abs=0.01)

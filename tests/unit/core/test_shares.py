@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtune.core.rates import ANY_RATES
-from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, entitlements, held_to
+from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, Table, divide, entitlements, held_to
 
 ONE = ("q",)
 ALL = 1_000
@@ -126,6 +126,66 @@ def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(d
     assert entitlements(demands, {"q": slots}) == entitlements(
         [replace(each, quotas=("all",)) for each in demands], {"q": slots}, {"all": 10_000}
     )
+
+
+# Trials that take several slots at once.
+
+units = st.sampled_from([1, 1, 2, 3, 8])
+some_gangs = st.lists(st.tuples(a_demand, units), max_size=8, unique_by=lambda each: each[0].experiment)
+
+
+@settings(max_examples=100, deadline=None)
+@given(some_gangs, some_slots, st.integers(0, 12))
+def test_an_experiment_has_whole_trials_and_nobody_lacks_one_for_which_there_is_room(
+    given_units: list[tuple[Demand, int]], slots: dict[str, int], quota: int
+):
+    demands = [replace(each, unit=unit, quotas=("all",)) for each, unit in given_units]
+    shares = entitlements(demands, slots, {"all": quota})
+
+    assert all(0 <= shares[each.experiment] <= each.wanted for each in demands)
+    assert all(shares[each.experiment] % each.unit == 0 for each in demands)
+    assert placed(demands, shares, slots)
+    assert sum(shares.values()) <= quota
+    for each in demands:
+        more = {**shares, each.experiment: shares[each.experiment] + each.unit}
+        is_there = placed(demands, more, slots) and sum(more.values()) <= quota
+        assert more[each.experiment] > each.wanted or not is_there
+
+
+def test_trials_of_several_slots_come_in_turns_with_others_where_there_is_no_room_for_both():
+    gang, single = wants("g", 8, unit=8), wants("s")
+
+    assert entitlements([gang, replace(single, used=6.0)], {"q": 8}) == {"g": 8, "s": 0}
+    assert entitlements([replace(gang, used=6.0), single], {"q": 8}) == {"g": 0, "s": 8}
+
+
+def test_who_has_waited_for_long_enough_gets_all_slots_of_a_trial_at_once_or_none():
+    gang, others = wants("g", 8, unit=4, priority="low", waiting_s=100.0), wants("h", priority="high")
+
+    assert entitlements([gang, others], {"q": 6}, aging_s=100.0) == {"g": 4, "h": 2}
+    assert entitlements([gang, others], {"q": 3}, aging_s=100.0) == {"g": 0, "h": 3}
+
+
+def test_a_quota_that_is_too_small_for_a_trial_is_named():
+    gang = wants("g", 8, unit=4, quotas=("team-*",))
+
+    share = divide(Table([gang], {"team-*": 3}), {"q": 8}, {})["g"]
+
+    assert (share.limit, share.full) == (0, "its quota is used up: 3 slots for all experiments whose names fit team-*")
+
+
+def test_who_runs_more_than_its_share_is_told_that_rounded_up_to_whole_trials():
+    demands = [wants("g", 8, unit=4, running=8), wants("s")]
+
+    shares = divide(Table(demands, {}), {"q": 10}, {})
+
+    assert (shares["g"].limit, shares["g"].at_most) == (4, 8)
+
+
+@pytest.mark.parametrize("unit", [0, -1, 1.5, "2", True, 10**9])
+def test_a_unit_that_is_no_number_of_slots_is_refused(unit: object):
+    with pytest.raises(ValueError, match="unit="):
+        wants("g", unit=unit)
 
 
 def lower(one: Priority, than: Priority) -> bool:

@@ -136,3 +136,42 @@ def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one() ->
 
     assert of_workers - elsewhere == local._OF_OPERATORS
     assert os.environ.keys().isdisjoint(elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots", "number"),
+    [
+        (Resources(seats=3), None, 6),
+        (Resources(seats=20), None, 20),
+        (Resources(seats=3), 5, 5),
+        (Resources(cpus=2, seats=3), None, 3),
+        (Resources(gpus=1, seats=3), None, 4),
+        (Resources(gpu_memory_gb=2, seats=10), None, 12),
+    ],
+    ids=str,
+)
+def test_there_are_slots_for_all_seats_of_a_trial(
+    machine: Any, asked: Resources, slots: int | None, number: int
+) -> None:
+    machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
+
+    assert offered(slot_settings(asked, slots))[1] == number
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots", "error"),
+    [
+        (Resources(seats=3), 2, r"Local\(slots=2\): a trial takes 3 slots; give at least so many"),
+        (Resources(cpus=4, seats=3), None, "with 3 slots they need 12, and it has 8"),
+        (Resources(gpus=2, seats=3), None, "room for 2 such slots"),
+        (Resources(gpu_memory_gb=20, seats=5), None, "its 4 GPUs have room for 1 such slots each"),
+    ],
+    ids=str,
+)
+def test_a_machine_without_room_for_all_seats_of_a_trial_is_refused(
+    machine: Any, asked: Resources, slots: int | None, error: str
+) -> None:
+    machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
+
+    with pytest.raises((ConfigurationError, InsufficientResources), match=error):
+        slot_settings(asked, slots)

@@ -48,22 +48,23 @@ class Table:
     def monotonic(self) -> float:
         return self.now
 
-    def keeper(self, token: str, queues: Sequence[str] = QUEUE) -> ShareKeeper:
-        return ShareKeeper(Seat(self, token, queues))
+    def keeper(self, token: str, queues: Sequence[str] = QUEUE, seats: int = 1, most: int | None = None) -> ShareKeeper:
+        return ShareKeeper(Seat(self, token, queues, most), seats)
 
 
 class Seat:
     """The fleet as one experiment has it."""
 
-    def __init__(self, table: Table, token: str, queues: Sequence[str]) -> None:
+    def __init__(self, table: Table, token: str, queues: Sequence[str], most: int | None = None) -> None:
         self.token = self.name = token
         self.clock = table
         self.priority: Priority = "normal"
         self._table = table
         self._queues = queues
+        self._most = most
 
     def pool(self) -> Pool:
-        return Pool(Counter(self._table.slots), self._queues)
+        return Pool(Counter(self._table.slots), self._queues, self._most)
 
     def exchange(self, demand: Demand) -> Share | None:
         """Say what it wants, and return its share of all as they want it in this moment."""
@@ -444,3 +445,70 @@ def test_of_several_caps_of_reports_or_requests_the_lowest_one_counts_for_each_e
         Rate(1_000_000, "60 requests a minute are the most for experiments whose names fit a*, as set by olaf"),
     )
     assert other.rates == ANY_RATES
+
+
+# Trials that take several slots at once.
+
+
+def test_trials_of_several_seats_count_as_trials_and_their_slots_as_slots():
+    table = Table(q=9)
+    gang, other = table.keeper("g", seats=4), table.keeper("s")
+
+    assert look(gang, hungry(8)) == math.inf
+    assert (table.demands["g"].wanted, table.demands["g"].unit) == (8, 4)
+    assert look(other, hungry(0)) == 5
+    assert look(gang, hungry(8)) == 1
+    assert gang.why.startswith("its share is used up: 4 of 9 slots, of which a trial takes 4, as 1 other")
+    assert look(gang, hungry(0), most=1) == 1
+    assert table.demands["g"].wanted == 4
+
+
+def test_no_more_slots_are_asked_for_than_whole_trials_can_use():
+    table = Table(q=9)
+    keeper = table.keeper("g", seats=2, most=2)
+
+    look(keeper, hungry(0))
+
+    assert table.demands["g"].wanted == 2
+
+
+def test_who_has_all_that_it_wants_may_find_out_that_it_wants_another_trial():
+    table = Table(q=8)
+    gang, other = table.keeper("g", seats=4), table.keeper("s")
+    look(other, hungry(4, 8))
+
+    assert look(gang, sated(4)) == 2
+    assert look(gang, sated(8)) == 1
+
+
+def test_of_trials_of_several_seats_as_many_are_paused_as_give_back_the_share_of_others():
+    table = Table(q=8)
+    gang, other = table.keeper("g", seats=4), table.keeper("s")
+    look(gang, hungry(8))
+    paused = []
+    for now in (0.0, GRACE_S - 1, GRACE_S):
+        table.now = now
+        look(other, hungry(0))
+        look(gang, hungry(8))
+        paused.append(gang.to_pause)
+
+    assert (gang.limit, paused) == (1, [0, 0, 1])
+
+
+def test_trials_of_several_seats_have_their_turn_in_time():
+    """Next to an experiment that could use all slots: neither starves, and both have about as much."""
+    table = Table(q=8)
+    gang, other = table.keeper("g", seats=8), table.keeper("s")
+    had = Counter[str]()
+    running = {"g": 0, "s": 0}
+    for _ in range(800):
+        for token, keeper, unit in (("g", gang, 8), ("s", other, 1)):
+            limit = look(keeper, hungry(running[token]))
+            # Trials end at once where the share is smaller, and begin where there is room.
+            may = min(int(limit) * unit if limit < math.inf else 8, 8)
+            rival = running["s" if token == "g" else "g"]
+            running[token] = may if may < running[token] or may + rival <= 8 else running[token]
+            had[token] += running[token]
+        table.now += 60.0
+
+    assert 0.8 < had["g"] / had["s"] < 1.25

@@ -1,0 +1,202 @@
+"""Attempts with several seats: how many can be seated, where their seats are published, and what is said where none can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+from typing import Final
+
+import pytest
+from brokers import LARGE, SMALL, World, backend_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtune.backends.base import Offer, TakesGangs
+from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.seating import Rows, SeatRoom, seated
+from mqtune.core.resources import Resources
+from mqtune.core.seats import seat_names
+from mqtune.core.trial import TrialId
+
+ONE: Final = TrialId("0001")
+PAIR: Final = Resources(machines=2)
+
+
+def gang(trial: str = "0001", seats: int = 2) -> list[str]:
+    return [str(name) for name in seat_names(TrialId(trial), seats)]
+
+
+@cache
+def can_seat(slots: tuple[int, ...], seats: int, gangs: int) -> bool:
+    """Whether so many gangs find a slot on each of so many workers, by trying all workers for the first of them."""
+    if not gangs:
+        return True
+    able = [number for number, left in enumerate(slots) if left]
+    for chosen in combinations(able, seats):
+        left = sorted(count - (number in chosen) for number, count in enumerate(slots))
+        if can_seat(tuple(left), seats, gangs - 1):
+            return True
+    return False
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=5), st.integers(2, 4))
+def test_with_seats_on_different_workers_as_many_gangs_count_as_can_be_seated(slots: list[int], seats: int) -> None:
+    rows = [Rows(count, workers) for count, workers in Counter(slots).items()]
+    found = seated(Resources(machines=seats), [SeatRoom(rows, sum(slots))])
+
+    most = max(gangs for gangs in range(sum(slots) + 1) if can_seat(tuple(sorted(slots)), seats, gangs))
+    assert found == most
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 5))
+def test_seats_that_may_share_a_worker_take_any_slots(slots: list[int], seats: int) -> None:
+    rooms = [SeatRoom([Rows(count, 1)], count) for count in slots]
+
+    assert seated(Resources(seats=seats), rooms) == sum(slots) // seats
+
+
+def test_a_fleet_of_several_shapes_seats_gangs_across_them(world: World) -> None:
+    world.join(SMALL, 3)
+    world.join(LARGE, 2)
+    world.join(LARGE, 1)
+
+    assert (backend_of(Resources(seats=4)).slots, backend_of(PAIR).slots) == (1, 3)
+    alone = backend_of(Resources())
+    assert [alone.offered(each) for each in (PAIR, Resources(cpus=8, machines=2), Resources(machines=4))] == [3, 1, 0]
+    assert isinstance(alone, TakesGangs)
+
+
+def test_gangs_on_parts_of_gpus_count_each_workers_memory(world: World) -> None:
+    gpu = Resources(gpu_memory_gb=80)
+    for _ in range(2):
+        world.join(gpu, 8, devices=["0"] * 8)
+
+    # Of 30 GB each GPU has room for two.
+    backend = backend_of(Resources(gpu_memory_gb=30, machines=2))
+
+    assert backend.slots == 2
+    assert backend_of(Resources(gpu_memory_gb=30, seats=3)).slots == 1
+
+
+def test_of_what_trials_ask_for_by_their_configs_none_is_seated_by_slots_that_fit_another(world: World) -> None:
+    small, large = Resources(gpus=1, seats=2), Resources(gpus=2, seats=2)
+    world.join(Resources(gpus=1), 1)
+    world.join(Resources(gpus=2), 1)
+    backend = backend_of(small)
+    backend.expect(large)
+
+    assert backend.slots == 0
+    world.join(Resources(gpus=2), 1)
+    backend.refresh()
+    assert backend.slots == 1
+
+
+def test_a_gang_leaves_as_few_free_as_its_seats_take(world: World) -> None:
+    world.join(SMALL, 4)
+    world.join(SMALL, 2)
+    backend = backend_of(PAIR)
+
+    free = [backend.free(PAIR)]
+    for trial in ("0001", "0002"):
+        backend.publish(TrialId(trial), 1, {})
+        free.append(backend.free(PAIR))
+    backend.started(TrialId("0001~1"), 1, "elsewhere")
+    backend.ended(ONE, 1)
+    free.append(backend.free(PAIR))
+
+    assert free == [2, 2, 1, 2]
+
+
+def test_a_share_of_a_fleet_is_asked_for_as_far_as_gangs_can_use_it(world: World) -> None:
+    world.join(SMALL, 8)
+    world.join(SMALL, 1)
+
+    assert (backend_of(PAIR).pool().most, backend_of(Resources(seats=4)).pool().most) == (2, 8)
+    assert backend_of(Resources()).pool().most is None
+
+
+# Publishing.
+
+
+def publish_one(backend: CeleryBackend) -> None:
+    backend.publish(ONE, 1, {})
+
+
+def publish_many(backend: CeleryBackend) -> None:
+    backend.publish_all([Offer(ONE, 1, {})])
+
+
+@pytest.mark.parametrize("publish", [publish_one, publish_many])
+def test_each_seat_has_a_task_of_its_own(world: World, publish: Callable[[CeleryBackend], None]) -> None:
+    world.join(SMALL, 2)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources(seats=3))
+
+    publish(backend)
+
+    assert [sent["task_id"] for sent in world.sent] == [f"x/{name}/1" for name in gang(seats=3)]
+    assert [sent["args"] for sent in world.sent] == [("x", name, 1, "d") for name in gang(seats=3)]
+    assert (world.waiting(SMALL), world.waiting(LARGE)) == (gang(seats=3)[:2], gang(seats=3)[2:])
+    assert backend.queued() == {(TrialId(name), 1) for name in gang(seats=3)}
+
+
+def test_seats_on_different_workers_go_to_queues_with_workers_for_them(world: World) -> None:
+    """The smallest slots come first, but one worker takes one seat of a gang only."""
+    world.join(SMALL, 8)
+    world.join(LARGE, 8)
+
+    backend_of(PAIR).publish(ONE, 1, {})
+
+    assert (world.waiting(SMALL), world.waiting(LARGE)) == (["0001"], ["0001~1"])
+
+
+def test_a_seat_whose_message_is_lost_is_published_again_and_the_others_stay(world: World) -> None:
+    world.join(SMALL, 2)
+    backend = backend_of(Resources(seats=2))
+    backend.publish(ONE, 1, {})
+    assert world.take(SMALL) == "0001"
+
+    assert backend.queued() == {(TrialId("0001~1"), 1)}
+    backend.publish(ONE, 1, {})
+
+    assert world.waiting(SMALL) == ["0001~1", "0001"]
+
+
+def test_a_message_that_names_no_seat_disturbs_nobody(world: World) -> None:
+    world.join(SMALL, 2)
+    backend = backend_of(PAIR)
+    backend.publish(ONE, 1, {})
+    world.queues[next(iter(world.queues))].extend(["x/0001~x/1", "x/~/1", "x/0001~01/1"])
+
+    assert backend.queued() == {(TrialId(name), 1) for name in gang()}
+
+
+# What is missing.
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers", "why"),
+    [
+        (PAIR, 0, "no fleet of 2 workers offers a slot with 1 CPU on each: no worker is connected; start one"),
+        (
+            PAIR,
+            1,
+            "no fleet of 2 workers offers a slot with 1 CPU on each: 1 worker with that is connected; connected: w0@h: 3 × 2 CPUs",
+        ),
+        (
+            Resources(seats=8),
+            2,
+            "no fleet offers 8 slots with 1 CPU each: 6 such slots are there; connected: w0@h: 3 × 2 CPUs",
+        ),
+    ],
+)
+def test_what_a_fleet_lacks_for_a_gang_is_said(world: World, asked: Resources, workers: int, why: str) -> None:
+    for _ in range(workers):
+        world.join(SMALL, 3)
+    backend = backend_of(asked)
+
+    assert backend.slots == 0
+    assert backend.why_no_slot().startswith(why)
