@@ -39,7 +39,8 @@ from mqtune.driver.settings import Checkpoints, Failures, Process, RunOptions, S
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler

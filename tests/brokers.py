@@ -15,7 +15,8 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import EVERY, Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 
 SMALL: Final = Resources(cpus=2)
 LARGE: Final = Resources(cpus=8)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mqtune.cli.machine_use import described_use, usage_of
 from mqtune.cli.place import View
-from mqtune.core.seats import Seat
-from mqtune.core.trial import Attempt, Trial
+from mqtune.core.trial import Attempt, Seat, Trial
 from mqtune.core.usage import LiveUse
 
 

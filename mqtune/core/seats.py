@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqtune.core.keys import is_name
 from mqtune.core.trial import TrialId
 
 #: Between a trial's name and the number of a seat; no name has it.
@@ -40,10 +41,9 @@ def seat_in(name: str) -> tuple[TrialId, int]:
     return TrialId(trial), int(number)
 
 
-def is_seat(name: str) -> bool:
-    """Whether a text can be the name of a seat, as ``seat_in`` takes it."""
+def is_seat(name: object) -> bool:
+    """Whether a seat may be called so: its trial's name becomes a key, a file name and a part of task ids."""
     try:
-        seat_in(name)
+        return isinstance(name, str) and is_name(seat_in(name)[0])
     except ValueError:
         return False
-    return True

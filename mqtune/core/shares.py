@@ -21,8 +21,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
 from mqtune.core.rates import ANY_RATES, Rate, Rates
-from mqtune.core.resources import queues_of
-from mqtune.core.seats import MOST_SEATS
+from mqtune.core.resources import MOST_SEATS, queues_of
 
 Priority = Literal["high", "normal", "low"]
 #: From the first to be served to the last.

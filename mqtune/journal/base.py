@@ -122,8 +122,7 @@ class Assignment(NamedTuple):
     @property
     def seats(self) -> int:
         """How many seats the attempt has."""
-        count = self.gang.partition(":")[0]
-        return int(count) if count.isdecimal() and len(count) < _SEAT_DIGITS else 1
+        return seats_in(self.gang)
 
     def encode(self) -> bytes:
         """Return the assignment as Redis keeps it."""
@@ -146,6 +145,12 @@ class Assignment(NamedTuple):
         if type(config) is not dict or not are_texts or not isinstance(ttl_s, int | float | None):
             raise MessageVersionError(f"malformed assignment {reprlib.repr(tuple(found))}")
         return found
+
+
+def seats_in(gang: str) -> int:
+    """Return how many seats an attempt has, by ``Assignment.gang``."""
+    count = gang.partition(":")[0]
+    return int(count) if count.isdecimal() and len(count) < _SEAT_DIGITS else 1
 
 
 class Grant(NamedTuple):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
-from mqtune.core.rates import ANY_RATES, TOO_FAST_S, Rates
-from mqtune.core.seats import seat_name, seat_names
+from mqtune.core.rates import ANY_RATES, TOO_FAST_S
+from mqtune.core.seats import seat_names
 from mqtune.core.trial import INTENTS, UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     AHEAD_S,
@@ -34,7 +31,6 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
-    OnLoss,
     Order,
     Others,
     Refusal,
@@ -45,111 +41,7 @@ from mqtune.journal.base import (
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader
-
-
-@dataclass(slots=True)
-class TrialState:
-    """The state of a trial's last attempt."""
-
-    attempt: int
-    assignment: bytes
-    state: str = "staged"
-    #: Infinite for one that has lost its place among those that nobody has claimed.
-    staged_at: float = 0.0
-    token: str = ""
-    sequence: int = 0
-    timestamp: float = 0.0
-    #: What the driver wants: an intent, or words by their kind.
-    intent: str = ""
-    orders: dict[str, str] = field(default_factory=dict)
-    decided: str = ""
-    ended_by: str = ""
-    #: Infinite for one that has lost its place among the leases.
-    lease_until: float = 0.0
-    closed: bytes = b""
-    saved: str = ""
-    held_until: float = 0.0
-    held_by: str = ""
-    #: Since when its worker has been importing the trainable for it.
-    imports_at: float | None = None
-    #: Of a seat of a gang: its worker, until when its claim holds it, its start until all are taken, and where the others reach it.
-    gang: str = ""
-    worker: str = ""
-    seated_until: float = -math.inf
-    start: bytes = b""
-    address: str = ""
-    #: By what the seat has ended whose end counts, and that end.
-    ended_as: str = ""
-    end: bytes = b""
-
-    @property
-    def answer(self) -> Answer:
-        """The answer to the attempt's worker."""
-        return self.intent or " ".join(self.orders.values())
-
-
-@dataclass(slots=True)
-class ExperimentState:
-    """The state of an experiment."""
-
-    entries: list[Entry] = field(default_factory=list)
-    #: How many entries before these are forgotten, or in chapters.
-    forgotten: int = 0
-    chapters: list[Chapter] = field(default_factory=list)
-    #: The first entry of all, once it is in a chapter.
-    first: Entry | None = None
-    #: The bytes of all entries, and how many there may be before trials are told to wait; 0 for any number.
-    size: int = 0
-    most_bytes: int = 0
-    rates: Rates = ANY_RATES
-    #: Up to when reports, and requests, have used what their rates allow, and up to when trials have waited for that.
-    used_to: dict[str, float] = field(default_factory=dict)
-    waited_to: float = -math.inf
-    trials: dict[TrialId, TrialState] = field(default_factory=dict)
-    checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
-    #: The ids of requests, each with that of its entry.
-    requests: dict[str, str] = field(default_factory=dict)
-    dropped: tuple[CheckpointId, ...] = ()
-    definition: bytes | None = None
-    holder: str = ""
-    driver: str = ""
-    driver_since: float = 0.0
-    driver_until: float | None = None
-    on_loss: OnLoss = field(default_factory=OnLoss)
-    epoch: int = 0
-    #: How attempts fare: when that was last noted, and the worker, or the worker and its device, that it was noted of.
-    fared: dict[str, tuple[float, str]] = field(default_factory=dict)
-
-    def index_after(self, entry: str) -> int:
-        """Return the index of the first entry after this one, near which the number in its id points."""
-        entries = self.entries
-        if not self.forgotten and entries and entries[-1].id == entry:
-            return len(entries)
-        place = entry_order(entry)
-        at = max(place[0] - self.forgotten, 0)
-        while at < len(entries) and entry_order(entries[at].id) <= place:
-            at += 1
-        return at
-
-
-class MemoryServer:
-    """The state that the journals of one process share, in place of a Redis server.
-
-    Args:
-        clock: seconds, never going backwards; leases and locks run out by it.
-        forgets: whether entries are deleted once a journal has been read past them, so that memory doesn't grow; for
-            experiments with one reader.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, forgets: bool = False) -> None:
-        self.clock = clock
-        self.forgets = forgets
-        self.changed = threading.Condition(threading.RLock())
-        self.experiments: dict[str, ExperimentState] = {}
-        #: The epochs of all drivers so far, which outlive what this server forgets.
-        self.epochs = 0
-        #: How often it has lost something; no entry gets the id of one that it has lost.
-        self.losses = 0
+from mqtune.journal.memory_server import ExperimentState, MemoryServer, TrialState, is_apart
 
 
 class MemoryJournal(Journal):
@@ -181,28 +73,6 @@ class MemoryJournal(Journal):
             raise JournalGone(f"experiment {self.experiment!r}: what this driver has written is gone")
         if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
-
-    def _seats(self, trial: TrialId, gang: str) -> list[TrialState]:
-        """Return the seats that there are of the attempt of a gang, or the one of any other attempt."""
-        names = seat_names(trial, Assignment({}, gang=gang).seats)
-        return [self._state.trials[name] for name in names if name in self._state.trials]
-
-    def _standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
-        """Return how an attempt stands, and its seats: "running" if one runs, "staged", "ended" if all have, or "" where one is not there."""
-        first = self._state.trials.get(trial)
-        if first is None:
-            return "", []
-        seats = self._seats(trial, first.gang)
-        is_whole = len(seats) == Assignment({}, gang=first.gang).seats and all(
-            seat.attempt == attempt for seat in seats
-        )
-        states = {seat.state for seat in seats}
-        return next(each for each in ("running", "staged", "ended") if each in states) if is_whole else "", seats
-
-    def _forget_seats(self, trial: TrialId) -> None:
-        seat = 1
-        while self._state.trials.pop(seat_name(trial, seat), None) is not None:
-            seat += 1
 
     def _attempt(self, trial: TrialId, attempt: int, state: str) -> TrialState | None:
         """Return an attempt if it is a trial's last one and in this state."""
@@ -265,8 +135,10 @@ class MemoryJournal(Journal):
             if before is not None and before.attempt >= attempt:
                 return False
             now, kept = self._server.clock(), assignment.encode()
-            self._forget_seats(trial)
+            self._state.forget_seats(trial)
             for name in seat_names(trial, assignment.seats):
+                # They stand in the order in which they were staged.
+                self._state.trials.pop(name, None)
                 self._state.trials[name] = TrialState(attempt, kept, staged_at=now, gang=assignment.gang)
             if before is not None:
                 self._state.trials[trial].timestamp, self._state.trials[trial].closed = before.timestamp, before.closed
@@ -285,7 +157,7 @@ class MemoryJournal(Journal):
                 state.decided = intent.value
                 self._append(event)
             ended_by, is_running, was_staged = f"{self._epoch}:{intent.value}", False, state.state == "staged"
-            for seat in self._seats(trial, state.gang):
+            for seat in self._state.seats(trial, state.gang):
                 if seat.state == "running":
                     is_running = True
                     if seat is state or not INTENTS[intent].keeps_state:
@@ -344,14 +216,15 @@ class MemoryJournal(Journal):
             self._check_epoch()
             now, found = self._server.clock(), []
             for trial, attempt in attempts:
-                standing, seats = self._standing(trial, attempt)
+                standing, seats = self._state.standing(trial, attempt)
                 is_under_way = standing in ("running", "staged")
                 found.append(is_under_way)
-                for seat in seats if is_under_way else ():
+                for name, seat in zip(seat_names(trial, len(seats)), seats if is_under_way else (), strict=False):
                     if seat.lease_until == math.inf:
                         seat.lease_until = now + lease_s
                     if seat.staged_at == math.inf:
                         seat.staged_at = now
+                        self._state.trials[name] = self._state.trials.pop(name)
             entries = self._state.entries
             return UnderWay(entries[-1].id if entries else "", found)
 
@@ -364,7 +237,7 @@ class MemoryJournal(Journal):
             is_it = state is not None and state.attempt == attempt
             if state is not None and is_it and state.ended_by == ended_by:
                 return True
-            standing, seats = self._standing(trial, attempt)
+            standing, seats = self._state.standing(trial, attempt)
             others = False
             if guard == "gone":
                 entries = self._state.entries
@@ -373,9 +246,7 @@ class MemoryJournal(Journal):
                     return False
                 if standing in ("running", "staged"):
                     return False
-                for name in seat_names(trial, Assignment({}, gang=state.gang).seats) if state is not None else ():
-                    self._state.trials.pop(name, None)
-                self._forget_seats(trial)
+                self._state.forget_seats(trial, "" if state is None else state.gang)
                 state = self._state.trials[trial] = TrialState(attempt, b"", timestamp=timestamp)
                 seats = [state]
             else:
@@ -404,7 +275,7 @@ class MemoryJournal(Journal):
             state.rates, state.used_to, state.waited_to = ANY_RATES, {}, -math.inf
             for trial in trials:
                 state.trials.pop(trial, None)
-                self._forget_seats(trial)
+                self._state.forget_seats(trial)
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         with self._lock:
@@ -545,7 +416,7 @@ class MemoryJournal(Journal):
             if state.state == "running" and state.token != claim.token:
                 return "taken"
             trial, _ = claim.seat
-            seats, now = self._seats(trial, state.gang), self._server.clock()
+            seats, now = self._state.seats(trial, state.gang), self._server.clock()
             if state.state == "staged":
                 if state.gang and lease_s == 0:
                     state.token = "" if state.token == claim.token else state.token
@@ -553,7 +424,7 @@ class MemoryJournal(Journal):
                 if (refusal := self._refusal(claim, worker, state, seats)) is not None:
                     return refusal
                 state.worker, state.token, state.address, state.start = worker, claim.token, address, event
-                if not all(seat is state or self._is_taken(seat) for seat in seats):
+                if not all(seat is state or seat.is_taken(now) for seat in seats):
                     state.seated_until = now + lease_s
                     return "seated"
                 for seat in seats:
@@ -562,34 +433,18 @@ class MemoryJournal(Journal):
             state.lease_until = now + lease_s
             return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
 
-    def _is_taken(self, seat: TrialState) -> bool:
-        return seat.state == "staged" and bool(seat.token) and seat.seated_until > self._server.clock()
-
     def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
         """Return why a claim is not granted a seat that is staged, and not held for it either; None for nothing."""
         if self._undriven():
             return "undriven"
         if not state.gang or state.token == claim.token:
             return None
-        if self._is_taken(state):
+        now = self._server.clock()
+        if state.is_taken(now):
             return "taken"
-        are_apart = ":apart:" in state.gang
-        if are_apart and any(self._is_taken(seat) and seat.worker == worker for seat in seats):
+        if is_apart(state.gang) and any(seat.is_taken(now) and seat.worker == worker for seat in seats):
             return "beside"
-        before: dict[TrialId, list[TrialState]] = {}
-        for name, other in self._state.trials.items():
-            if (
-                other.state == "staged"
-                and other.gang == state.gang
-                and (other.staged_at, name) < (state.staged_at, claim.trial)
-            ):
-                before.setdefault(claim._replace(trial=name).seat[0], []).append(other)
-        before.pop(claim.seat[0], None)
-        for others in before.values():
-            is_here = any(self._is_taken(seat) and seat.worker == worker for seat in others)
-            if not all(map(self._is_taken, others)) and not (are_apart and is_here):
-                return "after"
-        return None
+        return "after" if self._state.comes_after(claim.seat[0], state.gang, worker, now) else None
 
     def _held(self, claim: Claim) -> TrialState | None:
         trial, attempt, token = claim
@@ -694,7 +549,7 @@ class MemoryJournal(Journal):
             if state.state != "running" or state.sequence < reports:
                 return False
             state.state, state.intent, state.ended_by = "ended", "", claim.token
-            seats = self._seats(claim.seat[0], state.gang)
+            seats = self._state.seats(claim.seat[0], state.gang)
             first = seats[0]
             counts = state is first or by == "worker" or (by == "failure" and not first.intent)
             if (counts and not first.ended_as) or (first.ended_as == "failure" and by == "worker"):

@@ -24,7 +24,7 @@ from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
-from mqtune.core.seats import seat_in
+from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
@@ -428,7 +428,7 @@ class WorkerRuntime:
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
         """
-        are_names = is_name(experiment) and _is_seat(trial)
+        are_names = is_name(experiment) and is_seat(trial)
         are_sound = type(attempt) is int and type(digest) is str and type(gpu_memory_bytes) in (int, type(None))
         if not (are_names and are_sound and (gpu_memory_bytes or 0) >= 0):
             # Names become paths.
@@ -457,7 +457,7 @@ class WorkerRuntime:
     def _carry_out_revoke(self, task_id: str) -> None:
         experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
         try:
-            if not (is_name(experiment) and _is_seat(trial) and attempt.isdecimal()):
+            if not (is_name(experiment) and is_seat(trial) and attempt.isdecimal()):
                 raise ConfigurationError("mqtune has no task with this id")
             revoke(self.services, self._experiments_here.journal(experiment), seat_in(trial)[0], int(attempt))
         except MqtuneError as error:
@@ -618,13 +618,6 @@ class WorkerRuntime:
         for run in self.running:
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)
-
-
-def _is_seat(name: object) -> bool:
-    """Whether a trial, or a further seat of one, may be called so."""
-    with contextlib.suppress(ValueError):
-        return isinstance(name, str) and is_name(seat_in(name)[0])
-    return False
 
 
 def _by_journal(runs: Iterable[AttemptRun]) -> dict[RedisJournal, list[AttemptRun]]:

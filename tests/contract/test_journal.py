@@ -46,7 +46,7 @@ from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_ke
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Order
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
-from mqtune.journal.memory import MemoryServer
+from mqtune.journal.memory_server import MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, renew_all
 from mqtune.journal.script import script
 

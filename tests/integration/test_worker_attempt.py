@@ -36,7 +36,8 @@ from mqtune.core.events import (
 from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
 from mqtune.journal.base import Answer, Assignment, Claim, EndedBy, Segment
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import attempt as attempt_module

@@ -36,7 +36,8 @@ from mqtune.core.trial import (
 )
 from mqtune.journal.base import FENCED, WAIT, Assignment, Claim, Segment
 from mqtune.journal.logs import LogChunk, LogStream
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 
 Reports = Callable[[Config], Iterable[tuple[float, Metrics | Exception]]]
 _Key = tuple[TrialId, int]

@@ -29,7 +29,8 @@ from mqtune.core.trial import (
     checkpoint_id,
 )
 from mqtune.journal.base import WAIT, Assignment, Claim, Segment
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 
 #: The start of virtual time, in seconds since the epoch: the first instant of 2000 (UTC), in every run.
 STARTS_AT: Final = 946_684_800.0

@@ -22,7 +22,7 @@ for at = 3, #ARGV, 2 do
     if of_seat == 'running' and not redis.call('ZSCORE', leases, name) then
       redis.call('ZADD', leases, now + ARGV[2], name)
     elseif of_seat == 'staged' and not redis.call('ZSCORE', staged, name) then
-      redis.call('ZADD', staged, now, name)
+      redis.call('ZADD', staged, last_of(staged, now), name)
     end
   end
   found[#found + 1] = is_under_way and 1 or 0

@@ -106,6 +106,12 @@ local function standing(prefix, trial, attempt)
   return state, names
 end
 
+-- Return the time at which a gang counts as staged: after all that wait, as seats are taken in that order, and several come in a millisecond.
+local function last_of(staged, now)
+  local last = redis.call('ZREVRANGE', staged, 0, 0, 'WITHSCORES')[2]
+  return last and math.max(now, tonumber(last) + 0.001) or now
+end
+
 -- Delete the hashes of the further seats of a trial, and return how many there were.
 local function forget_seats(trial)
   local seats = 0

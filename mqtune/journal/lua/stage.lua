@@ -18,6 +18,7 @@ for seat = 1, forget_seats(KEYS[4]) do
   redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
   redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)
 end
+if ARGV[7] ~= '' then now = last_of(KEYS[5], now) end
 for _, name in ipairs((seats_of(ARGV[3], ARGV[7]))) do
   local seat = prefix .. name
   blank(seat, 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'gang', ARGV[7], 'ended_as', '')

@@ -28,7 +28,8 @@ from mqtune.core.events import (
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
-from mqtune.journal.memory import ExperimentState, MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import ExperimentState, MemoryServer
 
 #: A lease or lock that runs out while a test waits for it, and one that doesn't.
 SHORT_S: Final = 0.03

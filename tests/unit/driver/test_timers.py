@@ -15,7 +15,8 @@ from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEAS
 from mqtune.journal.base import UnderWay
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
-from mqtune.journal.memory import MemoryJournal, TrialState
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import TrialState
 
 ONE = "0001"
 TWO = "0002"

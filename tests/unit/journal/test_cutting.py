@@ -14,7 +14,8 @@ from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
 from mqtune.journal.chapters import checkpoints_in, cut_chapters, decode_chapters, encode_chapters, keep_chapter
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from mqtune.core.machine import DICTS
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JournalFile, JournalReader
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 
 
 class WatchedJournal(MemoryJournal):

@@ -14,7 +14,8 @@ from mqtune.core.errors import NameTaken
 from mqtune.core.machine import process_mark
 from mqtune.driver.interrupts import Interrupts
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S, take_lock
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 
 
 class Clock:

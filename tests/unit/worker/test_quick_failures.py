@@ -12,7 +12,8 @@ from impaired import nothing_impaired, reasons
 
 from mqtune.core.errors import AccessDenied
 from mqtune.journal.base import BROKEN_S
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 from mqtune.worker import impairments, quick_failures
 from mqtune.worker.quick_failures import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
 

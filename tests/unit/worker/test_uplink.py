@@ -20,7 +20,8 @@ from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionT
 from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
 from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Order, Segment
-from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.memory_server import MemoryServer
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
 
