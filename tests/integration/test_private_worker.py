@@ -18,12 +18,13 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.backends.local.worker import PrivateWorker, private_name
 from mqtune.core.codec import encode_value
 from mqtune.core.resources import queue_name
+from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Assignment
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.local_queue import LocalQueue
+from mqtune.journal.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
 from mqtune.trainable.spec import TrainableSpec
 
@@ -140,6 +141,27 @@ def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
     # As a driver does with one that nobody has taken.
     backend.publish(one, 1, {})
     assert tasks.take(queue) == ("x", one, 1, "digest")
+
+
+def test_seats_that_were_put_on_their_queue_when_they_were_staged_are_not_put_there_again(
+    redis_server: EmbeddedServer, redis_client: RedisClient
+) -> None:
+    journal = RedisJournal(redis_client, "x", patience_s=5)
+    asked = mqtune.Resources(cpus=1, seats=3)
+    backend = backend_on(redis_server, redis_client, journal, asked)
+    queue, tasks = queue_name(asked, "x"), LocalQueue(redis_client, patience_s=5)
+    one, *further = seat_names(TrialId("0001"), asked.seats)
+    assert journal.task_of is not None
+    # Of an attempt that was withdrawn before it was published nothing is left.
+    journal.task_of(TrialId("0002"), 1)
+
+    found = [journal.task_of(name, 1) for name in (one, further[0])]
+    backend.publish(one, 1, {})
+
+    assert found == [(queue, encode_task(("x", name, 1, "digest"))) for name in (one, further[0])]
+    assert [tasks.take(queue), tasks.take(queue)] == [("x", further[1], 1, "digest"), None]
+    backend.publish(one, 1, {})
+    assert [tasks.take(queue) for _ in range(3)] == [("x", name, 1, "digest") for name in (one, *further)]
 
 
 @pytest.mark.usefixtures("mqtune_home")
