@@ -508,6 +508,10 @@ class Attempt:
         """Whether its reports count: it has not ended, and nothing but to run is wanted of it."""
         return self.end is None and self.intent is Intent.RUN
 
+    def worker_of(self, seat: int) -> str:
+        """Return the name of the worker that has this seat; empty where it is not known."""
+        return next((each.worker for each in self.seats if each.number == seat), "") if seat else self.worker
+
     @property
     def could_not_start(self) -> bool:
         """Whether its worker requeued it because it could not start its process; ``error`` says why."""

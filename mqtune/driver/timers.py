@@ -191,8 +191,7 @@ class DriverTimers:
 
     def _look_at_leases(self) -> Iterable[Lose]:
         """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
-        # Of a gang the seats are listed, and the attempt is lost once.
-        expired = list(dict.fromkeys(map(_trial_of, self._journal.expired())))
+        expired = self._journal.expired()
         if expired:
             # A server whose disk is full answers, and takes no renewal of a lease: a write waits until it does.
             self._keep_lock()
@@ -211,12 +210,12 @@ class DriverTimers:
         # Entries of before may have other ids now.
         self._gone.clear()
 
-    def _losses(self, trials: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
-        for id_ in trials:
-            trial = self._experiment.trials.get(id_)
-            # Whoever may write there can list anything.
+    def _losses(self, seats: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
+        for name in seats:
+            trial = self._experiment.trials.get(_trial_of(name))
+            # Whoever may write there can list anything. With its first seat the whole attempt is lost.
             if trial is not None and trial.attempt.end is None:
-                worker = trial.attempt.worker or "?"
+                worker = trial.attempt.worker_of(seat_in(name)[1]) or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
                 yield Lose(trial=trial, error=error, guard=guard, error_type=error_type)
 

@@ -143,6 +143,7 @@ class Stream:
     def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
         self.journal = journal
         self.claim = claim
+        self._is_first = claim.seat[1] == 0
         self.listener = listener
         self.sequence = 0
         #: The number of bytes taken from the pipe.
@@ -292,7 +293,7 @@ class Stream:
     def _segment(self, reports: list[bytes]) -> Segment | None:
         """Return the segment of these reports, or of those before the first malformed one."""
         trial, attempt, _ = self.claim
-        if self.claim.seat[1]:
+        if not self._is_first:
             self._give_up("a report, which only seat 0 of a gang sends")
             return None
         first = self.sequence + 1

@@ -175,6 +175,25 @@ def test_an_experiment_in_lockstep_whose_driver_brings_its_code_is_followed_by_a
     assert crew.accounts.refused() == []
 
 
+def test_trials_with_two_seats_run_under_the_accounts_of_a_team(crew: Team, tune: Tune):
+    crew.accounts.refused()
+    tuner = tune(
+        trainables.steady,
+        name="team-a-gang",
+        space={"x": mqtune.uniform(0, 1)},
+        searcher=None,
+        resources=mqtune.Resources(cpus=5, seats=2),
+        max_trials=2,
+    )
+    tuner.run()
+
+    trials = tuner.get_trials()
+    assert [(trial.status, trial.reports, len(trial.attempt.seats)) for trial in trials] == [
+        (TrialStatus.COMPLETED, 9, 1)
+    ] * 2
+    assert crew.accounts.refused() == []
+
+
 def test_why_names_the_quota_that_holds_an_experiment_or_says_that_the_account_can_not_see_it(crew: Team, tune: Tune):
     admin: Any = crew.accounts.admin
     without_counts = [rule for rule in rules_of("monitor", experiments=TEAM) if "zcount" not in rule.commands]

@@ -9,7 +9,7 @@ import re
 import pytest
 import redis
 from click.testing import CliRunner
-from contract.journals.world import ASSIGNMENT, LONG_S, SHORT_S, ended, staged, started
+from contract.journals.world import ASSIGNMENT, LONG_S, ONE, SHORT_S, ended, staged, started
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
@@ -17,9 +17,10 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.owner import this_owner
+from mqtune.core.seats import seat_names
 from mqtune.core.shares import AGING_S, Cap
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Claim, Unclaimed
+from mqtune.journal.base import Claim, Grant, Unclaimed
 from mqtune.journal.demands import Demands
 from mqtune.journal.quotas import Quota, Quotas
 from mqtune.journal.redis import RedisJournal
@@ -81,6 +82,28 @@ def test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it(redis_client:
     assert not quotas.drop("team-a.*")
     assert second.start() == "granted"
     assert 0 < redis_client.ttl(quota_key("team-a.*")) <= KEPT_S
+
+
+def test_a_gang_counts_as_many_slots_as_it_has_seats_and_begins_only_where_a_quota_has_room_for_all(
+    redis_client: redis.Redis, quotas: Quotas
+):
+    many, gangs = Many(redis_client, "x"), RedisJournal(redis_client, "y", patience_s=1.0)
+    gangs.lock("owner", "driver", LONG_S)
+    quotas.set("*", 2)
+    single = many.stage()
+    many.claim(single)
+    gangs.stage(ONE, 1, ASSIGNMENT._replace(gang="2:any:1 CPU"), staged(ONE))
+    seats = [Claim(name, 1, f"token-{name}") for name in seat_names(ONE, 2)]
+
+    assert [gangs.claim(each, "w", LONG_S, started(each)) for each in seats] == ["quota"] * 2
+    many.journal.end(single, ended(single.trial))
+    answers = [gangs.claim(each, "w", LONG_S, started(each)) for each in seats]
+
+    assert [isinstance(answer, Grant) for answer in answers] == [False, True]
+    assert [quota.running for quota in quotas.all()] == [2]
+    assert many.start() == "quota"
+    assert gangs.end(seats[1], ended(ONE))
+    assert many.start() == "granted"
 
 
 def test_what_a_dead_worker_ran_counts_until_its_lease_is_over(redis_client: redis.Redis, quotas: Quotas):

@@ -108,7 +108,7 @@ end
 
 -- Return the time at which a gang counts as staged: after all that wait, as seats are taken in that order, and several come in a millisecond.
 local function last_of(staged, now)
-  local last = redis.call('ZREVRANGE', staged, 0, 0, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', staged, -1, -1, 'WITHSCORES')[2]
   return last and math.max(now, tonumber(last) + 0.001) or now
 end
 
