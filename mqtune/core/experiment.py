@@ -458,6 +458,9 @@ class Experiment:
             files = event.stdout_path, event.stderr_path, event.log_mark
             seat = Seat(event.seat, event.worker, event.host, event.queue, tuple(event.devices), *files)
             attempt.seats = (*attempt.seats, seat)
+            if attempt.started_at is not None:
+                # The first ones have waited for the last one.
+                attempt.started_at = max(attempt.started_at, event.at)
             return
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
         attempt.devices = tuple(event.devices)

@@ -121,7 +121,8 @@ class AttemptRun:
         self.claim = claim
         #: Its trial, and the number of its seat.
         self.trial, self.seat = claim.seat
-        self._address = Address() if here.seats > 1 else None
+        self.is_gang = here.seats > 1
+        self._address = Address() if self.is_gang else None
         #: Whether its worker gives it back.
         self._gives_back = False
         self.definition = definition = here.definition
@@ -415,8 +416,9 @@ class AttemptRun:
         is_told = self._intent is not Intent.RUN
         if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
             return "worker"
-        # A further seat fails where the driver has the others end.
-        return "failure" if end is AttemptEnd.FAILED and not (self.seat and is_told) else "itself"
+        # Where the others end as they were told, a further seat may fail of that.
+        is_own = not (self.seat and is_told) or self._fault is not None
+        return "failure" if end is AttemptEnd.FAILED and is_own else "itself"
 
     def _note_import(self) -> None:
         """Tell the driver that this worker has the attempt, which it can't claim before an import is over."""

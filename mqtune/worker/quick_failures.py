@@ -111,7 +111,8 @@ class QuickFailures:
         broken = result.error_type == DEVICE_BROKEN
         if not run.devices or result.end is None:
             return
-        if broken or (result.end is AttemptEnd.FAILED and not _does_well(run)):
+        # All seats of a gang fail with the first, and nobody knows which that was.
+        if broken or (result.end is AttemptEnd.FAILED and not run.is_gang and not _does_well(run)):
             self.note_failed(
                 run.journal,
                 run.slot,

@@ -22,7 +22,18 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment
 from mqtune.core.objective import Mode
-from mqtune.core.trial import DEVICE_BROKEN, Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import (
+    DEVICE_BROKEN,
+    Action,
+    AttemptEnd,
+    Decision,
+    Intent,
+    Report,
+    Seat,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 
@@ -519,3 +530,18 @@ def test_equal_environments_are_kept_once_also_by_who_restores_a_state() -> None
         first, second, third = (trial.attempt.environment for trial in experiment.trials.values())
         assert first is second
         assert [third["python"], third["packages"], first["python"]] == ["3.13", packages, "3.12"]
+
+
+def test_an_attempt_of_several_seats_has_begun_with_the_last_of_them_and_says_where_each_is() -> None:
+    story = Story().run()
+    started = AttemptStarted(trial=ONE, attempt=1, worker="w@b", host="b", devices=["3"], at=12.5, queue="q", seat=1)
+    story.experiment.apply(started)
+    restored = Experiment("x", metric="loss", mode="min", max_failures=0)
+    restored.restore(decode_value(encode_value(story.experiment.state())))
+
+    for experiment in (story.experiment, restored):
+        attempt = experiment.trials[ONE].attempt
+        assert (attempt.worker, attempt.started_at) == ("w@a", 12.5)
+        assert attempt.seats == (Seat(1, "w@b", "b", "q", ("3",)),)
+        assert [attempt.worker_of(seat) for seat in (0, 1, 2)] == ["w@a", "w@b", ""]
+        assert experiment.trials[ONE].status is TrialStatus.RUNNING

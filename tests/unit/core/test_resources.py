@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.resources import Resources, gpus_in, queue_name
+from mqtune.core.resources import MOST_SEATS, Resources, gpus_in, queue_name
 from mqtune.core.version import __version__
+from mqtune.journal.base import Assignment
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -144,6 +145,8 @@ def test_a_queue_name_carries_the_shape_and_the_minor_version() -> None:
         (Resources(gpus=2, gpu_memory_gb=25.7, tags=["nvlink", "a100"]), "2 GPUs (25.7 GB), 1 CPU, tags a100+nvlink"),
         (Resources(gpu_memory_gb=6, cpus=2), "6 GB of a GPU, 2 CPUs"),
         (Resources(tags=["fast"]), "1 CPU, tag fast"),
+        (Resources(gpus=8, cpus=4, machines=2), "2 machines with 8 GPUs, 4 CPUs each"),
+        (Resources(gpus=1, seats=4), "4 slots with 1 GPU, 1 CPU each"),
     ],
 )
 def test_resources_read_well(shape: Resources, text: str) -> None:
@@ -163,3 +166,28 @@ def test_resources_read_well(shape: Resources, text: str) -> None:
 def test_a_part_of_a_gpu_by_memory_counts_as_its_share(asked: Resources, offer: Resources, gpus: float) -> None:
     for experiments in ("*", "team.mem1-*"):
         assert gpus_in(queue_name(offer, experiments), asked) == pytest.approx(gpus)
+
+
+def test_a_gang_is_said_by_its_number_of_seats_where_they_may_be_and_what_each_asks_for() -> None:
+    apart, anywhere = Resources(gpus=8, machines=2), Resources(cpus=2, seats=3)
+
+    assert (apart.seats, anywhere.machines, Resources().gang) == (2, 1, "")
+    assert (apart.gang, anywhere.gang) == ("2:apart:8 GPUs, 1 CPU", "3:any:2 CPUs")
+    assert [Assignment({}, gang=each.gang).seats for each in (apart, anywhere, Resources())] == [2, 3, 1]
+    for asked in (apart, anywhere):
+        assert Resources.decode(asked.encode()) == asked
+        assert asked.fits(asked.of_seat)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"machines": 2, "seats": 4}, "machines=2 and seats=4 are given"),
+        ({"seats": MOST_SEATS + 1}, f"no more than {MOST_SEATS} seats"),
+        ({"machines": 0}, "machines"),
+        ({"seats": 1.5}, "seats"),
+    ],
+)
+def test_seats_that_can_not_be_had_are_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        Resources(**asked)
