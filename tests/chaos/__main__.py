@@ -48,6 +48,9 @@ def main() -> int:
     )
     parser.add_argument("--kinds", help=f"only these faults, one after the other: {', '.join(FAULTS)}")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="how many requests a run has at most")
+    parser.add_argument(
+        "--gangs", choices=["some", "all", "none"], default="some", help="which runs have trials of several seats"
+    )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     kinds = [kind.strip() for kind in given.kinds.split(",")] if given.kinds else None
@@ -55,12 +58,14 @@ def main() -> int:
         parser.error(f"no such faults: {', '.join(sorted(unknown))}")
     if given.one:
         own_times = _has_own_times(given.seed, given.times)
-        outcome = run_one(given.seed, given.folder, own_times=own_times, kinds=kinds, requests=given.requests)
+        how = {"own_times": own_times, "kinds": kinds, "requests": given.requests, "which": given.gangs}
+        outcome = run_one(given.seed, given.folder, **how)
         print(json.dumps(dataclasses.asdict(outcome)))
         return 1 if outcome.violations else 0
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="mqtune-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    options = ["--times", given.times, "--requests", str(given.requests), *(["--kinds", given.kinds] if kinds else [])]
+    options = ["--times", given.times, "--requests", str(given.requests), "--gangs", given.gangs]
+    options += ["--kinds", given.kinds] if kinds else []
     outcomes = _campaign(range(given.seed, given.seed + given.runs), given.at_once, folder, options)
     figures = _figures(outcomes)
     print(json.dumps(figures, indent=1))
@@ -145,6 +150,9 @@ def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds with violations": [outcome["seed"] for outcome in broken],
         "reports": sum(outcome.get("reports", 0) for outcome in outcomes),
         "attempts lost": sum(outcome.get("lost", 0) for outcome in outcomes),
+        "runs with gangs": sum(outcome.get("gangs", 0) > 0 for outcome in outcomes),
+        "gangs": sum(outcome.get("gangs", 0) for outcome in outcomes),
+        "seats of gangs": sum(outcome.get("gang_seats", 0) for outcome in outcomes),
         "attempts paused for others": sum(outcome.get("preempted", 0) for outcome in outcomes),
         "claims under a quota": sum(outcome.get("under_quota", 0) for outcome in outcomes),
         "chapters": sum(outcome.get("chapters", 0) for outcome in outcomes),

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import breaker
 import counting
+import gangs
 import msgpack
 import times as run_times
 from checker import FENCED_S, check
@@ -52,7 +53,7 @@ _GROWING: Final = frozenset({"add", "set", "end"})
 #: Faults that only drivers feel.
 _DRIVERS: Final = ("driver", "second", "nobody", "host", *_REQUESTS, *_SHARING)
 #: Faults after which a driver may have been silent for longer than that.
-_SILENCING: Final = ("driver", "second", "nobody", "host", "redis", "clients", "memory", "failover")
+_SILENCING: Final = ("seat", "driver", "second", "nobody", "host", "redis", "clients", "memory", "failover")
 #: How many workers with driver slots there are where drivers are submitted.
 _HOSTS: Final = 2
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
@@ -62,7 +63,16 @@ _MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"
 #: … and how also where its store may be away.
 _WITHOUT_STORE: Final = frozenset({"ChapterUnavailable", "StoreUnavailable"})
 #: For which faults a driver may find no Redis; one that is full is waited for.
-_CUTTING_OFF: Final = ("redis", "failover", "clients", "driver cut", "driver held", "driver lost", "driver slow")
+_CUTTING_OFF: Final = (
+    "seat",
+    "redis",
+    "failover",
+    "clients",
+    "driver cut",
+    "driver held",
+    "driver lost",
+    "driver slow",
+)
 #: How many trials there are, besides, for each that blames its device.
 _OTHERS: Final = 7
 #: For which faults a worker may not hear of other devices, so that it takes one for whole.
@@ -109,6 +119,9 @@ class Outcome:
     under_quota: int = 0
     #: How many files of the oldest entries of journals there were in the end.
     chapters: int = 0
+    #: How many attempts have had several seats, and how many seats these.
+    gangs: int = 0
+    gang_seats: int = 0
     #: How many threads of workers have raised an error.
     raised: int = 0
     #: How many attempts have run a second time under their number, as a server that was set back has lost their claims.
@@ -170,6 +183,8 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
         },
         # Quotas are not kept by good will.
         "ignores_quotas": random.choice([True, False]),
+        # What makes gangs of its trials.
+        "gang": {},
         # Of a random of its own, as courses of seeds are to stay what they were. 0 for mqtune's own: then none comes so far.
         "chapter_bytes": Random(f"{seed} {place} chapters").choice([0, 2_000, 2_000, 20_000]),
     }
@@ -218,6 +233,7 @@ class Campaign:
         own_times: whether mqtune's own times are kept, and not shorter ones.
         kinds: the kinds of its faults, in their order; by default drawn from the seed.
         requests: how many requests there are then at most.
+        which: the runs with gangs: "some", as the seed says, "all" or "none".
     """
 
     def __init__(
@@ -228,6 +244,7 @@ class Campaign:
         own_times: bool = False,
         kinds: list[str] | None = None,
         requests: int = REQUESTS,
+        which: gangs.Which = "some",
     ) -> None:
         self.random = Random(seed)
         self.times = run_times.OWN if own_times else run_times.SHORT
@@ -235,7 +252,15 @@ class Campaign:
         self.undriven_after_s = self.lock_s + LOSS_GRACE_S
         plans = plans_of(self.random, seed)
         self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6), requests)
+        if which == "all":
+            # Devices are those of single seats.
+            self._kinds = [kind for kind in self._kinds if not kind.startswith("device")]
         has_devices = any(kind.startswith("device") for kind in self._kinds)
+        if not has_devices:
+            plans = gangs.with_gangs(plans, seed, "all" if "seat struck" in self._kinds else which)
+            may_strike = kinds is None and any(FAULTS[kind].may_lose for kind in self._kinds)
+            if may_strike and any(plan["gang"] for plan in plans):
+                self._kinds += gangs.strikes(seed)
         if has_devices and seed % 2:
             # In the other runs an error that says so is to be believed.
             plans = [plan | {"mischief": [*plan["mischief"], *([""] * _OTHERS), BLAMES]} for plan in plans]
@@ -489,6 +514,7 @@ class Campaign:
         client: Any = world.server.client
         keys = driving.experiment.keys
         prefix = keys.trial("")
+        lasting = [key.decode()[len(prefix) :] for key in client.scan_iter(prefix + "*") if client.ttl(key) == -1]
         store = world.folder / "store" / plan["name"]
         seconds, microseconds = client.time()
         entries, chapters = entries_on(client, keys.journal, keys.chapters, store)
@@ -521,6 +547,7 @@ class Campaign:
                 "leases": client.zrange(keys.leases, 0, -1),
                 "staged": client.zrange(keys.staged, 0, -1),
                 "trials": trials,
+                "lasting": lasting,
                 "checkpoints": {name.decode(): data for name, data in client.hgetall(keys.checkpoints).items()},
             },
             store=store,
@@ -529,6 +556,8 @@ class Campaign:
             broken=self._broken,
             pause_s=run_times.pause_s(self.times) if not is_stalled and not may_not_hear else 0.0,
             revoked=frozenset(self._revoked[driving.experiment]),
+            seats=gangs.seats_in(plan),
+            are_apart="machines" in plan["gang"],
         )
 
     def _count(self, observed: Observed) -> None:
@@ -541,6 +570,10 @@ class Campaign:
         processes = Counter((trial, attempt) for trial, attempt, _ in observed.beats)
         outcome.ran_twice += sum(number > 1 for number in processes.values())
         outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
+        starts = [body for _, kind, body in events if kind == "started"]
+        if observed.seats > 1:
+            outcome.gangs += sum(not body.get("seat", 0) for body in starts)
+            outcome.gang_seats += len(starts)
         outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
         outcome.preempted += sum(kind == "decided" and body["intent"] == "give_way" for _, kind, body in events)
         asked = {body["id"]: body["action"] for _, kind, body in events if kind == "requested"}

@@ -15,7 +15,18 @@ import msgpack
 import xxhash
 from claims import Claims, State
 from course import Course
-from observed import CLOCKS_S, SET_BACK_S, Entry, Observed, Violation, decoded, in_drivers_order, place_of, written_at
+from observed import (
+    CLOCKS_S,
+    SET_BACK_S,
+    Entry,
+    Observed,
+    Violation,
+    decoded,
+    in_drivers_order,
+    place_of,
+    seat_of,
+    written_at,
+)
 
 #: How long a process of a fenced attempt may go on once its worker can hear of it: a heartbeat, the kill, a loaded machine.
 FENCED_S: Final = 8.0
@@ -35,6 +46,7 @@ def check(observed: Observed) -> list[Violation]:
     journal = Claims(found, observed)
     for entry in entries:
         journal.take(entry)
+    journal.check_end()
     ordered = list(in_drivers_order(entries, found))
     fold = Course(found, observed)
     for entry in ordered:
@@ -192,7 +204,8 @@ def _check_revoked(
                     found.append(
                         Violation("revoke", f"entry {entry.id}: trial {trial}, which was revoked, is {entry.kind}")
                     )
-    for (trial, attempt, _), (first, last) in observed.beats.items():
+    for (name, attempt, _), (first, last) in observed.beats.items():
+        trial, _ = seat_of(name)
         entry = asked.get((trial, attempt))
         if entry is None or _ran_on_the_past(observed, first, last):
             continue
@@ -206,36 +219,60 @@ def _check_revoked(
 def _check_processes(observed: Observed, journal: Claims, found: list[Violation]) -> None:
     for process in observed.left:
         found.append(Violation("7", f"left behind: {process}"))
-    lives: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    lives: dict[str, list[tuple[str, int, float, float]]] = defaultdict(list)
     pids: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for (trial, attempt, pid), (first, last) in observed.beats.items():
+    for (name, attempt, pid), (first, last) in observed.beats.items():
         if _ran_on_the_past(observed, first, last):
             continue
-        lives[trial].append((attempt, first, last))
-        pids[trial, attempt].add(pid)
-        ended_at = journal.ended_at.get((trial, attempt))
-        if ended_at is not None and last + observed.clock > ended_at + CLOCKS_S:
-            over_s = last + observed.clock - ended_at
-            found.append(
-                Violation("4", f"trial {trial} attempt {attempt} was alive {over_s:.2f} s after its journaled end")
-            )
-    for (trial, attempt), several in pids.items():
+        trial, seat = seat_of(name)
+        lives[trial].append((name, attempt, first, last))
+        pids[name, attempt].add(pid)
+        if seat >= observed.seats:
+            found.append(Violation("gang", f"trial {trial} attempt {attempt} has a seat {seat}"))
+        _check_life(observed, journal, name, attempt, (first, last), found)
+    for (name, attempt), several in pids.items():
         if len(several) > 1:
-            found.append(Violation("1", f"trial {trial} attempt {attempt} ran in processes {sorted(several)}"))
-    for trial, attempts in lives.items():
-        for attempt, _, last in attempts:
-            for later, first, _ in attempts:
+            found.append(Violation("1", f"trial {name} attempt {attempt} ran in processes {sorted(several)}"))
+    # The seats of a gang that was lost with one of them hear of that.
+    beside_s = FENCED_S if observed.seats > 1 else 0.0
+    for attempts in lives.values():
+        for name, attempt, _, last in attempts:
+            for _, later, first, _ in attempts:
                 if (
                     later > attempt
-                    and last > first
-                    and not _could_not_hear(observed, journal, trial, attempt, first, last)
+                    and last > first + beside_s
+                    and not _could_not_hear(observed, journal, name, attempt, first, last)
                 ):
                     found.append(
                         Violation(
                             "1",
-                            f"trial {trial} attempt {attempt} ran on for {last - first:.2f} s beside attempt {later}",
+                            f"trial {name} attempt {attempt} ran on for {last - first:.2f} s beside attempt {later}",
                         )
                     )
+
+
+def _check_life(
+    observed: Observed,
+    journal: Claims,
+    name: str,
+    attempt: int,
+    life: tuple[float, float],
+    found: list[Violation],
+) -> None:
+    """A process does not outlive its attempt; of a gang that was lost with another seat, not by more than it takes to hear of that."""
+    trial, _ = seat_of(name)
+    last = life[1] + observed.clock
+    ended_at, over_at = journal.ended_at.get((trial, attempt)), journal.over_at.get((trial, attempt))
+    # Its end may be journaled by the driver, for the loss of a seat behind it.
+    may_be_lost = observed.seats > 1 and _could_not_hear(observed, journal, name, attempt, life[1], life[1])
+    if ended_at is not None and last > ended_at + CLOCKS_S and not may_be_lost:
+        found.append(
+            Violation("4", f"trial {name} attempt {attempt} was alive {last - ended_at:.2f} s after its journaled end")
+        )
+    elif observed.seats > 1 and over_at is not None and last > over_at + FENCED_S and not may_be_lost:
+        found.append(
+            Violation("gang", f"trial {name} attempt {attempt} was alive {last - over_at:.2f} s after its end")
+        )
 
 
 def _ran_on_the_past(observed: Observed, first: float, last: float) -> bool:
@@ -243,9 +280,10 @@ def _ran_on_the_past(observed: Observed, first: float, last: float) -> bool:
     return any(begin - SET_BACK_S <= first and last <= end + 2 * FENCED_S for begin, end in observed.forgot)
 
 
-def _could_not_hear(observed: Observed, journal: Claims, trial: str, attempt: int, first: float, last: float) -> bool:
+def _could_not_hear(observed: Observed, journal: Claims, name: str, attempt: int, first: float, last: float) -> bool:
+    trial, seat = seat_of(name)
     attempts = journal.attempts.get(trial, [])
-    worker = attempts[attempt - 1].worker if attempt <= len(attempts) else ""
+    worker = attempts[attempt - 1].workers.get(seat, "") if attempt <= len(attempts) else ""
     return any(
         each.worker == worker and each.begin <= first and last <= each.end + FENCED_S for each in observed.isolations
     )
@@ -261,6 +299,8 @@ def _check_keys(observed: Observed, fold: Course, journal: Claims, found: list[V
     for trial, state in observed.keys["trials"].items():
         if state != "ended":
             found.append(Violation("keys", f"trial {trial} is {state} in Redis"))
+    for trial in observed.keys.get("lasting", []):
+        found.append(Violation("keys", f"trial {trial} stays in Redis for ever"))
     held, named = set(observed.keys["checkpoints"]), {one for one in fold.kept if one.startswith("m-")}
     for checkpoint in sorted(named - held):
         found.append(Violation("9", f"checkpoint {checkpoint} is named, and not in Redis"))

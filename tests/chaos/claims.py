@@ -29,11 +29,17 @@ class _Attempt:
         #: What it begins with.
         self.origin = origin
         self.state = origin
-        self.worker = ""
+        #: The worker of each seat that has started, and the devices that seat 0 has there.
+        self.workers: dict[int, str] = {}
         self.device = ""
         self.reports = 0
         self.is_ended = False
         self.is_decided = False
+
+    @property
+    def worker(self) -> str:
+        """The worker of seat 0; empty before the claim."""
+        return self.workers.get(0, "")
 
 
 class Claims:
@@ -46,6 +52,10 @@ class Claims:
         #: What is in each checkpoint that there ever was.
         self.states: dict[str, State] = {}
         self.ended_at: dict[tuple[str, int], float] = {}
+        #: When each attempt has ended, whoever has said so.
+        self.over_at: dict[tuple[str, int], float] = {}
+        #: The start that must come next: that of the next seat of a gang.
+        self._next_start: tuple[str, int, int] | None = None
         #: When a broken device of a worker was found so, and of which devices the experiment has said it.
         self._found_broken: dict[tuple[str, str], float] = {}
         self._said_broken: set[tuple[str, str]] = set()
@@ -61,6 +71,7 @@ class Claims:
 
     def take(self, entry: Entry) -> None:
         self._checkcursor_of(entry)
+        self._check_block(entry)
         body = entry.body
         if entry.kind == "reports":
             reports = list(rows(body))
@@ -102,6 +113,35 @@ class Claims:
             self._wrong("6", entry, f"its cursor {cursor} is before {self._written}: its driver had been replaced")
         self._written = cursor
 
+    def _check_block(self, entry: Entry) -> None:
+        """The starts of all seats of an attempt come behind one another, from seat 0 on, and nothing in between."""
+        expected, self._next_start = self._next_start, None
+        came = None
+        if entry.kind == "started":
+            trial, attempt, seat = came = entry.body["trial"], entry.body["attempt"], entry.body.get("seat", 0)
+            if seat + 1 < self._observed.seats:
+                self._next_start = trial, attempt, seat + 1
+        if expected is not None and came != expected:
+            self._wrong(
+                "gang",
+                entry,
+                f"it stands where trial {expected[0]} attempt {expected[1]} seat {expected[2]} must start",
+            )
+        elif came is not None and expected is None and came[2]:
+            self._wrong(
+                "gang", entry, f"trial {came[0]} attempt {came[1]} seat {came[2]} starts, and not the seats before it"
+            )
+
+    def check_end(self) -> None:
+        """Hold what is left at the end against what must be."""
+        if self._next_start is not None:
+            trial, attempt, seat = self._next_start
+            self._found.append(
+                Violation(
+                    "gang", f"trial {trial} attempt {attempt} seat {seat} does not start, and seat {seat - 1} has"
+                )
+            )
+
     def _current(self, entry: Entry, trial: str, number: int, promise: str) -> _Attempt | None:
         attempts = self.attempts[trial]
         if not attempts or number != len(attempts):
@@ -135,14 +175,20 @@ class Claims:
         attempt = self._current(entry, body["trial"], body["attempt"], "1")
         if attempt is None:
             return
-        if attempt.worker or attempt.is_ended:
+        seat, worker = body.get("seat", 0), body["worker"].partition("@")[0]
+        if seat in attempt.workers or attempt.is_ended:
             self._wrong("1", entry, f"trial {body['trial']} attempt {body['attempt']} is claimed a second time")
+        if self._observed.are_apart and worker in attempt.workers.values():
+            self._wrong(
+                "gang", entry, f"trial {body['trial']} attempt {body['attempt']} has two seats on worker {worker}"
+            )
         if self._observed.on_loss != "continue" and self._was_undriven(entry, CLOCKS_S):
             self._wrong("loss", entry, f"trial {body['trial']} attempt {body['attempt']} starts, and nobody drives")
         # Its Celery node name has the host behind it.
-        attempt.worker = body["worker"].partition("@")[0]
-        attempt.device = ",".join(body.get("devices", []))
-        self._check_quarantine(entry, attempt)
+        attempt.workers[seat] = worker
+        if not seat:
+            attempt.device = ",".join(body.get("devices", []))
+            self._check_quarantine(entry, attempt)
 
     def _report(self, entry: Entry, row: Row) -> None:
         attempt = self._running(entry, row.trial, row.attempt)
@@ -178,6 +224,7 @@ class Claims:
         if attempt.is_ended:
             self._wrong("1", entry, f"trial {trial} attempt {number} ends a second time")
         attempt.is_ended = True
+        self.over_at[trial, number] = written_at(entry)
         if body.get("error_type") == "CheckpointExists":
             self._wrong("9", entry, f"trial {trial} attempt {number} has a checkpoint's id a second time")
         by_worker = cursor_of(entry) is None
@@ -195,7 +242,7 @@ class Claims:
         given_back = is_broken or (
             end == "handed_back"
             and (
-                attempt.worker in self._observed.leavers
+                not self._observed.leavers.isdisjoint(attempt.workers.values())
                 or self._is_undriven(body)
                 or (self._observed.store_was_away and body.get("error_type") == "StoreUnavailable")
             )

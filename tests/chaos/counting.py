@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from others import Others
+
 import mqtune
 
 #: Where a trial process writes down that it lives; beside the journal, which says what counts.
@@ -48,14 +50,15 @@ def loss(config: dict[str, Any], step: int) -> float:
 
 
 class Beats:
-    """A file of a process for each attempt that it runs, with a line for each time that it was seen alive."""
+    """A file of a process for each attempt, or seat of one, that it runs, with a line for each time that it was seen alive."""
 
     def __init__(self) -> None:
         context = mqtune.get_context()
         # A file each, so that any number of processes can write at once.
         folder = Path(os.environ[BEATS]) / context.experiment
         folder.mkdir(exist_ok=True)
-        name = f"{context.trial}-{context.attempt}-{os.getpid()}"
+        seat = f"~{context.seat}" if context.seat else ""
+        name = f"{context.trial}{seat}-{context.attempt}-{os.getpid()}"
         self._path = folder / name
         self.beat()
 
@@ -113,12 +116,18 @@ def misbehave(config: dict[str, Any], step: int, attempt: int, metrics: dict[str
 
 
 def counts(config: dict[str, Any]) -> None:
-    """Count up; save a dict or a folder with every so many reports."""
+    """Count up, in step with the trial's other seats; save a dict or a folder with every so many reports."""
+    with Others() as others:
+        _count(config, others)
+
+
+def _count(config: dict[str, Any], others: Others) -> None:
     context = mqtune.get_context()
     checkpoint = mqtune.get_checkpoint()
     began = START if checkpoint is None else _state_of(checkpoint)
     beats = Beats()
     for step, total in _counted(config, began):
+        others.wait()
         beats.beat()
         break_down(config)
         if breaks(config, step, context.attempt):
@@ -156,6 +165,8 @@ def _state_of(checkpoint: Any) -> dict[str, int]:
 class Counts(mqtune.Trainable):
     """The same as a class, which is asked to save when it is paused."""
 
+    others: Others | None = None
+
     def setup(self, config: dict[str, Any]) -> None:
         self.checkpoint_every = config["every"]
         self._begin()
@@ -165,14 +176,23 @@ class Counts(mqtune.Trainable):
         return True
 
     def _begin(self) -> None:
+        self.cleanup()
         self.state = self.began = dict(START)
         self.beats: Beats | None = None
+
+    def cleanup(self) -> None:
+        if self.others is not None:
+            self.others.close()
+        self.others = None
 
     def step(self) -> dict[str, Any]:
         attempt = mqtune.get_context().attempt
         if self.beats is None:
             self.beats = Beats()
+        if self.others is None:
+            self.others = Others()
         time.sleep(self.config["epoch_s"])
+        self.others.wait()
         step = self.state["step"] + 1
         self.beats.beat()
         break_down(self.config)
@@ -195,7 +215,7 @@ class Counts(mqtune.Trainable):
 
 
 def last_beats(folder: Path, experiment: str) -> dict[tuple[str, int, int], tuple[float, float]]:
-    """When each process of each attempt of an experiment was first and last seen alive, by (trial, attempt, pid)."""
+    """When each process of each attempt of an experiment was first and last seen alive, by (trial or name of a further seat, attempt, pid)."""
     found: dict[tuple[str, int, int], tuple[float, float]] = {}
     if not (folder / experiment).exists():
         return found

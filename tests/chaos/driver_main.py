@@ -114,7 +114,7 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         metric="loss",
         mode="min",
         scheduler=Watched(scheduler_of(plan), told),
-        resources=mqtune.Resources(cpus=plan["cpus"], gpus=plan["gpus"]),
+        resources=mqtune.Resources(cpus=plan["cpus"], gpus=plan["gpus"], **plan["gang"]),
         max_trials=plan["max_trials"],
         failures=mqtune.Failures(
             max_failures=plan["max_failures"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+import gangs
 import memory_faults
 import process_faults
 import request_faults
@@ -17,13 +18,13 @@ class Fault(NamedTuple):
     """A kind of fault: what it does, which returns what it did, or empty if there was nothing to do it to.
 
     ``may_lose``: whether attempts may be lost, handed back or fail by a signal for it. ``on``: the Redis that it can happen to, where
-    that is not any: a "lone" one, or one that "fails over".
+    that is not any: a "lone" one, or one that "fails over"; or the runs with "gangs".
     """
 
     act: Callable[[Run], str]
     may_lose: bool = False
     weight: int = 2
-    on: Literal["", "lone", "fails over"] = ""
+    on: Literal["", "lone", "fails over", "gangs"] = ""
 
 
 FAULTS: Final[dict[str, Fault]] = {
@@ -81,6 +82,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1, on="lone"),
     "redis forgets a claim": Fault(server_faults.claim_forgotten, may_lose=True, weight=3, on="lone"),
     "failover": Fault(server_faults.failover, may_lose=True, weight=4, on="fails over"),
+    "seat struck": Fault(gangs.seat_struck, may_lose=True, on="gangs"),
     "quota changed": Fault(sharing_faults.quota_changed, weight=1),
     "standing changed": Fault(sharing_faults.standing_changed, weight=1),
 }

@@ -92,7 +92,7 @@ class Observed:
         max_failures: how often a trial may fail.
         told: what the scheduler of each driver was told, in the order in which the drivers were started.
         results: what the last driver made of it, by trial; None where that is not known.
-        beats: when each process was first and last seen alive, by trial, attempt and process id; monotonic.
+        beats: when each process was first and last seen alive, by trial (or name of a further seat), attempt and process id; monotonic.
         clock: what must be added to monotonic times for the server's.
         isolations: when workers could hear nothing.
         leavers: workers that were told to end.
@@ -110,6 +110,7 @@ class Observed:
         broken: devices that were broken.
         pause_s: how long a device takes no trial once it is found broken; 0 where its worker may not have heard of others.
         revoked: attempts whose tasks Celery was told to revoke.
+        seats: how many seats each attempt has, and whether each is to be on another worker.
     """
 
     entries: list[tuple[str, bytes]]
@@ -135,6 +136,8 @@ class Observed:
     broken: list[BrokenDevice] = field(default_factory=list)
     pause_s: float = 0.0
     revoked: frozenset[tuple[str, int]] = frozenset()
+    seats: int = 1
+    are_apart: bool = False
 
 
 def decoded(entries: list[tuple[str, bytes]], found: list[Violation]) -> list[Entry]:
@@ -197,6 +200,12 @@ def in_drivers_order(entries: list[Entry], found: list[Violation]) -> Iterator[E
     for cursor, events in pending.items():
         found.append(Violation("6", f"{len(events)} of the driver's events stand behind {cursor}, where nothing is"))
         yield from events
+
+
+def seat_of(name: str) -> tuple[str, int]:
+    """Return the trial and the number of a seat by its name: ``0001``, ``0001~1``."""
+    trial, _, seat = name.partition("~")
+    return trial, int(seat or 0)
 
 
 def written_at(entry: Entry) -> float:

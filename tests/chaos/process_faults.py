@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable
 from typing import Final
 
 import breaker
@@ -122,7 +121,8 @@ def _worker(run: Run) -> Worker | None:
     return run.random.choice(there) if there else None
 
 
-def _kill(run: Run, worker: Worker, *, with_all: bool) -> str:
+def kill(run: Run, worker: Worker, *, with_all: bool) -> str:
+    """Kill a worker, perhaps with all that it has started; nothing of that must be left."""
     children = worker.descendants()
     worker.is_given_up = True
     if with_all:
@@ -147,17 +147,21 @@ def _status(process: psutil.Process) -> str:
 
 def worker_killed(run: Run) -> str:
     worker = _worker(run)
-    return _kill(run, worker, with_all=False) if worker else ""
+    return kill(run, worker, with_all=False) if worker else ""
 
 
 def machine_killed(run: Run) -> str:
     worker = _worker(run)
-    return _kill(run, worker, with_all=True) if worker else ""
+    return kill(run, worker, with_all=True) if worker else ""
 
 
 def worker_terminated(run: Run) -> str:
-    if (worker := _worker(run)) is None:
-        return ""
+    worker = _worker(run)
+    return terminate(run, worker) if worker else ""
+
+
+def terminate(run: Run, worker: Worker) -> str:
+    """Tell a worker to end."""
     worker.is_given_up = True
     run.left(worker)
     worker.process.terminate()
@@ -165,8 +169,12 @@ def worker_terminated(run: Run) -> str:
 
 
 def worker_drained(run: Run) -> str:
-    if (worker := _worker(run)) is None:
-        return ""
+    worker = _worker(run)
+    return drain(run, worker) if worker else ""
+
+
+def drain(run: Run, worker: Worker) -> str:
+    """Have an operator drain a worker."""
     worker.is_given_up = True
     run.left(worker)
     run.world.drain(worker)
@@ -177,10 +185,8 @@ def worker_joins(run: Run) -> str:
     return run.world.start_worker(run.random.randrange(run.world.seats)).name
 
 
-def _freeze(run: Run, processes: Callable[[Worker], list[psutil.Process]]) -> str:
-    if (worker := _worker(run)) is None:
-        return ""
-    frozen = processes(worker)
+def freeze(run: Run, worker: Worker, frozen: list[psutil.Process]) -> str:
+    """Freeze a worker and these processes of it, past its lease or for a moment."""
     begin = time.monotonic()
     worker.is_frozen = True
     worker.process.send_signal(signal.SIGSTOP)
@@ -201,11 +207,13 @@ def _freeze(run: Run, processes: Callable[[Worker], list[psutil.Process]]) -> st
 
 def worker_frozen(run: Run) -> str:
     """The worker's process alone: its trials run on, and nobody hears them."""
-    return _freeze(run, lambda worker: [])
+    worker = _worker(run)
+    return freeze(run, worker, []) if worker else ""
 
 
 def machine_frozen(run: Run) -> str:
-    return _freeze(run, lambda worker: worker.descendants())
+    worker = _worker(run)
+    return freeze(run, worker, worker.descendants()) if worker else ""
 
 
 def trial_killed(run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
@@ -47,8 +48,11 @@ def check_quotas(
         forgot: when claims may count for nothing, as the server was set back, by its own clock.
     """
     found: list[Violation] = []
-    spans = list(_spans(journals))
     times = [look.at for look in looks]
+    spans = list(_spans(journals))
+    # The seats of a gang end one by one, and their attempt with the last.
+    gangs = {span.trial[0] for span in spans if "~" in span.trial[1]}
+    spans = [_until_seen(span, looks, times) if span.trial[0] in gangs else span for span in spans]
     since, renewed = _since(looks), _renewed(looks)
     under = 0
     for claim in sorted(spans, key=lambda span: span.begin):
@@ -103,17 +107,32 @@ def _renewed(looks: Sequence[Look]) -> list[dict[_Trial, float]]:
 
 
 def _spans(journals: Mapping[str, Sequence[Entry]]) -> Iterator[Span]:
+    """Yield the span of each attempt, and that of each further seat of it under the seat's own name."""
     for experiment, entries in journals.items():
-        begun: dict[tuple[str, int], float] = {}
+        begun: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
         for entry in entries:
             if entry.kind in ("started", "ended"):
-                attempt = entry.body["trial"], entry.body["attempt"]
+                trial, attempt = entry.body["trial"], entry.body["attempt"]
                 if entry.kind == "started":
-                    begun[attempt] = written_at(entry)
-                elif attempt in begun:
-                    yield Span((experiment, attempt[0]), begun.pop(attempt), written_at(entry))
-        for (trial, _), begin in begun.items():
-            yield Span((experiment, trial), begin, float("inf"))
+                    seat = entry.body.get("seat", 0)
+                    begun[trial, attempt][f"{trial}~{seat}" if seat else trial] = written_at(entry)
+                else:
+                    for name, begin in begun.pop((trial, attempt), {}).items():
+                        yield Span((experiment, name), begin, written_at(entry))
+        for seats in begun.values():
+            for name, begin in seats.items():
+                yield Span((experiment, name), begin, float("inf"))
+
+
+def _until_seen(span: Span, looks: Sequence[Look], times: Sequence[float]) -> Span:
+    """Return a span that ends with its seat's lease."""
+    before = bisect_right(times, span.begin + _ROUNDED_S)
+    for look, following in itertools.pairwise(looks[before:]):
+        if look.at >= span.end:
+            break
+        if span.trial in look.leases and span.trial not in following.leases:
+            return span._replace(end=min(span.end, look.at))
+    return span
 
 
 def check_starved(journals: Mapping[str, Sequence[Entry]], looks: Sequence[Look]) -> list[Violation]:

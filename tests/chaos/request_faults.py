@@ -14,7 +14,7 @@ import kombu.exceptions
 import redis
 from befalling import Run
 from lone import OPERATOR
-from observed import lines
+from observed import lines, seat_of
 from world import Experiment
 
 from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME
@@ -76,6 +76,13 @@ def _ask(run: Run, how: str) -> str:
     return " ".join(filter(None, [f"{experiment.name}:", action, trial, str(arguments or ""), how, by]))
 
 
+def ask_of(run: Run, experiment: Experiment, trial: str, action: str) -> None:
+    """Ask something of a trial, and have it go on if that is a pause."""
+    run.world.ask(experiment, _request(run, action, trial, {}))
+    if action == "pause":
+        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, set()))
+
+
 def experiment_under_way(run: Run) -> Experiment | None:
     """Return an experiment that is under way: a trial has run, and not all have ended."""
     under_way = [each for each in run.world.experiments if run.world.has_begun(each) and not each.results.exists()]
@@ -129,7 +136,7 @@ def _is_over(answer: dict[str, Any]) -> bool:
 
 def task_revoked(run: Run) -> str:
     """Celery's revoke of an attempt's task, waiting or running, which a worker that joins later has not heard."""
-    world, experiment = run.world, experiment_under_way(run)
+    experiment = experiment_under_way(run)
     if experiment is None:
         return ""
     keys = experiment.keys
@@ -137,16 +144,22 @@ def task_revoked(run: Run) -> str:
         trials = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
         if not trials:
             return ""
-        trial = run.random.choice(trials).decode()
-        number = client.hget(keys.trial(trial), "attempt")
-        if number is None or not _tell_workers(run, f"{experiment.name}/{trial}/{int(number)}"):
-            return ""
-        run.revoked(experiment, trial, int(number))
-        if run.random.random() < 1 / 2:
-            seat = run.random.randrange(world.seats)
-            run.later(run.random.uniform(*_JOINS_S), lambda: world.start_worker(seat) and None)
-        return f"{experiment.name}: {trial} attempt {int(number)}"
+        name = run.random.choice(trials).decode()
+        number = client.hget(keys.trial(name), "attempt")
+        return "" if number is None else revoke(run, experiment, name, int(number))
     return ""
+
+
+def revoke(run: Run, experiment: Experiment, name: str, attempt: int) -> str:
+    """Revoke the task of an attempt, or of a seat of it, which then *name* says."""
+    world = run.world
+    if not _tell_workers(run, f"{experiment.name}/{name}/{attempt}"):
+        return ""
+    run.revoked(experiment, seat_of(name)[0], attempt)
+    if run.random.random() < 1 / 2:
+        seat = run.random.randrange(world.seats)
+        run.later(run.random.uniform(*_JOINS_S), lambda: world.start_worker(seat) and None)
+    return f"{experiment.name}: {name} attempt {attempt}"
 
 
 def _tell_workers(run: Run, task_id: str) -> bool:

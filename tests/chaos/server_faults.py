@@ -35,14 +35,13 @@ _STORE_AWAY_S: Final = (0.5, 5.0)
 _MARGIN_S: Final = 0.4
 
 
-def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
+def _cut_off(run: Run, begin: str, seat: int) -> str:
     """Have nothing come through between a worker and the Redis for a time."""
-    seat = run.random.randrange(run.world.seats)
     proxy = run.world.proxies[seat]
     workers = [worker for worker in run.world.living_workers() if worker.seat == seat]
     since = time.monotonic()
     getattr(proxy, begin)()
-    for_s = run.random.choice([1.0, longest_s])
+    for_s = run.random.choice([1.0, run.lease_s + 2.0])
 
     def undo() -> None:
         proxy.release()
@@ -54,12 +53,17 @@ def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
 
 def worker_held(run: Run) -> str:
     """A black hole, from which all comes out in the end."""
-    return _cut_off(run, "hold", longest_s=run.lease_s + 2.0)
+    return _cut_off(run, "hold", run.random.randrange(run.world.seats))
 
 
 def worker_lost_bytes(run: Run) -> str:
     """A black hole, from which nothing comes out; connections are reset in the end."""
-    return _cut_off(run, "drop", longest_s=run.lease_s + 2.0)
+    return lose_bytes_of(run, run.random.randrange(run.world.seats))
+
+
+def lose_bytes_of(run: Run, seat: int) -> str:
+    """The same, of the workers of one seat."""
+    return _cut_off(run, "drop", seat)
 
 
 def worker_cut(run: Run) -> str:
@@ -299,6 +303,8 @@ def key_lost(run: Run) -> str:
     """One key of an experiment is deleted, as by an operator's mistake or an eviction: of a trial, a lease or what is staged."""
     experiment = run.random.choice(run.world.experiments)
     trial = f"{run.random.randint(1, max(1, experiment.plan['max_trials'] // 2)):04d}"
+    if experiment.plan["gang"] and run.random.random() < 1 / 2:
+        trial = f"{trial}~1"
     begin = time.monotonic()
     what = run.random.choice(["trial", "lease", "leases", "staged entry", "staged"])
     keys = experiment.keys

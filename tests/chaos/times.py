@@ -18,6 +18,8 @@ SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
     "mqtune.journal.submissions": {"HOLD_S": 6.0, "KEEP_S": 1.5},
     "mqtune.worker.drivers": {"BACK_S": 3.0},
+    # An argument of a worker.
+    "mqtune.worker.seats": {"SEAT_S": 4.0},
     "mqtune.driver.timers": {
         "LOOK_AT_LEASES_S": 0.2,
         "LEASE_GRACE_S": 2.7,
@@ -65,6 +67,11 @@ def pause_s(times: dict[str, dict[str, float]]) -> float:
 def lease_s(times: dict[str, dict[str, float]]) -> float:
     """How long a worker may be silent."""
     return _value(times, "mqtune.worker.runtime", "LEASE_S")
+
+
+def seat_s(times: dict[str, dict[str, float]]) -> float:
+    """How long a seat of a gang is held for the others, at least."""
+    return _value(times, "mqtune.worker.seats", "SEAT_S")
 
 
 def lock_s(times: dict[str, dict[str, float]]) -> float:

@@ -165,6 +165,7 @@ class World:
             counting.DEVICES: str(self.folder / "devices"),
             run_times.TIMES: json.dumps(self.times),
             "MQTUNE_HOME": str(self.folder / "home"),
+            "MQTUNE_ADVERTISE": "127.0.0.1",
             "PYTHONDONTWRITEBYTECODE": "1",
             **more,
         }
@@ -215,6 +216,7 @@ class World:
         shape = ["--gpus", devices] if self.has_devices else ["--gpus", "0", "--slots", str(self.slots)]
         arguments = ["--name", name, *shape, "--cpus", str(self.slots * CPUS)]
         arguments += ["--code-root", str(HERE), "--log-root", str(self.folder / "trials")]
+        arguments += ["--hold-seats", str(run_times.seat_s(self.times))]
         order = self.folder / "orders" / name
         settings = {"MQTUNE_BROKER": self.proxies[seat].url, breaker.ORDER: str(order), counting.SEAT: str(seat)}
         process = self._spawn("worker_main.py", arguments, log, **settings)
