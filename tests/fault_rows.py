@@ -64,6 +64,24 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "A worker no longer takes trials after a reconnect": "tests/integration/test_consuming.py::test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on",
         "A machine's clock is hours off, or steps back": "tests/acceptance/test_clock_skew.py::test_clocks_that_are_hours_off_change_no_decision_and_no_time",
     },
+    "Trials with several seats": {
+        "The worker of a seat dies, or is frozen or cut off past its lease": [
+            "tests/contract/journals/gangs.py::GangContract::test_a_seat_whose_lease_runs_out_costs_the_attempt_and_fences_the_others",
+            "tests/contract/journals/gangs.py::GangContract::test_a_failure_counts_as_the_loss_of_a_seat_that_is_found_lost_after_it",
+            "tests/contract/journals/gangs.py::GangContract::test_a_result_is_kept_when_another_seat_is_lost_after_it",
+        ],
+        "The worker of a seat drains, or gets SIGTERM": [
+            "tests/contract/journals/gangs.py::GangContract::test_the_others_are_told_when_a_seat_fails_or_is_given_back",
+            "tests/contract/journals/gangs.py::GangContract::test_the_end_counts_because_of_which_the_others_end",
+        ],
+        "The code of a seat fails, or its process is killed": [
+            "tests/contract/journals/gangs.py::GangContract::test_the_others_are_told_when_a_seat_fails_or_is_given_back",
+            "tests/contract/journals/gangs.py::GangContract::test_the_end_counts_because_of_which_the_others_end",
+        ],
+        "The worker of a seat dies while the seat is held for the others": "tests/contract/journals/gangs.py::GangContract::test_a_seat_is_held_until_its_claim_is_not_repeated_any_more",
+        "Redis loses the key of a seat": "tests/contract/journals/gangs.py::GangContract::test_an_attempt_without_the_key_of_a_seat_is_not_under_way",
+        "Redis comes back empty, or set back": "tests/contract/journals/gangs.py::GangContract::test_all_seats_are_fenced_when_a_journal_is_put_back_and_when_an_experiment_is_erased",
+    },
     "GPUs": {
         "A GPU's memory does not come back when a trial has ended": "tests/unit/worker/test_device_memory.py::test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back",
         "Others hold a GPU's memory when a worker starts, or a trial begins": "tests/integration/test_quarantine.py::test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free_and_drivers_can_say_why",

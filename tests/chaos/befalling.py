@@ -40,5 +40,8 @@ class Run(Protocol):
     def left(self, worker: Worker) -> None:
         """Take note that a worker was told to end."""
 
+    def struck(self, kind: str, what: str) -> None:
+        """Take note of a fault that has waited for its moment."""
+
     def revoked(self, experiment: Experiment, trial: str, attempt: int) -> None:
         """Take note that Celery was told to revoke the task of an attempt."""

@@ -306,6 +306,9 @@ class Campaign:
     def left(self, worker: Worker) -> None:
         self._leavers.add(worker.name)
 
+    def struck(self, kind: str, what: str) -> None:
+        self.outcome.faults.append((round(time.monotonic() - self._began, 2), kind, what))
+
     def revoked(self, experiment: Experiment, trial: str, attempt: int) -> None:
         self._revoked[experiment].add((trial, attempt))
 

@@ -79,14 +79,19 @@ def seat_struck(run: Run) -> str:
     deadline = time.monotonic() + _WAITS_S
 
     def look() -> None:
-        found = list(_seats(run, step))
-        if found:
-            _HOW[how](run, run.random.choice(found))
+        if found := list(_seats(run, step)):
+            seat = run.random.choice(found)
+            run.struck(
+                "seat struck",
+                f"{seat.experiment.name}: {seat.name} attempt {seat.attempt} on {seat.worker} is {step}: {how}",
+            )
+            _HOW[how](run, seat)
         elif time.monotonic() < deadline:
             run.later(_LOOK_S, look)
 
     look()
-    return f"{how} while a seat is {step}"
+    # It is noted once it comes.
+    return ""
 
 
 def _seats(run: Run, step: str) -> Iterator[_Seat]:

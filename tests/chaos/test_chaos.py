@@ -65,6 +65,7 @@ RUNS = {
         "worker killed",
         "nobody drives",
     ],
+    161: ["seat struck", "worker killed", "seat struck", "driver killed", "seat struck", "trial killed", "seat struck"],
     182: [
         "standing changed",
         "standing changed",
@@ -75,7 +76,7 @@ RUNS = {
     ],
 }
 #: Which of them go on at once.
-TOGETHER = [(101, 121, 131), (103, 105, 141), (104, 106, 151, 182)]
+TOGETHER = [(101, 121, 131), (103, 105, 141), (104, 106, 151), (161, 182)]
 #: A run has a deadline of its own.
 STUCK_S = 280
 

@@ -418,3 +418,73 @@ def test_a_broken_promise_about_requests_is_caught(run: Run, how: str) -> None:
     breaks(run)
 
     assert [each for each in run.violations() if expected in each.what], run.violations()
+
+
+def as_gang(run: Run) -> None:
+    """Have each attempt have two seats, on different workers."""
+    run.observed.seats, run.observed.are_apart = 2, True
+    for id_, kind, body in list(run.entries):
+        if kind == "started":
+            write(run, f"{id_[:-1]}1", kind, {**body, "worker": f"{body['worker'][:2]}-b@here", "seat": 1})
+    beats = run.observed.beats
+    beats |= {(f"{trial}~1", attempt, pid + 100): life for (trial, attempt, pid), life in beats.items()}
+
+
+def without(id_: str) -> Callable[[Run], None]:
+    return lambda run: run.entries.remove(next(each for each in run.entries if each[0] == id_))
+
+
+#: The starts of trial 0001 are 4000-0 and 4000-1.
+BROKEN_GANGS: dict[str, tuple[Callable[[Run], None], str, str]] = {
+    "a seat does not start": (without("4000-1"), "gang", "where trial 0001 attempt 1 seat 1 must start"),
+    "a seat starts alone": (without("4000-0"), "gang", "seat 1 starts, and not the seats before it"),
+    "something comes between the starts": (
+        both(without("4000-1"), put(4, "other", {})),
+        "gang",
+        "where trial 0001 attempt 1 seat 1 must start",
+    ),
+    "the last start lacks a seat": (
+        lambda run: write(run, "22100-0", "started", started("0002", 2, "w1")),
+        "gang",
+        "trial 0002 attempt 2 seat 1 does not start",
+    ),
+    "two seats are on one worker": (
+        lambda run: entry(run, "4000-1").update(worker="w1@here"),
+        "gang",
+        "has two seats on worker w1",
+    ),
+    "a further seat reports": (
+        lambda run: entry(run, "6000-0")[0].__setitem__(0, "0001~1"),
+        "1",
+        "of trial 0001~1",
+    ),
+    "a seat outlives the loss of its gang": (alive(("0001~1", 1, 201), 4.1, 23.5), "gang", "after its end"),
+    "a seat outlives the end of its gang": (alive(("0002~1", 2, 204), 17.1, 21.5), "4", "0002~1 attempt 2 was alive"),
+    "a seat runs in two processes": (
+        alive(("0001~1", 1, 999), 4.1, 5.0),
+        "1",
+        "trial 0001~1 attempt 1 ran in processes",
+    ),
+    "there is a seat too many": (alive(("0001~2", 1, 999), 4.1, 5.0), "gang", "has a seat 2"),
+    "a seat is left in Redis": (
+        hold(trials={"0001": "ended", "0002": "ended", "0002~1": "running"}),
+        "keys",
+        "trial 0002~1 is running",
+    ),
+    "a seat stays in Redis": (hold(lasting=["0002~1"]), "keys", "trial 0002~1 stays in Redis for ever"),
+}
+
+
+def test_a_good_run_of_gangs_passes(run: Run) -> None:
+    as_gang(run)
+    assert run.violations() == []
+
+
+@pytest.mark.parametrize("how", BROKEN_GANGS)
+def test_a_broken_promise_about_gangs_is_caught(run: Run, how: str) -> None:
+    break_it, promise, text = BROKEN_GANGS[how]
+    as_gang(run)
+
+    break_it(run)
+
+    assert [each for each in run.violations() if each.promise == promise and text in each.what], run.violations()

@@ -26,6 +26,7 @@ from mqtune.testing.stores import StoreContract
 
 class TestThreads(BackendContract):
     runs_processes = False
+    takes_gangs = False
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:

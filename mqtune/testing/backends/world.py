@@ -56,6 +56,8 @@ class TunerTests:
 
     #: Whether a trial is a process: with output, recorded package versions and an exit signal. If not, these are empty.
     runs_processes: ClassVar[bool] = True
+    #: Whether trials may have several seats (see ``mqtune.backends.base.TakesGangs``). If not, these are refused.
+    takes_gangs: ClassVar[bool] = True
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:
