@@ -18,6 +18,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
+from mqtune.core.seats import seat_name
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, new_token
 from mqtune.trainable.process.protocol import StartMessage
@@ -676,11 +677,10 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
     started = AttemptStarted(
         trial=trial, attempt=attempt, worker=services.name, host=services.host, devices=[], at=now
     ).encode()
-    answer = journal.claim(claim, services.name, services.lease_s, started)
-    if answer == "seated":
-        # The driver ends a gang.
-        answer = journal.claim(claim, services.name, 0, started)
-    if isinstance(answer, str):
+    if journal.claim(Claim(seat_name(trial, 1), attempt, new_token()), services.name, 0, started) != "unknown":
+        # The driver ends a gang: a claim of the seat that it lacks would begin it.
+        return
+    if isinstance(journal.claim(claim, services.name, services.lease_s, started), str):
         return
     ended = AttemptEnded(trial=trial, attempt=attempt, end=AttemptEnd.STOPPED, at=now, error=f"{REVOKED} before it ran")
     journal.end(claim, ended.encode())
