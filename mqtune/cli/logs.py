@@ -45,6 +45,8 @@ def command(
 ) -> None:
     """Print the output of TRIAL of experiment NAME; with `driver` in place of TRIAL, of the script that was submitted as NAME.
 
+    A trial over several machines has an output for each of its seats: `7` is that of seat 0, and `7~1` that of seat 1.
+
     It is read from a file on this machine, from a folder shared with the worker, or from the worker through the broker. In a
     terminal, control characters are escaped; elsewhere the bytes are unchanged. With --json it is an object; with --follow one on each line.
     """
@@ -71,7 +73,9 @@ def command(
             broker=broker or None,
         )
     if as_json:
-        head = {"experiment": name, "trial": trial.zfill(4) if trial.isdecimal() else trial, "stream": stream}
+        number, mark, seat = trial.partition("~")
+        named = f"{number.zfill(4)}{mark}{seat}" if number.isdecimal() else trial
+        head = {"experiment": name, "trial": named, "stream": stream}
         texts = map(_decoder().decode, pieces)
         for text in texts if follow else ["".join(texts)]:
             say(json_text({**head, "text": text}))

@@ -16,6 +16,7 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
+from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
 from mqtune.journal.redis import retrying
@@ -50,7 +51,7 @@ class LogChunk(NamedTuple):
 
 
 class LogQuestion(NamedTuple):
-    """A question for a stream of an attempt, from an offset on; a negative one counts from the end."""
+    """A question for a stream of an attempt, from an offset on; a negative one counts from the end. ``trial`` is the name of a seat of it."""
 
     token: str
     trial: TrialId
@@ -184,7 +185,7 @@ class LogExchange:
         while (packed := self._client.lpop(self._keys.asked(worker))) is not None:
             try:
                 token, trial, attempt, stream, offset = decode_value(packed)
-                is_right = is_name(token) and is_name(trial) and type(attempt) is int and stream in get_args(LogStream)
+                is_right = is_name(token) and is_seat(trial) and type(attempt) is int and stream in get_args(LogStream)
                 if is_right and type(offset) is int and offset in _OFFSETS:
                     return LogQuestion(token, trial, attempt, stream, offset)
             except (ValueError, TypeError):

@@ -7,10 +7,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, LogUnavailable
+from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Attempt, TrialId
@@ -45,12 +47,32 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
     return attempts[chosen - 1]
 
 
+def with_seat(attempt: Attempt, trial: TrialId, seat: int) -> Attempt:
+    """Return the attempt as it is in one of its seats: on the worker and with the output of that one.
+
+    Raises:
+        ConfigurationError: it has no such seat.
+    """
+    if not seat:
+        return attempt
+    found = next((each for each in attempt.seats if each.number == seat), None)
+    if found is not None:
+        where = replace(attempt, worker=found.worker, host=found.host, log_mark=found.log_mark)
+        return replace(
+            where, stdout_path=found.stdout_path, stderr_path=found.stderr_path, stdout_tail="", stderr_tail=""
+        )
+    named = f"trial {trial} attempt {attempt.number}"
+    if attempt.started_at is None:
+        raise ConfigurationError(f"{named} has not begun")
+    raise ConfigurationError(f"{named} has no seat {seat}; it has {1 + len(attempt.seats)}, from 0 on")
+
+
 class AttemptOutput:
     """The output of one attempt on one stream.
 
     Args:
-        trial: the trial's id.
-        attempt: the attempt in its current state.
+        trial: the trial's id, or the name of one of the attempt's seats.
+        attempt: the attempt in its current state, in that seat.
         stream: "stdout" or "stderr".
         ask: asks the attempt's worker; None without a connection to it.
 
@@ -144,7 +166,7 @@ def follow_log(
 
     Args:
         experiment: the experiment's name, or its folder on this machine.
-        trial: the trial's id.
+        trial: the trial's id; that of a trial with several seats has the output of seat 0, and ``0001~1`` that of seat 1.
         stream: "stdout" or "stderr".
         attempt: the attempt's number; by default that of the last one.
         offset: the number of bytes to leave out; if negative, the number of bytes at the end to yield.
@@ -152,7 +174,7 @@ def follow_log(
         broker: URL of the Redis that the worker uses; None for an experiment that ran on this machine alone.
 
     Raises:
-        ConfigurationError: there is no such experiment, trial or attempt.
+        ConfigurationError: there is no such experiment, trial, attempt or seat.
         LogUnavailable: none of it can be read.
         BrokerUnavailable: no server answers.
     """
@@ -170,7 +192,7 @@ def follow_log(
                 # Its error names what there is.
                 Results.load(experiment)
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
-            found = _from_server(exchange, TrialId(trial), attempt)
+            found = _from_server(exchange, trial, attempt)
         id_, record = found
         output = AttemptOutput(id_, record, stream, None if exchange is None else exchange.ask)
         try:
@@ -266,15 +288,24 @@ def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[
         trials = Results.load(experiment).experiment.trials
     except (ConfigurationError, CopyIncomplete):
         return None
-    for id_ in (TrialId(trial), TrialId(trial.zfill(4))):
+    for name in _names_of(trial):
+        id_, seat = seat_in(name)
         if id_ in trials:
-            return id_, attempt_of(trials[id_].attempts, id_, number)
+            return name, with_seat(attempt_of(trials[id_].attempts, id_, number), id_, seat)
     return None
 
 
-def _from_server(exchange: LogExchange, trial: TrialId, number: int | None) -> tuple[TrialId, Attempt]:
+def _names_of(given: str) -> list[TrialId]:
+    """Return the names of seats that somebody may mean: 1 is trial 0001, and 1~2 is seat 2 of it."""
+    if not is_seat(given):
+        return []
+    trial, seat = seat_in(given)
+    return [seat_name(TrialId(each), seat) for each in (trial, trial.zfill(4))]
+
+
+def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:
     """Return an attempt as recorded in Redis, which has only the last one."""
-    for id_ in (trial, TrialId(trial.zfill(4))):
+    for id_ in _names_of(trial):
         last, worker = exchange.last_attempt(id_)
         if last:
             if number not in (None, last):

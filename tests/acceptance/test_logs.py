@@ -15,6 +15,7 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import TrialStatus
 from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
@@ -90,3 +91,24 @@ def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tun
         assert next(mqtune.follow_log(tuner.name, "1", offset=-8, follow=False)) == b"the end\n"
         shown = CliRunner().invoke(group, ["logs", tuner.name, "best", "--offset", "-8"])
         assert (shown.exit_code, shown.output) == (0, "the end\n")
+
+
+def test_each_seat_of_a_gang_has_its_output_from_its_worker_and_from_its_file(
+    tune: Callable[..., mqtune.Tuner], fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = {"resources": mqtune.Resources(cpus=1, seats=2), "max_trials": 1}
+    with contextlib.closing(tune("names_its_seat", **asked)) as tuner:
+        drive(tuner, lambda: tuner.is_finished)
+        here = CliRunner().invoke(group, ["logs", tuner.name, "1~1"])
+        assert (here.exit_code, here.output) == (0, "seat 1\n")
+        with pytest.raises(ConfigurationError, match="trial 0001 attempt 1 has no seat 2; it has 2, from 0 on"):
+            next(mqtune.follow_log(tuner.name, "0001~2"))
+
+        monkeypatch.setattr(AttemptOutput, "is_here", False)
+
+        assert read(tuner.name, "1", broker=fleet, home=tmp_path) == b"seat 0\n"
+        assert read(tuner.name, "1~1", broker=fleet, home=tmp_path) == b"seat 1\n"
+        stderr = read(tuner.name, "0001~1", "--stderr", "--follow", broker=fleet, home=tmp_path)
+        assert stderr.startswith(b"on stderr of 1\n")
+        with pytest.raises(ConfigurationError, match="there is no trial '1~2' in that experiment"):
+            next(mqtune.follow_log(tmp_path / tuner.name, "1~2", broker=fleet))

@@ -80,6 +80,13 @@ def talks_until(config):
     print("the end")
 
 
+def names_its_seat(config):
+    seat = mqtune.get_context().seat
+    print(f"seat {seat}")
+    print(f"on stderr of {seat}", file=sys.stderr)
+    mqtune.report({"loss": 1.0})
+
+
 def raises(config):
     mqtune.report({"loss": 1.0})
     raise ValueError("the learning rate exploded")

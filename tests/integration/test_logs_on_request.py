@@ -120,7 +120,17 @@ def test_only_what_ran_here_for_that_experiment_is_read(far: Far, tmp_path: Path
             far.ask(attempt=attempt)
 
 
-@pytest.mark.parametrize("trial", ["../0001", "/etc", "..", "a/b", ""])
+def test_the_output_of_a_further_seat_is_read_from_the_worker_that_had_it(far: Far) -> None:
+    stdout, _ = far.logs.files("e", Claim(TrialId("0001~1"), 1, "token"))
+    far.logs.begin(stdout, stdout.with_suffix(".stderr"))
+    stdout.write_bytes(b"of seat 1")
+
+    assert far.ask(trial="0001~1").data == b"of seat 1"
+    with pytest.raises(LogUnavailable, match="trial 0001~2 attempt 1 of experiment e did not run here"):
+        far.ask(trial="0001~2")
+
+
+@pytest.mark.parametrize("trial", ["../0001", "/etc", "..", "a/b", "", "../0001~1", "0001~/etc", "0001~0", "0001~1~1"])
 def test_a_trial_that_could_be_a_path_is_no_question(far: Far, monkeypatch: pytest.MonkeyPatch, trial: str) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
 

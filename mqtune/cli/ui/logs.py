@@ -10,10 +10,11 @@ from typing import Final
 from mqtune.cli.place import live_broker
 from mqtune.cli.ui.feed import Feed
 from mqtune.core.errors import ConfigurationError, LogUnavailable, MqtuneError
+from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.text import printable
-from mqtune.core.trial import Attempt, TrialId
+from mqtune.core.trial import Attempt
 from mqtune.journal.logs import CHUNK_BYTES, LogExchange, LogStream
-from mqtune.results.logs import Ask, AttemptOutput, attempt_of
+from mqtune.results.logs import Ask, AttemptOutput, attempt_of, with_seat
 
 #: How much of what was printed before is shown.
 _BEFORE_BYTES: Final = 64 * 1024
@@ -26,20 +27,20 @@ class Log:
 
     Args:
         feed: the experiment's.
-        trial: the trial's id.
+        trial: the trial's id, or the name of one of the attempt's seats.
         stream: which output.
         number: of the attempt; 0 for the last.
 
     Raises:
-        ConfigurationError: there is no such trial, or no such attempt.
+        ConfigurationError: there is no such trial, attempt or seat.
     """
 
     def __init__(self, feed: Feed, trial: str, stream: LogStream, number: int) -> None:
         self._feed = feed
-        self._trial = TrialId(trial)
         self._stream: LogStream = stream
-        if self._trial not in feed.experiment.trials:
+        if not is_seat(trial) or seat_in(trial)[0] not in feed.experiment.trials:
             raise ConfigurationError(f"there is no trial {trial!r}")
+        self._trial, self._seat = seat_in(trial)
         self._number = number or len(feed.experiment.trials[self._trial].attempts)
         self._offset = -_BEFORE_BYTES
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -50,7 +51,7 @@ class Log:
     def read(self) -> tuple[str, bool]:
         """Return what was printed since the last call, and whether that is all there will be."""
         attempt = self._attempt()
-        output = AttemptOutput(self._trial, attempt, self._stream, self._ask)
+        output = AttemptOutput(seat_name(self._trial, self._seat), attempt, self._stream, self._ask)
         try:
             chunk = output.chunk(self._offset)
         except MqtuneError as error:
@@ -70,7 +71,8 @@ class Log:
         self._open.close()
 
     def _attempt(self) -> Attempt:
-        return attempt_of(self._feed.experiment.trials[self._trial].attempts, self._trial, self._number)
+        attempts = self._feed.experiment.trials[self._trial].attempts
+        return with_seat(attempt_of(attempts, self._trial, self._number), self._trial, self._seat)
 
     def _asking(self) -> Ask | None:
         from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis

@@ -60,17 +60,17 @@ function showTrial(found, head, details, log) {
   const config = el("table", {}, el("thead", {}, el("tr", {}, ["parameter", "value", ...(compares ? [el("a", { href: place("e", found.experiment, found.best_trial) }, `best: trial ${found.best_trial}`)] : [])].map((text) => el("th", {}, text)))),
     el("tbody", {}, found.config.map((each) => el("tr", { class: each.differs ? "differs" : "" }, el("td", {}, each.name), el("td", { class: "wrap" }, each.value), compares ? el("td", { class: "wrap" }, each.best) : null))));
   const pairs = (values) => table(["metric", "value"], values.map(([key, value, exact]) => [key, el("td", { title: value === exact ? null : exact }, value)]));
-  const attempts = found.attempts.map((each) => [
+  const attempts = found.attempts.flatMap((each) => [[
     number(each.attempt), each.worker, each.devices.join(","), number(each.pid || ""), when(each.started_at), each.started_at ? lasted((each.ended_at ?? Date.now() / 1000) - each.started_at) : each.worker === "outside" ? "" : "waits",
     each.end ? words(each.end) : "", each.signal !== null ? `signal ${each.signal}` : each.exit_code !== null ? `code ${each.exit_code}` : "", each.source ? `from trial ${each.source}` : each.checkpoint,
-  ]);
+  ], ...each.seats.map((seat) => [`seat ${seat.seat}`, seat.worker, seat.devices.join(","), "", "", "", "", "", ""])]);
   const errors = found.attempts.filter((each) => each.error).map((each) => card(`Error of attempt ${each.attempt}`, el("pre", { class: "log" }, each.error)));
   refill(details, [
     el("div", { class: "grid" }, card("Config", el("div", { class: "scroll" }, config)), card("Metrics at its best", pairs(found.metrics)),
       found.checkpoints.length ? card("Checkpoints", table(["id", "saved", "metrics"], found.checkpoints.map((each) => [each.id, when(each.at), el("td", { class: "wrap" }, each.metrics.map(([key, value]) => `${key}=${value}`).join(" "))]))) : null),
     card("Attempts", table(["attempt", "worker", "devices", "process", "started", "ran", "end", "exit", "began with"], attempts)), ...errors,
   ]);
-  log.attempts(found.attempts.length);
+  log.attempts(found.attempts.map((each) => each.seats.length));
 }
 
 // What each attempt ran with, and on click its code.
@@ -117,31 +117,43 @@ function provenanceCard(name, trial) {
 
 function logCard(name, trial) {
   const MOST = 400000;
-  const output = el("pre", { class: "log", tabindex: "0" }), which = el("select", { "aria-label": "output" }), attempt = el("select", { "aria-label": "attempt" });
+  const output = el("pre", { class: "log", tabindex: "0" }), which = el("select", { "aria-label": "output" }), attempt = el("select", { "aria-label": "attempt" }), seat = el("select", { "aria-label": "seat" });
   which.append(el("option", {}, "stdout"), el("option", {}, "stderr"));
-  const node = el("section", { class: "card" }, el("div", { class: "bar" }, el("h2", {}, "Output"), attempt, which), output);
-  let end = () => {}, count = 0, closed = false;
+  const node = el("section", { class: "card" }, el("div", { class: "bar" }, el("h2", {}, "Output"), attempt, seat, which), output);
+  let end = () => {}, count = 0, further = [], closed = false;
   const follow = () => {
     end();
     output.replaceChildren();
     if (!count || closed) return;
-    end = stream("log", { name, trial, stream: which.value, attempt: attempt.value }, ({ text }) => {
+    const from = seat.value === "0" ? trial : `${trial}~${seat.value}`;
+    end = stream("log", { name, trial: from, stream: which.value, attempt: attempt.value }, ({ text }) => {
       const isAtEnd = output.scrollTop + output.clientHeight >= output.scrollHeight - 20;
       output.append(text);
       while (output.childNodes.length > 1 && output.textContent.length > MOST) output.firstChild.remove();
       if (isAtEnd) output.scrollTop = output.scrollHeight;
     });
   };
+  const offer = (select, values, word, chosen) => {
+    select.replaceChildren(...values.map((value) => el("option", { value }, `${word} ${value}`)));
+    select.value = String(chosen);
+    select.hidden = values.length < 2;
+  };
+  // An attempt that has not begun has no further seats yet.
+  const seats = () => {
+    const most = further[attempt.value - 1];
+    if (seat.length !== most + 1) offer(seat, Array.from({ length: most + 1 }, (_, place_) => place_), "seat", Math.min(most, seat.value));
+  };
   which.addEventListener("change", follow);
-  attempt.addEventListener("change", follow);
+  seat.addEventListener("change", follow);
+  attempt.addEventListener("change", () => { seats(); follow(); });
   return {
     node,
-    attempts(number_) {
-      if (number_ === count) return;
-      count = number_;
-      attempt.replaceChildren(...Array.from({ length: number_ }, (_, place_) => el("option", { value: place_ + 1 }, `attempt ${place_ + 1}`)));
-      attempt.value = String(number_);
-      attempt.hidden = number_ < 2;
+    attempts(further_) {
+      further = further_;
+      if (further.length === count) { if (count) seats(); return; }
+      count = further.length;
+      offer(attempt, Array.from({ length: count }, (_, place_) => place_ + 1), "attempt", count);
+      seats();
       follow();
     },
     end() { closed = true; end(); },
