@@ -30,6 +30,8 @@ _LAST_STATE: Final = {
 
 #: The state of a row that runs.
 _STARTED: Final = "started"
+#: The state of a row whose task is put back. A row leaves only this one for an earlier one, as it has to when the task is taken again.
+_GOES_BACK: Final = "retried"
 #: Fields that Flower would otherwise set as for a message sent just now.
 _NOT_SENT: Final = {"sent": None, "client": None}
 
@@ -59,7 +61,13 @@ class Rows:
         self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: RunResult, *, by_hand: bool) -> None:
-        """Show an attempt's last state, if Celery has none for it; a row that was never claimed belongs to another worker."""
+        """Show an attempt's last state, if Celery has none for it; a row that was never claimed belongs to another worker.
+
+        One whose task goes back, such as a seat that was held in vain, waits for its next worker.
+        """
+        if outcome.goes_back:
+            self._show(run, _GOES_BACK, outcome=outcome)
+            return
         if not run.assignment.config and outcome.end is None:
             return
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
@@ -102,7 +110,11 @@ class Rows:
             "uuid": run.task_id,
             "name": f"{run.journal.experiment}/{run.definition['trainable']['name']}",
             "args": "",
-            "result": latest_report(run) if outcome is not None else _as_it_stands(run),
+            "result": _as_it_stands(run)
+            if outcome is None
+            else outcome.note
+            if outcome.goes_back
+            else latest_report(run),
             "received": None,
             "started": since,
         }

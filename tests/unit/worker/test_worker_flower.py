@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.events.state import State
 
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
@@ -141,6 +142,31 @@ def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
     taken = Run(**{**vars(run), "assignment": Assignment({})})
     rows.end(taken, RunResult(None, "not run: taken"), by_hand=False)
     assert dispatcher.kinds == ["task-started", "task-handed_back"], "one that another worker has is not this one's"
+
+
+def test_a_seat_that_was_held_in_vain_waits_for_its_next_worker(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
+    run.task_id, run.assignment, run.stream, run.is_running = "mnist/0007~1/2", Assignment({}), None, False
+    given_back = RunResult(None, "not run: its other seats were not taken in time", goes_back=True)
+
+    rows.begin(run)
+    rows.running(run)
+    rows.end(run, given_back, by_hand=False)
+    # A heartbeat that comes late.
+    rows.running(run)
+    again = Run(**vars(run))
+    rows.begin(again)
+    rows.running(again)
+
+    assert dispatcher.kinds == ["task-started", "task-retried", "task-started"]
+    shown = State()
+    for at, (kind, fields) in enumerate(dispatcher.sent):
+        shown.event(
+            {"type": kind, "timestamp": at, "local_received": at, "clock": at, "hostname": "w", "pid": 1, **fields}
+        )
+        if kind == "task-retried":
+            row = shown.tasks["mnist/0007~1/2"]
+            assert (row.state, row.result) == ("RETRY", "not run: its other seats were not taken in time")
+    assert shown.tasks["mnist/0007~1/2"].state == "STARTED", "it is taken again, and Flower's rows never go back else"
 
 
 def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows, dispatcher: Dispatcher) -> None:
