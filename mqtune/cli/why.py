@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 #: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"
+#: Under what the slots count as busy in which the seats wait that a gang has already.
+_HELD: Final = "held"
 #: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
 #: Causes that a server with room would not remove.
@@ -389,7 +392,7 @@ class Inquiry:
         held = {seat_in(each.trial)[1]: each for each in self._held() if _is_of(each, trial)}
         seats = max((each.seats for each in asked_by_it), default=1)
         if held and len(held) < seats:
-            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it, seats - len(held))
+            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it, [*held.values()])
         if held:
             return self._about_to_start(text, since, [*held.values()], asked_by_it)
         if (reason := self._no_slot(asked_by_it)) is not None:
@@ -416,12 +419,18 @@ class Inquiry:
             return Reason("starting", f"{text}: workers have all of its {len(held)} seats and start them", since)
         return Reason("starting", f"{text}: a worker has it and starts it", since)
 
-    def _lacks_seats(self, text: str, since: float, asked: list[Resources], missing: int) -> Reason:
-        """Return why an attempt does not run of which workers hold all seats but so many; *text* says which."""
+    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: list[Unclaimed]) -> Reason:
+        """Return why an attempt does not run of which workers hold some seats; *text* says which."""
         reason = self._no_slot(asked)
         if reason is None or reason.cause != _NO_WORKER:
             # The seats that are held need no other slots.
-            reason = self._no_slot([replace(each, machines=1, seats=missing) for each in asked])
+            missing = [
+                replace(each, machines=left if each.machines > 1 else 1, seats=left)
+                for each in asked
+                if (left := each.seats - len(held)) > 0
+            ]
+            is_apart = any(each.machines > 1 for each in asked)
+            reason = self._no_slot(missing, _without(self._workers, held, is_apart=is_apart))
         if reason is None:
             return Reason("seats", f"{text}; slots for the others are free, and are about to take them", since)
         return reason._replace(text=f"{text}; {reason.text}", since=since)
@@ -448,18 +457,18 @@ class Inquiry:
         with open_fleet(self._url) as fleet:
             return fleet.workers()
 
-    def _no_slot(self, asked: list[Resources]) -> Reason | None:
-        """Return why no slot takes a trial: none fits, all are busy, or a quota is used up; None when one is free.
+    def _no_slot(self, asked: list[Resources], workers: list[WorkerInfo] | None = None) -> Reason | None:
+        """Return why no slot, of *workers* if they are given, takes a trial: none fits, all are busy, or a quota is used up; None when one is free.
 
         Of trials that ask for different resources it is the first that waits: a trial that no slot fits, if there is one.
         """
         if self._url is None:
             return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
-        reasons = [reason for each in asked if (reason := self._no_slot_with(each)) is not None]
+        there = self._workers if workers is None else workers
+        reasons = [reason for each in asked if (reason := self._no_slot_with(each, there)) is not None]
         return min(reasons, key=lambda reason: reason.cause != _NO_WORKER, default=None)
 
-    def _no_slot_with(self, asked: Resources) -> Reason | None:
-        workers = self._workers
+    def _no_slot_with(self, asked: Resources, workers: list[WorkerInfo]) -> Reason | None:
         able = [info for info in workers if self._fits(asked, info)]
         fitting = [info for info in able if info.slots > 0]
         stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
@@ -538,6 +547,16 @@ def _seats_in_words(held: Mapping[int, Unclaimed], seats: int) -> str:
     having = [f"seat {number} is held by {held[number].worker}" for number in sorted(held)]
     more = f" and {len(having) - _SHOWN} more" if len(having) > _SHOWN else ""
     return f"{lacks}: {', '.join(having[:_SHOWN])}{more}"
+
+
+def _without(workers: Iterable[WorkerInfo], held: Iterable[Unclaimed], *, is_apart: bool) -> list[WorkerInfo]:
+    """Return workers as they are for the other seats of a gang, where those that hold some take no other if these are to be apart."""
+    holders = Counter(each.worker for each in held)
+    return [
+        replace(info, busy={**info.busy, _HELD: holders[info.name]}) if info.name in holders else info
+        for info in workers
+        if not (is_apart and info.name in holders)
+    ]
 
 
 def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SeatRoom:

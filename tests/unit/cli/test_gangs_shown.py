@@ -98,6 +98,27 @@ def asked_why(
             ", for seats 1, 3 of 4: seat 0 is held by gpu-1, seat 2 is held by gpu-2; slots for the others are free, and are about to take them",
         ),
         (
+            {"0001": "w0@h"},
+            [0, 2],
+            Resources(machines=2),
+            "busy",
+            ", for seat 1 of 2: seat 0 is held by w0@h; the 2 slots that fit are all busy",
+        ),
+        (
+            {"0001": "w0@h"},
+            [1, 2],
+            Resources(seats=2),
+            "busy",
+            ", for seat 1 of 2: seat 0 is held by w0@h; the 4 slots that fit are all busy",
+        ),
+        (
+            {"0001": "w0@h"},
+            [0, 1, 2],
+            Resources(machines=3),
+            "busy",
+            ", for seats 1, 2 of 3: seat 0 is held by w0@h; 1 of the 4 slots that fit are free, and it takes 2 on different workers",
+        ),
+        (
             {"0001": "a", "0001~1": "b"},
             [0, 0],
             Resources(seats=2),
