@@ -424,6 +424,37 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
     browser.shows("mine / trial 0008", "best: trial 0026", "9 reports")
 
 
+def test_a_trial_of_several_seats_has_where_each_was_and_what_it_printed(driver: Any, tmp_path: Path):
+    book = Book(tmp_path / "gang")
+    for trial in ("0001", "0002"):
+        book.stage(trial, start=False)
+        for seat in range(3 if trial == "0001" else 1):
+            (printed := tmp_path / f"{trial}-{seat}").write_text(f"printed in seat {seat}\n")
+            began = AttemptStarted(
+                trial=TrialId(trial),
+                attempt=1,
+                worker=f"w{seat}@host",
+                host=socket.gethostname(),
+                devices=[f"{seat}{seat}"],
+                at=book.now,
+                stdout_path=str(printed),
+                seat=seat,
+            )
+            book._write(began.encode())
+    book.save()
+    with serving(driver, Places([Place("gang", book.folder, None)], None, broker_alone=False)) as page:
+        page.go("#/e/gang/0001")
+        page.shows("gang / trial 0001", "seat 1\tw1@host\t11", "seat 2\tw2@host\t22", "printed in seat 0")
+        choose = "const seat = document.querySelector('[aria-label=seat]'); seat.value = '2';"
+        page.run(f"{choose} seat.dispatchEvent(new Event('change'))")
+        page.shows("printed in seat 2")
+        assert "printed in seat 0" not in page.text
+        page.go("#/e/gang/0002")
+        page.shows("gang / trial 0002", "printed in seat 0")
+        assert page.run("return document.querySelector('[aria-label=seat]').hidden")
+        assert page.complaints() == []
+
+
 def test_an_address_that_is_not_encoded_rightly_leads_to_a_page(browser: Browser):
     browser.expected = "status of 404"
     browser.go("#/e/100%")
