@@ -191,7 +191,9 @@ class DriverTimers:
 
     def _look_at_leases(self) -> Iterable[Lose]:
         """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
-        expired = self._journal.expired()
+        # Of a gang each seat is listed, and the attempt is lost once, for the first of them.
+        by_trial = {_trial_of(name): name for name in reversed(self._journal.expired())}
+        expired = list(reversed(by_trial.values()))
         if expired:
             # A server whose disk is full answers, and takes no renewal of a lease: a write waits until it does.
             self._keep_lock()
@@ -213,7 +215,7 @@ class DriverTimers:
     def _losses(self, seats: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
         for name in seats:
             trial = self._experiment.trials.get(_trial_of(name))
-            # Whoever may write there can list anything. With its first seat the whole attempt is lost.
+            # Whoever may write there can list anything.
             if trial is not None and trial.attempt.end is None:
                 worker = trial.attempt.worker_of(seat_in(name)[1]) or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"

@@ -31,6 +31,7 @@ _OF_OPERATORS: Final = frozenset(
         "GPU_MEMORY",
         "GRACE",
         "HEALTH_CHECK",
+        "HOLD_SEATS",
         "METRICS_ADDRESS",
         "METRICS_PORT",
         "PACK_GPUS",

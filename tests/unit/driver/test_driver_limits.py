@@ -169,7 +169,7 @@ def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warnin
     keeps_its_lock(bench)
     bench.end(TWO)
 
-    full = r"its journal is full \(journal_mb\), 0.01\d+ MB used of 0.01 MB: no trial begins, and report\(\) waits"
+    full = r"its journal is full \(journal_mb\), 0.01\d* MB used of 0.01 MB: no trial begins, and report\(\) waits"
     assert [re.sub(r"journal is (nearly )?full.*", r"\1full", text) for text in caplog.messages] == [
         "its nearly full",
         "its full",

@@ -30,6 +30,7 @@ from mqtune.core.resources import Resources
 from mqtune.journal.connection import connect
 from mqtune.trainable.bundle import KEY_VARIABLE
 from mqtune.worker.app import create_app
+from mqtune.worker.seats import ADVERTISE
 from mqtune.worker.settings import GRACE_S, WorkerSettings
 from mqtune.worker.shutdown import shutdown_s
 
@@ -195,7 +196,7 @@ def example_settings() -> dict[str, str]:
 
 
 def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
-    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"} | {KEY_VARIABLE}
+    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"} | {KEY_VARIABLE, ADVERTISE}
 
 
 def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
