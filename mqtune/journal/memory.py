@@ -135,7 +135,8 @@ class MemoryJournal(Journal):
             if before is not None and before.attempt >= attempt:
                 return False
             now, kept = self._server.clock(), assignment.encode()
-            self._state.forget_seats(trial)
+            if before is not None and before.gang:
+                self._state.forget_seats(trial)
             for name in seat_names(trial, assignment.seats):
                 # They stand in the order in which they were staged.
                 self._state.trials.pop(name, None)

@@ -75,16 +75,16 @@ if have[2] == 'staged' then
       return {'quota', '', '', ''}
     end
   end
-  redis.call('HSET', KEYS[3], 'worker', ARGV[4], 'token', ARGV[5])
-  if #names > 1 then redis.call('HSET', KEYS[3], 'address', ARGV[9]) end
-  if lacks then
-    redis.call('HSET', KEYS[3], 'seated_until', now + ARGV[6], 'start', ARGV[7])
-    return {'seated', '', '', ''}
+  local state = lacks and 'staged' or 'running'
+  redis.call('HSET', KEYS[3], 'state', state, 'worker', ARGV[4], 'token', ARGV[5])
+  if #names > 1 then
+    redis.call('HSET', KEYS[3], 'seated_until', now + ARGV[6], 'start', ARGV[7], 'address', ARGV[9])
   end
+  if lacks then return {'seated', '', '', ''} end
   -- Not before, as it frees memory: a full server would then begin the attempt.
   for _, key in ipairs(quotas) do redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
   for _, name in ipairs(names) do
-    redis.call('HSET', prefix .. name, 'state', 'running')
+    if name ~= ARGV[2] then redis.call('HSET', prefix .. name, 'state', 'running') end
     redis.call('ZREM', KEYS[4], name)
     append(KEYS[1], KEYS[2], ARGV[1], starts[name])
   end

@@ -11,10 +11,11 @@
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-if number(redis.call('HGET', KEYS[4], 'attempt'), 0) >= tonumber(ARGV[4]) then return 0 end
+local have = redis.call('HMGET', KEYS[4], 'attempt', 'gang')
+if number(have[1], 0) >= tonumber(ARGV[4]) then return 0 end
 local prefix, now = string.sub(KEYS[4], 1, -1 - #ARGV[3]), now_ms()
 -- The attempt before may have had more.
-for seat = 1, forget_seats(KEYS[4]) do
+for seat = 1, have[2] and have[2] ~= '' and forget_seats(KEYS[4]) or 0 do
   redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
   redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)
 end
