@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,10 +35,11 @@ pytestmark = pytest.mark.timeout(240)
 
 
 class Pair(NamedTuple):
-    """Two workers of one slot, and the folder in which trials and tests meet."""
+    """Two workers of one slot, the process of the second, and the folder in which trials and tests meet."""
 
     broker: str
     folder: Path
+    second: int
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +48,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with (
         EmbeddedServer.start(folder / "server") as server,
         altered_worker(server.url, folder, ALTERATION, *ONE_SLOT, name="one"),
-        altered_worker(server.url, folder, ALTERATION, *ONE_SLOT, name="two"),
+        altered_worker(server.url, folder, ALTERATION, *ONE_SLOT, name="two") as second,
     ):
-        yield Pair(server.url, folder)
+        yield Pair(server.url, folder, second.pid)
 
 
 def runs(tuner: mqtune.Tuner, trial: Trial, attempt: int = 1) -> None:
@@ -57,6 +59,11 @@ def runs(tuner: mqtune.Tuner, trial: Trial, attempt: int = 1) -> None:
         return trial.attempt.number == attempt and trial.attempt.reports > 1
 
     eventually(is_running, SOON_S, f"attempt {attempt} of trial {trial.id} runs")
+
+
+def runs_at_last(tuner: mqtune.Tuner, trial: Trial) -> None:
+    """Wait until a trial runs, perhaps in an attempt behind one that was withdrawn while another experiment had a share."""
+    eventually(lambda: tuner.step(0.05) or trial.attempt.reports > 1, SOON_S)
 
 
 def is_over(tuner: mqtune.Tuner, trial: Trial) -> TrialStatus:
@@ -140,36 +147,55 @@ def test_a_trial_fails_by_the_error_of_any_seat_and_the_others_end(pair: Pair, w
         eventually(lambda: all(map(is_gone, processes)), SOON_S)
 
 
-def test_a_seat_that_waits_for_a_busy_worker_is_given_back_and_others_use_its_slot_until_all_can_begin(
-    pair: Pair,
-) -> None:
+def test_a_seat_whose_others_do_not_come_is_given_back_and_others_use_its_slot_until_all_can_begin(pair: Pair) -> None:
     folder = pair.folder
     with (
         tuner_of(pair.broker, "single", mqtune.Resources(), held) as single,
         tuner_of(pair.broker, "double", APART, meets) as double,
     ):
-        long = single.add({"number": 5})
-        eventually(lambda: single.step(0.05) or long.attempt.reports, SOON_S)
-        gang = double.add({"number": 6})
-        given_back = "its other seats were not taken in time"
+        os.kill(pair.second, signal.SIGSTOP)
+        try:
+            gang = double.add({"number": 5})
+            taken = f"[{double.name}/"
 
-        def is_given_back() -> bool:
-            double.step(0.05)
-            single.step(0.05)
-            return any(given_back in (folder / f"{name}.log").read_text() for name in ("one", "two"))
+            def is_given_back() -> bool:
+                double.step(0.05)
+                # A seat that was given back is taken again.
+                return sum(taken in line for line in (folder / "one.log").read_text().splitlines()) > 2
 
-        eventually(is_given_back, SOON_S)
-        assert gang.status is TrialStatus.STAGED
-        short = single.add({"number": 7})
-        let_go(folder, 7)
-        assert is_over(single, short) is TrialStatus.COMPLETED
-        assert gang.status is TrialStatus.STAGED
+            eventually(is_given_back, SOON_S)
+            let_go(folder, 6)
+            short = single.add({"number": 6})
+            assert is_over(single, short) is TrialStatus.COMPLETED
+            assert gang.status is TrialStatus.STAGED
+        finally:
+            os.kill(pair.second, signal.SIGCONT)
+        single.close()
+        runs_at_last(double, gang)
         let_go(folder, 5)
-        assert is_over(single, long) is TrialStatus.COMPLETED
-        runs(double, gang)
-        let_go(folder, 6)
         assert is_over(double, gang) is TrialStatus.COMPLETED
-        assert len(gang.attempts) == 1
+        assert not any(attempt.reports for attempt in gang.attempts[:-1]), "it has begun once"
+
+
+def test_a_trial_for_which_too_few_slots_are_left_waits_and_holds_none_of_them(pair: Pair) -> None:
+    folder = pair.folder
+    with (
+        tuner_of(pair.broker, "long", mqtune.Resources(), held) as single,
+        tuner_of(pair.broker, "wide", APART, meets) as double,
+    ):
+        long = single.add({"number": 7})
+        eventually(lambda: single.step(0.05) or long.attempt.reports, SOON_S)
+        gang = double.add({"number": 8})
+        let_go(folder, 9)
+        short = single.add({"number": 9})
+
+        assert is_over(single, short) is TrialStatus.COMPLETED
+        let_go(folder, 7)
+        assert is_over(single, long) is TrialStatus.COMPLETED
+        single.close()
+        runs_at_last(double, gang)
+        let_go(folder, 8)
+        assert is_over(double, gang) is TrialStatus.COMPLETED
 
 
 def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat_is_killed_or_drained(
@@ -184,10 +210,10 @@ def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat
 
         workers = {name: join(name) for name in ("one", "two")}
         tuner = stack.enter_context(tuner_of(broker, "moving", APART, meets))
-        trial = tuner.add({"number": 8})
+        trial = tuner.add({"number": 10})
         runs(tuner, trial)
         other = workers_of(trial)[1]
-        processes = [seat(tmp_path, 8, which)[0] for which in (0, 1)]
+        processes = [seat(tmp_path, 10, which)[0] for which in (0, 1)]
         workers["three"] = join("three")
 
         workers[other].send_signal(signal.SIGKILL)
@@ -195,7 +221,7 @@ def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat
 
         assert trial.attempts[0].end is AttemptEnd.LOST
         assert all(map(is_gone, processes)), "no seat of the attempt before runs beside the new one"
-        first = seat(tmp_path, 8, 0, 2)[0]
+        first = seat(tmp_path, 10, 0, 2)[0]
         lead = workers_of(trial)[0]
         workers["four"] = join("four")
         workers[lead].send_signal(signal.SIGTERM)
@@ -203,7 +229,7 @@ def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat
 
         assert trial.attempts[1].end is AttemptEnd.HANDED_BACK
         assert is_gone(first)
-        let_go(tmp_path, 8)
+        let_go(tmp_path, 10)
         assert is_over(tuner, trial) is TrialStatus.COMPLETED
         steps = [report.metrics["steps"] for report in tuner.results().reports(trial.id)]
         assert steps == sorted(steps), "no attempt begins anew"
