@@ -101,7 +101,7 @@ class Resources(KnownArguments):
 
     @property
     def of_seat(self) -> Resources:
-        """What one of its seats asks for."""
+        """The resources that one of its seats asks for."""
         return replace(self, machines=1, seats=1)
 
     @property

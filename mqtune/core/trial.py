@@ -508,9 +508,9 @@ class Attempt:
         """Whether its reports count: it has not ended, and nothing but to run is wanted of it."""
         return self.end is None and self.intent is Intent.RUN
 
-    def worker_of(self, seat: int) -> str:
-        """Return the name of the worker that has this seat; empty where it is not known."""
-        return next((each.worker for each in self.seats if each.number == seat), "") if seat else self.worker
+    def further_seat(self, number: int) -> Seat | None:
+        """Return one of its further seats; None if it has no such seat."""
+        return next((each for each in self.seats if each.number == number), None)
 
     @property
     def could_not_start(self) -> bool:

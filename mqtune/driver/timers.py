@@ -217,7 +217,7 @@ class DriverTimers:
             trial = self._experiment.trials.get(_trial_of(name))
             # Whoever may write there can list anything.
             if trial is not None and trial.attempt.end is None:
-                worker = trial.attempt.worker_of(seat_in(name)[1]) or "?"
+                worker = (trial.attempt.further_seat(seat_in(name)[1]) or trial.attempt).worker or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
                 yield Lose(trial=trial, error=error, guard=guard, error_type=error_type)
 

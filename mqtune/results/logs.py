@@ -55,8 +55,7 @@ def with_seat(attempt: Attempt, trial: TrialId, seat: int) -> Attempt:
     """
     if not seat:
         return attempt
-    found = next((each for each in attempt.seats if each.number == seat), None)
-    if found is not None:
+    if (found := attempt.further_seat(seat)) is not None:
         where = replace(attempt, worker=found.worker, host=found.host, log_mark=found.log_mark)
         return replace(
             where, stdout_path=found.stdout_path, stderr_path=found.stderr_path, stdout_tail="", stderr_tail=""

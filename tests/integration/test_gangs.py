@@ -75,7 +75,7 @@ def is_over(tuner: mqtune.Tuner, trial: Trial) -> TrialStatus:
 
 
 def seat(folder: Path, number: int, which: int, attempt: int = 1) -> list[str]:
-    """What a seat of a trial has written down: its process, rank, world size, and where seat 0 is."""
+    """Return the line that a seat of a trial has written: its process, rank, world size, and where seat 0 is."""
     path = folder / f"seat-{number}-{attempt}-{which}"
     return eventually(lambda: path.exists() and path.read_text(), SOON_S, f"seat {which} runs").split()
 
@@ -220,6 +220,7 @@ def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat
         runs(tuner, trial, 2)
 
         assert trial.attempts[0].end is AttemptEnd.LOST
+        assert trial.attempts[0].error.startswith(f"worker {other}@"), "the one that is gone, not that of seat 0"
         assert all(map(is_gone, processes)), "no seat of the attempt before runs beside the new one"
         first = seat(tmp_path, 10, 0, 2)[0]
         lead = workers_of(trial)[0]

@@ -21,7 +21,7 @@ local LOOK = 200
 -- Whether a gang that asks for the same was staged before, and lacks a seat that this worker could take. So gangs get their seats in one
 -- order, and no two wait for each other.
 local function comes_after(prefix, trial, gang, now)
-  local seen = { [trial] = true }
+  local seen = {}
   for _, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK - 1)) do
     local other = string.match(name, '^[^~]*')
     if other == trial then return false end

@@ -23,6 +23,15 @@ if have.err then have = {} end
 local ended_by, prefix = ARGV[2] .. ':lost', string.sub(KEYS[4], 1, -1 - #ARGV[3])
 if have[1] == ARGV[4] and have[2] == ended_by then return 1 end
 local state, names = standing(prefix, ARGV[3], ARGV[4])
+
+-- Tell the worker of a seat of a gang that it counts no more; the worker of any other attempt is gone.
+local function tell(name)
+  local worker = #names > 1 and redis.pcall('HGET', prefix .. name, 'worker')
+  if type(worker) == 'string' and worker ~= '' then
+    hint(ARGV[9] .. worker, { { ARGV[10], name, tonumber(ARGV[4]), 'fenced' } })
+  end
+end
+
 if ARGV[5] == 'gone' then
   if state == 'running' or state == 'staged' then return 0 end
   if number(have[1], 0) > tonumber(ARGV[4]) then
@@ -30,10 +39,7 @@ if ARGV[5] == 'gone' then
     if not newest or newest[1] ~= ARGV[8] then return 0 end
   end
   for _, name in ipairs(names) do
-    local worker = #names > 1 and redis.pcall('HGET', prefix .. name, 'worker')
-    if type(worker) == 'string' and worker ~= '' then
-      hint(ARGV[9] .. worker, { { ARGV[10], name, tonumber(ARGV[4]), 'fenced' } })
-    end
+    tell(name)
     redis.call('DEL', prefix .. name)
     redis.call('ZREM', KEYS[5], name)
     redis.call('ZREM', KEYS[6], name)
@@ -61,8 +67,7 @@ end
 local others = have[3] and have[3] ~= '' and have[3] ~= 'failure' and ARGV[5] ~= 'gone'
 if others then ended_by = ARGV[2] .. ':' .. have[3] end
 for _, name in ipairs(names) do
-  local worker = #names > 1 and redis.call('HGET', prefix .. name, 'worker')
-  if worker and worker ~= '' then hint(ARGV[9] .. worker, { { ARGV[10], name, tonumber(ARGV[4]), 'fenced' } }) end
+  tell(name)
   redis.call('HSET', prefix .. name, 'state', 'ended', 'orders', '', 'ended_by', ended_by)
   retire(prefix .. name)
   redis.call('ZREM', KEYS[5], name)

@@ -543,5 +543,5 @@ def test_an_attempt_of_several_seats_has_begun_with_the_last_of_them_and_says_wh
         attempt = experiment.trials[ONE].attempt
         assert (attempt.worker, attempt.started_at) == ("w@a", 12.5)
         assert attempt.seats == (Seat(1, "w@b", "b", "q", ("3",)),)
-        assert [attempt.worker_of(seat) for seat in (0, 1, 2)] == ["w@a", "w@b", ""]
+        assert [attempt.further_seat(number) for number in (0, 1, 2)] == [None, attempt.seats[0], None]
         assert experiment.trials[ONE].status is TrialStatus.RUNNING
