@@ -180,7 +180,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "2. A crash loses a task that was acknowledged early": "tests/acceptance/test_worker_deaths.py::test_a_worker_or_its_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere",
         "3. A message is lost between the queue and the worker's books": "tests/unit/driver/test_driver.py::test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not",
         "4. Tasks wait behind a long one in a worker that took them ahead": "tests/acceptance/test_sharing.py::test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle",
-        "5. A revoke is forgotten by a restart, a late worker, or after three hours": "tests/integration/test_worker_attempt.py::test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_waits",
+        "5. A revoke is forgotten by a restart, a late worker, or after three hours": "tests/integration/test_worker_attempt.py::test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_does_not_begin",
         "6. A thread pool can't terminate a task": "tests/acceptance/test_celery_face.py::test_celerys_commands_work_on_a_worker_and_its_trials",
         "7. Tasks may have no processes of their own": "tests/acceptance/test_sharing.py::test_a_trial_may_have_processes_of_its_own",
         "8. CUDA breaks in forked processes": "tests/acceptance/test_celery_face.py::test_each_slot_has_its_device_before_user_code_is_imported_and_the_worker_never_loads_cuda",

@@ -186,7 +186,10 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
     trials = kept.trial("*")
     return [
         *_requests(kept),
-        Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials, QUOTAS)),
+        Rule(
+            "evalsha eval",
+            (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, kept.requests, trials, QUOTAS),
+        ),
         # How many attempts may run, and which do.
         Rule("hgetall zcount", _READS_QUOTAS),
         Rule("zadd zrem zcount zremrangebyscore expire", quotas),

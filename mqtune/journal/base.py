@@ -40,7 +40,7 @@ REQUESTS_AHEAD_S: Final = 60.0
 Answer = str
 #: Why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or comes "after" another gang,
 #: which was staged before and lacks a seat.
-Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven", "quota", "beside", "after"]
+Refusal = Literal["unknown", "superseded", "taken", "ended", "revoked", "undriven", "quota", "beside", "after"]
 #: A seat of a gang whose other seats are not all taken yet: its worker holds it, and claims it again; or has given it back.
 Seated = Literal["seated", "left"]
 #: By what a seat has ended: by itself, or as it was told; by a failure of user code; or by its worker, which gives it back.
@@ -105,6 +105,11 @@ class Claim(NamedTuple):
     def mark(self) -> str:
         """The part of the token by which names of folders and checkpoints differ from those of another claim of the attempt."""
         return self.token[:8]
+
+
+def revocation(trial: TrialId, attempt: int) -> str:
+    """Return the id of the request that an attempt doesn't begin any more, and that its trial is abandoned."""
+    return f"revoke/{trial}/{attempt}"
 
 
 class Assignment(NamedTuple):
@@ -527,7 +532,8 @@ class Journal(ABC):
         one step. Seats go to the gang first that was staged first, of those that ask for the same.
 
         Without a driver no claim is granted under the policies "finish" and "stop". None is granted beyond a quota of the server's; the
-        attempt stays staged then, and counts as staged just now.
+        attempt stays staged then, and counts as staged just now. None is granted, whether a driver lives or not, of an attempt whose
+        revocation was requested (:func:`revocation`) before it began.
 
         Args:
             claim: the claim.

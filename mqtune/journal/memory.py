@@ -431,11 +431,14 @@ class MemoryJournal(Journal):
                 for seat in seats:
                     seat.state, seat.lease_until = "running", now + lease_s
                     self._append(seat.start)
-            state.lease_until = now + lease_s
+            elif lease_s:
+                state.lease_until = now + lease_s
             return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
 
     def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
         """Return why a claim is not granted a seat that is staged, and not held for it either; None for nothing."""
+        if self._state.is_revoked(claim.seat[0], claim.attempt):
+            return "revoked"
         if self._undriven():
             return "undriven"
         if not state.gang or state.token == claim.token:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mqtune.core.rates import ANY_RATES, Rates
 from mqtune.core.seats import seat_in, seat_name, seat_names
 from mqtune.core.trial import CheckpointId, TrialId
-from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, seats_in
+from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, revocation, seats_in
 
 
 @dataclass(slots=True)
@@ -124,13 +124,18 @@ class ExperimentState:
         while self.trials.pop(seat_name(trial, seat), None) is not None:
             seat += 1
 
+    def is_revoked(self, trial: TrialId, attempt: int) -> bool:
+        """Whether the revocation of an attempt was requested."""
+        return revocation(trial, attempt) in self.requests
+
     def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
         """Whether another such gang was staged before this trial's, and lacks a seat that this worker could take."""
         listed = (name for name, each in self.trials.items() if each.state == "staged" and each.staged_at < math.inf)
         for other in dict.fromkeys(seat_in(name)[0] for name in listed):
             if other == trial:
                 return False
-            if other in self.trials and self.trials[other].gang == gang:
+            its = self.trials.get(other)
+            if its is not None and its.gang == gang and not self.is_revoked(other, its.attempt):
                 seats = self.seats(other, gang)
                 lacks = any(seat.state == "staged" and not seat.is_taken(now) for seat in seats)
                 is_here = any(seat.is_taken(now) and seat.worker == worker for seat in seats)

@@ -625,7 +625,7 @@ class RedisJournal(Journal):
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
     ) -> Grant | Refusal | Seated:
-        keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases, QUOTAS]
+        keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases, QUOTAS, self._keys.requests]
         args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment, address]
         answer, assignment, timestamp, leads = self._write("claim", keys, args)
         if answer == b"granted":

@@ -30,7 +30,7 @@ from celery.signals import task_revoked
 from celery.worker import control, state
 from celery.worker.control import Panel, nok
 from celery.worker.request import Request
-from kombu.asynchronous import get_event_loop
+from kombu.asynchronous import Hub
 from kombu.common import ignore_errors
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
@@ -99,6 +99,8 @@ class TrialPool(BasePool):
         super().__init__(limit, *args, **kwargs)
         self.wake = Wake()
         self.runtime: WorkerRuntime | None = None
+        #: The loop of the thread that consumes; kombu's own record of it is empty after a reconnection.
+        self.hub: Hub | None = None
         #: How many tasks have come so far, and those that are here, each by its number.
         self.taken = 0
         self.tasks: dict[int, str] = {}
@@ -118,7 +120,8 @@ class TrialPool(BasePool):
         # A worker that has driver slots alone has none.
         self._executor = ThreadPoolExecutor(max_workers=max(1, 2 * int(self.limit)), thread_name_prefix="mqtune-slot")
 
-    def register_with_event_loop(self, hub: Any) -> None:
+    def register_with_event_loop(self, hub: Hub) -> None:
+        self.hub = hub
         hub.add_reader(self.wake.fileno(), self.wake.clear)
 
     def on_apply(
@@ -470,7 +473,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
         logger.warning("task %.200s ends without an end in the journal: %s", run.task_id, error)
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
     if outcome.goes_back:
-        _put_back(state.requests.get(run.task_id))
+        _put_back(pool.hub, state.requests.get(run.task_id))
     app.rows.end(run, outcome, by_hand=run.task_id in pool.terminated)
     if outcome.end is AttemptEnd.COMPLETED:
         return Text(latest_report(run))
@@ -479,9 +482,9 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     raise Ignore(outcome.note)
 
 
-def _put_back(request: Request | None) -> None:
+def _put_back(hub: Hub | None, request: Request | None) -> None:
     """Put a task's message back at the far end of its queue soon, in the thread that consumes; one that is lost is published again."""
-    if request is None:
+    if hub is None or request is None:
         return
     message = request.message
 
@@ -499,7 +502,6 @@ def _put_back(request: Request | None) -> None:
         except Exception as error:  # noqa: BLE001 - a connection is lost, or the worker ends
             logger.info("the task of an attempt is not put back: %s", error)
 
-    hub: Any = get_event_loop()
     hub.call_soon(hub.call_later, PUT_BACK_S, publish)
 
 

@@ -18,9 +18,8 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
-from mqtune.core.seats import seat_name
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, new_token
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.control_pipe import ControlPipe
 from mqtune.worker.experiments import ExperimentHere
@@ -53,7 +52,7 @@ GONE_S: Final = 60.0
 #: How long a process may take to disappear after SIGKILL.
 _GO_S: Final = 1.0
 #: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the folder of its output.
-_FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended"})
+_FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended", "revoked"})
 #: Why a seat of a gang is left to another worker, or for later.
 _REFUSALS: Final = {
     "beside": "this worker has another seat of it",
@@ -656,35 +655,22 @@ class AttemptRun:
 def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: int) -> None:
     """Give up a trial because its task was revoked; doing it again, on any worker, changes nothing.
 
-    The request is in the journal once, and the driver carries it out, or the next one if none lives. An attempt that waits is
-    ended here, so that no worker that joins later can start it meanwhile.
+    The request is in the journal once, and the driver carries it out, or the next one if none lives. Meanwhile no worker can begin the
+    attempt if it waits.
 
     Raises:
         JournalGone: there is no such experiment.
     """
-    now = services.clock.time()
     journal.request(
         Requested(
-            id=f"revoke/{trial}/{attempt}",
+            id=revocation(trial, attempt),
             action=Action.ABANDON.value,
             trial=trial,
             arguments={"reason": REVOKED},
             by=f"an operator through Celery, told by worker {services.name}",
-            at=now,
+            at=services.clock.time(),
         )
     )
-    claim = Claim(trial, attempt, new_token())
-    started = AttemptStarted(
-        trial=trial, attempt=attempt, worker=services.name, host=services.host, devices=[], at=now
-    ).encode()
-    if journal.claim(Claim(seat_name(trial, 1), attempt, new_token()), services.name, 0, started) != "unknown":
-        # The driver ends a gang: a claim of the seat that it lacks would begin it.
-        return
-    if isinstance(journal.claim(claim, services.name, services.lease_s, started), str):
-        return
-    ended = AttemptEnded(trial=trial, attempt=attempt, end=AttemptEnd.STOPPED, at=now, error=f"{REVOKED} before it ran")
-    journal.end(claim, ended.encode())
-    logger.info("experiment %s, trial %s: %s before it ran", journal.experiment, trial, REVOKED)
 
 
 def _count_in(text: str) -> int:

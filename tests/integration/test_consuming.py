@@ -174,6 +174,27 @@ def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_rest
         assert worker.poll() is None
 
 
+def test_a_seat_that_is_given_back_is_on_its_queue_again_also_when_redis_was_restarted_meanwhile(
+    server: RestartableRedis, tmp_path: Path
+) -> None:
+    with (
+        tuner_of(server.url, "double", mqtune.Resources(cpus=1, machines=2)) as double,
+        altered_worker(server.url, tmp_path, "", *SLOTS, "--hold-seats", "2"),
+    ):
+        double.add({"number": 1})
+        drive(double, lambda: times_taken(tmp_path))
+        server.restart()
+        taken = times_taken(tmp_path)
+
+        # Nobody steps its driver any more, which would publish after a while what it misses.
+        eventually(lambda: times_taken(tmp_path) > taken + 4, 30, why="its seats wait no more")
+        assert "raised unexpected" not in (tmp_path / "worker.log").read_text()
+
+
+def times_taken(folder: Path) -> int:
+    return (folder / "worker.log").read_text().count("] received")
+
+
 #: The queue, remote commands, events, the control channel, and two for all else: a thousand workers leave room in Redis' limit of 10,000.
 FEW_CONNECTIONS = 6
 KOMBUS = 3

@@ -40,6 +40,7 @@ from mqtune.journal.base import (
     Segment,
     Unclaimed,
     UnderWay,
+    revocation,
 )
 from mqtune.journal.redis import RedisJournal
 
@@ -510,6 +511,13 @@ class JournalMachine(RuleBasedStateMachine):
     def request(self, who: str, number: int, trial: TrialId) -> None:
         event = Requested(id=f"r{number}", action="stop", trial=trial, arguments={}, by=who, at=1.0)
         self.by(self.workers[who], "request", event)
+
+    @rule(who=worker, trial=trial)
+    def revoke(self, who: str, trial: TrialId) -> None:
+        id_ = revocation(trial, self.attempt(trial, 0))
+        self.by(
+            self.workers[who], "request", Requested(id=id_, action="abandon", trial=trial, arguments={}, by=who, at=1.0)
+        )
 
     # What anybody reads.
 

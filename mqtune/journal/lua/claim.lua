@@ -1,15 +1,15 @@
 -- Claim an attempt, or a seat of a gang: check that it is wanted and free, take the lease, append the start.
 --
--- KEYS  1 meta  2 journal  3 seat: the trial, or what stands beside it  4 staged  5 leases  6 quotas
+-- KEYS  1 meta  2 journal  3 seat: the trial, or what stands beside it  4 staged  5 leases  6 quotas  7 requests
 -- ARGV  1 channel  2 name of the seat  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds; 0 to give a seat of a gang back
 --       7 event  8 experiment  9 address of this seat, for the others
 --
 -- Returns {'granted', assignment, timestamp of the trial's last report or '', address of seat 0 or ''}; or {why not, '', '', ''} with why
--- not one of unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended, undriven (nobody
--- drives the experiment any more, and nothing may start meanwhile), quota (as many run as a quota allows; the attempt counts as staged
--- just now, so that its driver publishes it again after a while), beside (the worker has another seat of the gang), after (a gang that asks
--- for the same was staged before, and lacks a seat); and, of a gang, seated (this claim holds its seat for so long, until it is repeated)
--- or left (it has given it back).
+-- not one of unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended, revoked (its revocation
+-- was requested before it began), undriven (nobody drives the experiment any more, and nothing may start meanwhile), quota (as many run as
+-- a quota allows; the attempt counts as staged just now, so that its driver publishes it again after a while), beside (the worker has
+-- another seat of the gang), after (a gang that asks for the same was staged before, and lacks a seat); and, of a gang, seated (this claim
+-- holds its seat for so long, until it is repeated) or left (it has given it back).
 --
 -- The claim that takes the last seat starts all of them, and appends their starts in the order of the seats; the others hear of that when
 -- they repeat theirs. An attempt that is no gang has one seat, which is the last one.
@@ -18,6 +18,10 @@
 -- How many seats that were staged before a claim looks at: more than one driver stages at once.
 local LOOK = 200
 
+local function is_revoked(trial, attempt)
+  return redis.call('HEXISTS', KEYS[7], 'revoke/' .. trial .. '/' .. attempt) == 1
+end
+
 -- Whether a gang that asks for the same was staged before, and lacks a seat that this worker could take. So gangs get their seats in one
 -- order, and no two wait for each other.
 local function comes_after(prefix, trial, gang, now)
@@ -25,7 +29,8 @@ local function comes_after(prefix, trial, gang, now)
   for _, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK - 1)) do
     local other = string.match(name, '^[^~]*')
     if other == trial then return false end
-    if not seen[other] and redis.call('HGET', prefix .. other, 'gang') == gang then
+    local its = redis.call('HMGET', prefix .. other, 'gang', 'attempt')
+    if not seen[other] and its[1] == gang and not is_revoked(other, its[2] or '') then
       local lacks, is_here = false, false
       local names, are_apart = seats_of(other, gang)
       for _, seat in ipairs(names) do
@@ -56,6 +61,7 @@ if have[2] == 'staged' then
     if is_mine then redis.call('HSET', KEYS[3], 'token', '', 'worker', '') end
     return {'left', '', '', ''}
   end
+  if is_revoked(trial, ARGV[3]) then return {'revoked', '', '', ''} end
   if undriven(KEYS[1]) ~= '' then return {'undriven', '', '', ''} end
   if #names > 1 and not is_mine and not is_free then return {'taken', '', '', ''} end
   local starts, lacks = { [ARGV[2]] = ARGV[7] }, false
@@ -89,7 +95,7 @@ if have[2] == 'staged' then
     append(KEYS[1], KEYS[2], ARGV[1], starts[name])
   end
   lease(KEYS[5], quotas, ARGV[8], names, now + ARGV[6])
-else
+elseif ARGV[6] ~= '0' then
   lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
 end
 return {'granted', have[4], have[5] or '', #names > 1 and redis.call('HGET', prefix .. trial, 'address') or ''}

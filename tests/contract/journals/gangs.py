@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from contract.journals.requests import requested
 from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
@@ -14,6 +15,7 @@ from contract.journals.world import (
     TWO,
     InWorld,
     World,
+    closed,
     decided,
     ended,
     entries,
@@ -24,7 +26,7 @@ from contract.journals.world import (
 from mqtune.core.events import AttemptEnded, AttemptStarted, decode_event
 from mqtune.core.seats import seat_in, seat_names
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, EndedBy, Grant, Journal, LastAttempt, Refusal, Seated
+from mqtune.journal.base import FENCED, Claim, EndedBy, Grant, Journal, LastAttempt, Refusal, Seated, revocation
 
 #: Three seats on three workers, and two on any.
 APART: Final = ASSIGNMENT._replace(gang="3:apart:1 CPU")
@@ -108,8 +110,8 @@ class GangContract(InWorld):
         assert isinstance(take(worker, first._replace(token=OTHER), "another"), Grant)
         assert take(worker, first) == "taken"
 
-    def test_a_seat_that_is_given_back_is_free_and_one_that_runs_is_not_given_back(
-        self, driver: Journal, worker: Journal
+    def test_a_seat_that_is_given_back_is_free_and_one_that_runs_is_not_given_back_and_keeps_its_lease(
+        self, driver: Journal, worker: Journal, world: World
     ) -> None:
         driver.stage(ONE, 1, APART, staged())
         first, second, third = seat_claims()
@@ -118,7 +120,26 @@ class GangContract(InWorld):
         assert take(worker, first, lease_s=0) == "left"
         assert [take(worker, each) for each in (second, third)] == ["seated", "seated"]
         assert isinstance(take(worker, first._replace(token=OTHER)), Grant)
+        # Its worker was about to, and the last seat was taken in that moment.
         assert isinstance(take(worker, third, lease_s=0), Grant)
+        world.let_pass(SHORT_S)
+        assert driver.expired() == []
+
+    def test_a_gang_whose_revocation_is_requested_while_it_waits_does_not_begin_and_its_seats_are_free(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        driver.record(closed(), definition=b"definition")
+        driver.stage(ONE, 1, ANY, staged())
+        driver.stage(TWO, 1, ANY, staged(TWO))
+        first, second = seat_claims(seats=2)
+        take(worker, first)
+
+        worker.request(requested(revocation(ONE, 1), "abandon"))
+
+        assert take(worker, second) == "revoked"
+        assert take(worker, first) == "revoked"
+        assert take(worker, first, lease_s=0) == "left"
+        assert take(worker, seat_claims(TWO, seats=2)[0]) == "seated", "no other gang waits for it"
 
     def test_seats_on_different_machines_are_not_one_workers(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, APART, staged())

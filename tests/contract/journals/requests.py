@@ -5,12 +5,25 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from contract.journals.world import InWorld, World, all_at_once, closed, entries, kinds
+from contract.journals.world import (
+    ASSIGNMENT,
+    LONG_S,
+    ONE,
+    TWO,
+    InWorld,
+    World,
+    all_at_once,
+    closed,
+    entries,
+    kinds,
+    staged,
+    started,
+)
 
 from mqtune.core.errors import JournalGone, RequestRefused
 from mqtune.core.events import Requested, decode_event
 from mqtune.core.rates import Rate, Rates
-from mqtune.journal.base import Journal
+from mqtune.journal.base import Claim, Grant, Journal, revocation
 
 
 def requested(id_: str = "r1", action: str = "pause", trial: str = "0001") -> Requested:
@@ -60,6 +73,24 @@ class RequestContract(InWorld):
         heir = world.journal()
         heir.lock("driver-2", "", 600.0)
         assert heir.read("0-0", count=10)[-1].id == entry
+
+    def test_an_attempt_whose_revocation_is_requested_while_it_waits_does_not_begin_whether_anybody_drives_or_not(
+        self, begun: Journal, worker: Journal
+    ) -> None:
+        waits, runs, later = Claim(ONE, 1, "token"), Claim(TWO, 1, "token"), Claim(ONE, 2, "token")
+        for claim in (waits, runs):
+            begun.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
+        worker.claim(runs, "w", LONG_S, started(runs))
+        for claim in (waits, runs):
+            worker.request(requested(revocation(claim.trial, 1), "abandon", claim.trial))
+
+        assert worker.claim(waits, "w", LONG_S, started(waits)) == "revoked"
+        assert isinstance(worker.claim(runs, "w", LONG_S, started(runs)), Grant), "it had begun"
+        begun.unlock("driver-1")
+        assert worker.claim(waits, "w", LONG_S, started(waits)) == "revoked"
+        begun.lock("driver-1", "", LONG_S)
+        begun.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        assert isinstance(worker.claim(later, "w", LONG_S, started(later)), Grant), "it is another attempt"
 
     def test_an_experiment_that_has_not_begun_takes_no_request(self, driver: Journal, worker: Journal) -> None:
         with pytest.raises(JournalGone, match="no experiment 'x'"):
