@@ -139,10 +139,22 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
         raise ConfigurationError(f"{owner} has no argument {name!r}; {hint}")
 
 
+class _OfConstructor:
+    """The signature of a class is its constructor's; Python before 3.11.4 takes an inherited ``__new__`` for it (its issue 105080)."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature | None:
+        constructor = inspect.getattr_static(owner, "__init__")
+        if constructor is object.__init__:
+            return None
+        found = signature_of(constructor)
+        return found.replace(parameters=list(found.parameters.values())[1:])
+
+
 class KnownArguments:
     """Base of classes that refuse an argument by a name that they don't have, and say which one is likely meant."""
 
     __slots__ = ()
+    __signature__ = _OfConstructor()
     #: What is meant by other names: an argument of the class, such as ``keep_last=``, or something elsewhere.
     meant: ClassVar[Mapping[str, str]] = {}
 

@@ -120,7 +120,9 @@ def test_the_wheel_brings_the_one_version_its_command_its_license_and_its_descri
 def test_the_sdist_builds_the_same_wheel(dist: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as opened:
-        opened.extractall(tmp_path, filter="data")
+        # Python before 3.11.4 has no filters, and from 3.14 on this one is the default.
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)
+        opened.extractall(tmp_path)
     build(tmp_path / f"mqtune-{mqtune.__version__}", tmp_path / "dist", "--wheel")
 
     with zipfile.ZipFile(wheel_in(tmp_path / "dist")) as again:
