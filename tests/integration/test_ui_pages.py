@@ -655,13 +655,15 @@ def test_a_picture_that_could_not_be_drawn_is_drawn_when_it_has_changed(browser:
 def test_it_is_dark_where_the_reader_has_it_dark_and_fits_a_narrow_screen(browser: Browser):
     browser.go("#/e/mine")
     browser.shows("Trials (30)")
+    axis = "document.querySelector('[data-kind=history] .xtick text')"
+    # A picture that is out of sight is not drawn, as it may be on a narrow screen.
+    eventually(lambda: browser.run(f"return Boolean({axis})"))
     browser.driver.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     )
     size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": True}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        axis = "document.querySelector('[data-kind=history] .xtick text')"
         eventually(lambda: browser.run(f"return {axis} && getComputedStyle({axis}).fill") == "rgb(209, 215, 222)")
         assert browser.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(13, 17, 23)"
         eventually(lambda: browser.run("return document.documentElement.scrollWidth") == 400)
