@@ -259,8 +259,8 @@ class GangContract(InWorld):
     def test_a_seat_whose_lease_runs_out_costs_the_attempt_and_fences_the_others(
         self, driver: Journal, worker: Journal, world: World, gang: list[Claim]
     ) -> None:
-        worker.renew([gang[1]], SHORT_S)
         assert not driver.lose(ONE, 1, "expired", ended())
+        worker.renew([gang[1]], SHORT_S)
         world.let_pass(2 * SHORT_S)
 
         assert [seat_in(name)[0] for name in driver.expired()] == [ONE]

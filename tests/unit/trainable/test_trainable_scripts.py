@@ -480,8 +480,8 @@ def test_what_is_printed_after_the_stop_is_logged_and_not_reported(trial: Trial)
         #!/bin/sh
         trap 'echo "[tune-metric]: {\\"loss\\": 2}"; exit 0' TERM
         echo '[tune-metric]: {"loss": 1}'
-        sleep 600 &
-        wait
+        # A child that the shell has only just forked may miss the signal, and would keep the output open for as long as it sleeps.
+        while true; do sleep 0.1; done
         """
     one = trial(code, name="run")
     one.wait_for(lambda one: one.reports())
