@@ -169,9 +169,9 @@ class KnownArguments:
         if cls.__init__ is object.__init__ and (args or options):
             raise TypeError(f"{cls.__name__}() takes no arguments")
         if options:
-            parameters = signature_of(cls.__init__).parameters
+            parameters = signature_of(cls).parameters
             if all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
-                known = [name for name in parameters if name != "self"]
+                known = list(parameters)
                 meant = {name: it for name, it in cls.meant.items() if not it.endswith("=") or it[:-1] in known}
                 refuse_unknown(cls.__name__, options, known, meant)
         return super().__new__(cls)

@@ -29,8 +29,8 @@ local function comes_after(prefix, trial, gang, now)
   for _, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK - 1)) do
     local other = string.match(name, '^[^~]*')
     if other == trial then return false end
-    local its = redis.call('HMGET', prefix .. other, 'gang', 'attempt')
-    if not seen[other] and its[1] == gang and not is_revoked(other, its[2] or '') then
+    local its = seen[other] and {} or redis.call('HMGET', prefix .. other, 'gang', 'attempt')
+    if its[1] == gang and not is_revoked(other, its[2] or '') then
       local lacks, is_here = false, false
       local names, are_apart = seats_of(other, gang)
       for _, seat in ipairs(names) do
