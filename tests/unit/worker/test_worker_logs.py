@@ -259,7 +259,8 @@ def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing
     logs = Logs(tmp_path / "logs", (), known)
     logs.start()
     try:
-        eventually(lambda: known.all)
+        # Said only after it is known.
+        eventually(lambda: changes)
         text = f"as {tmp_path}/logs can't be written: No space left on device"
         assert known.all == [Impairment(WHOLE_WORKER, "logs", text, "it can be written", 5.0)]
         assert known.all[0].reason == f"the worker keeps no output of trials, {text}"
