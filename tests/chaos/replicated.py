@@ -13,7 +13,8 @@ from lone import write_accounts
 from sentinels import Node, Watched
 
 #: When Sentinels take a master for gone that was killed, in milliseconds; and one that nobody has killed: never, however busy the machine.
-_DOWN_MS: Final = 500
+#: They never promote a replica that lost its master more than ten times as long before, which a busy machine does to one that is cut off.
+_DOWN_MS: Final = 1_500
 _NEVER_MS: Final = 3_600_000
 
 
