@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from pathlib import Path
 from typing import Final
 
 import breaker
@@ -22,6 +23,9 @@ UNDRIVEN_S: Final = (2.0, 8.0)
 THREADS_CALLS: Final = (1, 8, 40)
 #: After how long a broken device is whole again that is not broken for good, in seconds.
 _MENDED_S: Final = 6.0
+#: PF_FORKNOEXEC among a process's flags, and where these stand behind its name in the process table (proc_pid_stat(5)).
+_FORK_WITHOUT_EXEC: Final = 0x40
+_FLAGS: Final = 6
 #: Where another driver says that it is.
 ELSEWHERE: Final = "elsewhere"
 
@@ -226,20 +230,30 @@ def trial_killed(run: Run) -> str:
 
 
 def _importer(run: Run) -> psutil.Process | None:
+    """One that a worker has started; the zygotes of one that was killed are the worker's children, too."""
     worker = _worker(run)
-    return None if worker is None else _child(run, worker.process.pid)
+    started = [] if worker is None else [each for each in _children(worker.process.pid) if not _is_fork(each)]
+    return run.random.choice(started) if started else None
 
 
 def _zygote(run: Run) -> psutil.Process | None:
     importer = _importer(run)
-    return None if importer is None else _child(run, importer.pid)
+    zygotes = [] if importer is None else _children(importer.pid)
+    return run.random.choice(zygotes) if zygotes else None
 
 
-def _child(run: Run, pid: int) -> psutil.Process | None:
-    children: list[psutil.Process] = []
+def _children(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
-        children = psutil.Process(pid).children()
-    return run.random.choice(children) if children else None
+        return psutil.Process(pid).children()
+    return []
+
+
+def _is_fork(process: psutil.Process) -> bool:
+    """Whether a process is a fork that has become no other program since."""
+    with contextlib.suppress(OSError):
+        flags = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[_FLAGS]
+        return bool(int(flags) & _FORK_WITHOUT_EXEC)
+    return True
 
 
 def importer_killed(run: Run) -> str:
