@@ -277,10 +277,11 @@ class Close:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lose:
-    """End an attempt as lost, unless it has ended, or what the guard says is not so any more."""
+    """End an attempt as lost, unless it has ended, what the guard says is not so any more, or reports of its trial are behind the entry *read*."""
 
     trial: Trial
     error: str
+    read: str
     guard: Guard = "expired"
     error_type: str = ""
 
@@ -296,8 +297,7 @@ class Lose:
             cursor=to.cursor,
         )
         packed = event.encode()
-        at, read = trial.last_timestamp, to.cursor.entry
-        if not to.journal.lose(trial.id, event.attempt, self.guard, packed, at, read):
+        if not to.journal.lose(trial.id, event.attempt, self.guard, packed, trial.last_timestamp, self.read):
             return []
         logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error)
         return [Written(event, packed)]

@@ -219,7 +219,7 @@ class DriverTimers:
             if trial is not None and trial.attempt.end is None:
                 worker = (trial.attempt.further_seat(seat_in(name)[1]) or trial.attempt).worker or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
-                yield Lose(trial=trial, error=error, guard=guard, error_type=error_type)
+                yield Lose(trial=trial, error=error, read=self._reader.last, guard=guard, error_type=error_type)
 
     def _look_at_keys(self) -> Iterator[Lose]:
         """Find attempts that Redis no longer has: nobody else would ever hear of them again. Of many trials it takes a part at a time.
@@ -241,7 +241,7 @@ class DriverTimers:
             del self._gone[id_, number]
             trial = self._experiment.trials[id_]
             if trial.attempt.number == number and trial.attempt.end is None:
-                yield Lose(trial=trial, error=_LOST, guard="gone", error_type=FORGOTTEN)
+                yield Lose(trial=trial, error=_LOST, read=self._reader.last, guard="gone", error_type=FORGOTTEN)
 
     def _check(self, trials: Iterable[Trial]) -> None:
         live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]

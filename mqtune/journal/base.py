@@ -398,6 +398,7 @@ class Journal(ABC):
     ) -> bool:
         """End an attempt as lost; return False when what *guard* says is not so.
 
+        An attempt that runs is not lost before the driver has read all reports of its trial: behind the end no scheduler is shown them.
         A later attempt of the trial is no guard against "gone" if the driver has read the whole journal and found none: somebody has
         written nonsense.
 

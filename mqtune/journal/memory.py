@@ -256,6 +256,8 @@ class MemoryJournal(Journal):
                 if state is None or standing != "running" or (guard == "expired" and not has_expired):
                     return False
                 others = state.ended_as not in ("", "failure")
+                if not others and state.timestamp != timestamp and self._state.has_reports(trial, read):
+                    return False
             for seat in seats:
                 seat.state, seat.intent, seat.ended_by = "ended", "", f"{self._epoch}:" if others else ended_by
             self._append(state.end if others else event)

@@ -7,11 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.rates import ANY_RATES, Rates
 from mqtune.core.seats import seat_in, seat_name, seat_names
 from mqtune.core.trial import CheckpointId, TrialId
 from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, revocation, seats_in
+
+#: How many entries are looked at that a driver has not read, as in lose.lua.
+_LOOK: Final = 100
 
 
 @dataclass(slots=True)
@@ -101,6 +106,12 @@ class ExperimentState:
         while at < len(entries) and entry_order(entries[at].id) <= place:
             at += 1
         return at
+
+    def has_reports(self, trial: TrialId, after: str) -> bool:
+        """Whether reports of a trial are behind an entry, or more entries than are looked at."""
+        entries = self.entries[self.index_after(after) if after else 0 :][:_LOOK]
+        reports = (each.data for each in entries if each.data.startswith(REPORTS_PREFIX))
+        return any(trial.encode() in data for data in reports) or len(entries) == _LOOK
 
     def seats(self, trial: TrialId, gang: str) -> list[TrialState]:
         """Return the seats that there are of the attempt of a gang, or the one of any other attempt."""

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,6 +68,13 @@ class Taken:
 
     holder: str
     left_s: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """An entry by its number: each journal has an id of its own for it."""
+
+    number: int
 
 
 @dataclass
@@ -271,11 +278,12 @@ class JournalMachine(RuleBasedStateMachine):
             self.world.cut(lost)
         self.past.append(call)
         self.is_sound = False
+        args, twin_args = _placed(args, self.ids), _placed(args, self.twin_ids)
         answer = _outcome(seat.redis, name, args)
-        expected = _outcome(seat.memory, name, args)
+        expected = _outcome(seat.memory, name, twin_args)
         if lost == "answer" and name not in MARKED:
             # The journal has asked again by itself, and heard what came of that.
-            expected = _outcome(seat.memory, name, args)
+            expected = _outcome(seat.memory, name, twin_args)
         if isinstance(answer, Taken) and isinstance(expected, Taken):
             # Real time passes too on Redis, though less than a tick.
             assert expected.left_s - TICK_S < answer.left_s <= expected.left_s
@@ -410,9 +418,16 @@ class JournalMachine(RuleBasedStateMachine):
         attempts = [(trial, self.attempt(trial, off)) for trial, off in trials]
         self.by(self.seat(driver), "look", attempts, TICK_S)
 
-    @rule(driver=driver, trial=trial, off=off, guard=st.sampled_from(["expired", "any", "gone"]))
-    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard) -> None:
-        self.by(self.seat(driver), "lose", trial, self.attempt(trial, off), guard, self.event("lost"), 7.5, "")
+    @rule(
+        driver=driver,
+        trial=trial,
+        off=off,
+        guard=st.sampled_from(["expired", "any", "gone"]),
+        unread=st.sampled_from([0, 0, 1, 2, 5]),
+    )
+    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard, unread: int) -> None:
+        read = Place(max(0, len(self.ids) - 1 - unread))
+        self.by(self.seat(driver), "lose", trial, self.attempt(trial, off), guard, self.event("lost"), 7.5, read)
 
     @precondition(lambda self: self.twin.state.trials and self.holder is not None)
     @rule(name=place)
@@ -665,6 +680,11 @@ class LossyMachine(JournalMachine):
             self.entries = [entry.data for entry in self.copy]
         self._see()
         self.is_sound = True
+
+
+def _placed(args: tuple[Any, ...], ids: Sequence[str]) -> tuple[Any, ...]:
+    """Return arguments with the ids of entries; one that the server has lost is the last that there is."""
+    return tuple(ids[min(arg.number, len(ids) - 1)] if isinstance(arg, Place) else arg for arg in args)
 
 
 def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:

@@ -7,6 +7,8 @@
 -- The guard is one of
 --   expired  it runs, and the lease of a seat has run out: its worker is gone, frozen or cut off
 --   any      it runs
+--            neither of which counts while reports of its trial are here that the driver has not read: behind the end of their attempt no
+--            scheduler is shown them
 --   gone     it neither runs nor waits: its hash, or the entry that ended it, was deleted or evicted. A later attempt has an entry of its
 --            own: one of which the driver has read none, though it has read all, is nonsense in the hash.
 --
@@ -15,10 +17,26 @@
 -- Returns 1 when this driver has ended it, 0 when something else is so; an error STALEDRIVER when a later driver exists. From here on the
 -- attempt has ended, and nobody's claim of it counts; workers with other seats hear of that at once. Repeating a call does no harm.
 
+-- How many entries are looked at that the driver has not read; one that has more to read does that first.
+local LOOK = 100
+-- The beginning of each entry of reports: a list of version, kind and body.
+local REPORTS = '\147\1\167reports'
+
+local function has_unread_reports(timestamp)
+  -- The driver knows its last report, as it does of nearly all that are lost, and of many at once.
+  if (tonumber(timestamp or '') or 0) == tonumber(ARGV[7]) then return false end
+  local entries = redis.call('XRANGE', KEYS[3], ARGV[8] == '' and '-' or '(' .. ARGV[8], '+', 'COUNT', LOOK)
+  for _, entry in ipairs(entries) do
+    local data = entry[2][2]
+    if string.sub(data, 1, #REPORTS) == REPORTS and string.find(data, ARGV[3], 1, true) then return true end
+  end
+  return #entries == LOOK
+end
+
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 also_when_full('HDEL', KEYS[1])
-local have = redis.pcall('HMGET', KEYS[4], 'attempt', 'ended_by', 'ended_as', 'end')
+local have = redis.pcall('HMGET', KEYS[4], 'attempt', 'ended_by', 'ended_as', 'end', 'timestamp')
 if have.err then have = {} end
 local ended_by, prefix = ARGV[2] .. ':lost', string.sub(KEYS[4], 1, -1 - #ARGV[3])
 if have[1] == ARGV[4] and have[2] == ended_by then return 1 end
@@ -65,6 +83,7 @@ else
   if not has_expired then return 0 end
 end
 local others = have[3] and have[3] ~= '' and have[3] ~= 'failure' and ARGV[5] ~= 'gone'
+if ARGV[5] ~= 'gone' and not others and has_unread_reports(have[5]) then return 0 end
 if others then ended_by = ARGV[2] .. ':' .. have[3] end
 for _, name in ipairs(names) do
   tell(name)

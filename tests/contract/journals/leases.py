@@ -32,7 +32,10 @@ from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Journal, LastAttempt, Order, Unclaimed
+from mqtune.journal.base import FENCED, Claim, Grant, Guard, Journal, LastAttempt, Order, Unclaimed
+
+#: From how many entries on that a driver has not read it is to read them first.
+UNREAD = 100
 
 
 class LeaseContract(InWorld):
@@ -242,8 +245,9 @@ class LeaseContract(InWorld):
         eventually(driver.expired)
         lost = ended(ONE, 1, AttemptEnd.LOST)
 
+        read = entries(driver)[-1].id
         for _ in range(2):
-            assert driver.lose(ONE, 1, "expired", lost) is True
+            assert driver.lose(ONE, 1, "expired", lost, read=read) is True
 
         before = entries(driver)
         assert before[-1].data == lost != before[-2].data
@@ -253,6 +257,30 @@ class LeaseContract(InWorld):
         assert worker.end(claim, ended()) is False
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
         assert entries(driver) == before
+
+    @pytest.mark.parametrize("guard", ["expired", "any"])
+    def test_an_attempt_is_not_lost_before_its_driver_has_read_its_reports(
+        self, driver: Journal, worker: Journal, guard: Guard
+    ) -> None:
+        claim, other = self.start(driver, worker, ONE, lease_s=0.0), self.start(driver, worker, TWO)
+        eventually(driver.expired)
+        read = []
+        for number in (1, 2):
+            worker.report([segment(claim, number)])
+            read.append(entries(driver)[-1].id)
+        for number in range(1, UNREAD):
+            worker.report([segment(other, number)])
+        lost = ended(ONE, 1, AttemptEnd.LOST)
+        before = entries(driver)
+
+        assert driver.lose(ONE, 1, guard, lost, read=read[0]) is False
+        assert worker.renew([claim], 0.0) == [""]
+        assert entries(driver) == before
+        worker.report([segment(other, UNREAD)])
+        assert driver.lose(ONE, 1, guard, lost, read=read[1]) is False, "who has so much to read does that first"
+        assert driver.lose(ONE, 1, guard, lost, timestamp=102.0) is True, "it knows the last one"
+
+        assert entries(driver)[-1].data == lost
 
     def test_a_driver_that_knows_that_no_worker_is_left_ends_what_runs_before_its_lease_runs_out(
         self, driver: Journal, worker: Journal

@@ -194,6 +194,21 @@ def test_an_end_that_the_driver_has_not_read_yet_is_no_loss(bench: Bench) -> Non
     assert ends(bench) == [AttemptEnd.COMPLETED]
 
 
+def test_a_report_that_the_driver_has_not_read_yet_is_shown_before_its_attempt_is_lost(bench: Bench) -> None:
+    journal = bench.journal
+    read = journal.read
+    journal.read = lambda *_, **__: []  # type: ignore[method-assign]
+    bench.report("0001", 0.5)
+    wait(bench, LEASE_S + 2 * LOOK_AT_LEASES_S)
+    assert ends(bench) == [None]
+
+    journal.read = read  # type: ignore[method-assign]
+    wait(bench, LOOK_AT_LEASES_S)
+
+    assert bench.trial().reports == 1
+    assert ends(bench)[0] is AttemptEnd.LOST
+
+
 def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
     trials = bench.server.experiments[NAME].trials
     trials[TrialId("nonsense")] = TrialState(1, b"", state="running", lease_until=0.0)
