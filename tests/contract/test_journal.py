@@ -312,7 +312,7 @@ class TestRedisJournal(JournalContract):
             lambda: worker.saved(Claim(ONE, 1, "t"), {HELD: saved(HELD)}),
             lambda: driver.order([Order.save(ONE, 1, 1)]),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
-            lambda: eventually(lambda: driver.lose(ONE, 1, "expired", ended())),
+            lambda: eventually(lambda: driver.lose(ONE, 1, "expired", ended(), timestamp=101.0)),
             lambda: worker.end(Claim(ONE, 1, "t"), ended()),
             lambda: driver.close_trial(ONE, 1, trial_closed()),
             lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
