@@ -65,8 +65,6 @@ REMOTE = "/0.mqtune.pidbox"
 QUEUE = "mqtune-0-2.gpu0.cpu1"
 KEY = "the key of team a's code"
 
-pytestmark = pytest.mark.timeout(150)
-
 
 class Team(NamedTuple):
     """A server with the accounts of team a, and one for looking at and controlling everything."""

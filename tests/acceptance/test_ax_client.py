@@ -27,7 +27,7 @@ from ax.early_stopping.strategies import PercentileEarlyStoppingStrategy
 from mqtune.integrations.ax_client import run_client
 
 # Of what Ax does by itself.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")]
+pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
 STRATEGY: Final = PercentileEarlyStoppingStrategy(percentile_threshold=50.0, min_curves=2, min_progression=2)
 

@@ -52,7 +52,7 @@ from ax.storage.json_store.save import save_experiment
 from mqtune.integrations.ax_runner import MqtuneMetric, MqtuneRunner, registry_bundle
 
 # Of what Ax does by itself.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")]
+pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
 #: Stops the worse half, by their curves.
 STOPS: Final = PercentileEarlyStoppingStrategy(percentile_threshold=50.0, min_curves=2, min_progression=2)

@@ -32,7 +32,7 @@ from mqtune.results.results import Results
 SOON_S = 60.0
 #: Far less than what the trial reports, and some times what one read of its pipe takes.
 JOURNAL_MB = 3
-STEPS = 250_000
+STEPS = 150_000
 SCRIPT = f"""
 import sys
 sys.path.insert(0, {str(HERE)!r})

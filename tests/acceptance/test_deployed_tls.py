@@ -30,7 +30,6 @@ from mqtune.journal.connection import connect
 from mqtune.journal.quotas import Quotas
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
 ]
 

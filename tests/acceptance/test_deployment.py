@@ -35,8 +35,6 @@ if __name__ == "__main__":
     print(len(results), "trials", 0 < results.best.value <= 1)
 """
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def compose(name: str) -> dict[str, Any]:
     text = (ROOT / name).read_text()

@@ -23,8 +23,6 @@ from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive
 
-pytestmark = pytest.mark.timeout(120)
-
 SLOT = mqtune.Resources(cpus=5)
 OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "5")
 END_S = 40.0

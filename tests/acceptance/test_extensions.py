@@ -9,13 +9,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 EXTENSIONS = ROOT / "examples" / "extensions"
 
 
-@pytest.mark.timeout(300)
 def test_an_installed_package_brings_one_of_each_and_passes_the_contract_suites(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(EXTENSIONS)]
     built = subprocess.run(build, capture_output=True, text=True)

@@ -185,8 +185,6 @@ ENDS = [
     ("lost", "slow", "LOST", LAST_REPORT),
 ]
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.mark.parametrize(("experiment", "trainable", "state", "result"), ENDS)
 def test_each_end_has_its_state_with_config_and_latest_metrics(

@@ -37,8 +37,6 @@ QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu0.cpu5"
 REMOTE: Final = "/0.mqtune.pidbox"
 OPTIONS: Final = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
 
-pytestmark = pytest.mark.timeout(150)
-
 
 # What is sent.
 

@@ -25,7 +25,6 @@ from mqtune.core.trial import TrialStatus
 from mqtune.integrations.optuna_optimize import EXPERIMENT, MARK, optuna_optimize
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.timeout(120)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 COMPLETE, PRUNED, FAIL = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED, optuna.trial.TrialState.FAIL
 

@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import trainables
 import trainables_saving as saving
 
 import mqtune
 from mqtune.core.trial import Report, TrialStatus
-
-pytestmark = pytest.mark.timeout(120)
 
 #: The longest that a driver and a worker take for something, on a machine that runs other tests.
 DONE_S = 60.0

@@ -37,5 +37,6 @@ def test_one_process_runs_all_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * TRIALS, errors
     assert [trial.attempt.retired for trial in trials] == [""] * TRIALS
     assert len({trial.attempt.pid for trial in trials}) == 1
-    assert not [text for text in errors if "warning" in text.lower()]
+    # Threads of scikit-learn that end at once may empty the filters of warnings that the next ones get, and it warns of that.
+    assert not [text for text in errors if "warning" in text.lower() and "sklearn.utils.parallel.delayed" not in text]
     assert len({report.metrics.get("settings") for report in results.reports() if "settings" in report.metrics}) <= 1

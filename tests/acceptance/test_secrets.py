@@ -36,8 +36,6 @@ PASSWORD: Final = "h4sh/me@n0t:ever?"
 FORMS: Final = (PASSWORD, quote(PASSWORD, safe=""), quote(PASSWORD), PASSWORD.replace("/", "\\/"))
 USER: Final = "team-a"
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def is_told(text: str | bytes) -> bool:
     text = text.decode(errors="replace") if isinstance(text, bytes) else text

@@ -23,7 +23,6 @@ from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 
 pytestmark = [
-    pytest.mark.timeout(180),
     pytest.mark.skipif(
         not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))),
         reason="needs Debian's slurm-wlm, or another Slurm",

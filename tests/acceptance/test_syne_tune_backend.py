@@ -35,7 +35,7 @@ from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, Tri
 
 from mqtune.integrations.syne_tune_backend import CeleryBackend
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:::syne_tune|pandas")]
+pytestmark = pytest.mark.filterwarnings("ignore:::syne_tune|pandas")
 
 #: Whether it is 0.13, whose schedulers are told the new trial's id.
 IS_OLD = "trial_id" in inspect.signature(TrialScheduler.suggest).parameters

@@ -30,8 +30,6 @@ from mqtune.journal.connection import celery_tls, celery_url, connect
 from mqtune.journal.sentinel import Sentinels
 from mqtune.worker.settings import WorkerSettings, celery_settings
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:

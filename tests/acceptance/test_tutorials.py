@@ -98,7 +98,6 @@ for epoch in range(1, int(given.epochs) + 1):
 """
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("partner", OF_PARTNERS)
 def test_the_programs_of_a_page_about_a_partner_run(partner: str, with_a_worker: Walkthrough) -> None:
     pytest.importorskip(partner, reason=f"pip install 'mqtune[{partner.replace('_', '-')}]'")

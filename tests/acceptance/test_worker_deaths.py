@@ -22,8 +22,6 @@ import mqtune
 from mqtune.core.trial import AttemptEnd, Trial
 from mqtune.testing.backends.world import drive
 
-pytestmark = pytest.mark.timeout(120)
-
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=7)
 OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "7")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-import pytest
 import trainables_by_turns as by_turns
 from running import running_worker
 from waiting import eventually
@@ -72,7 +71,6 @@ def run_by_turns(tune: Callable[..., mqtune.Tuner], trials: int) -> None:
     assert ended == [TrialStatus.COMPLETED] * trials
 
 
-@pytest.mark.timeout(240)
 def test_many_short_trials_of_three_experiments_leave_no_zombie_and_a_worker_that_has_not_grown(
     tune: Callable[..., mqtune.Tuner], broker: str, tmp_path: Path
 ):

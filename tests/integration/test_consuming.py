@@ -96,7 +96,6 @@ def wait_until_stuck(client: Any, file: Path) -> None:
     eventually(lambda: client.info("clients")["blocked_clients"] == 0, 30)
 
 
-@pytest.mark.timeout(150)
 def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
     server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
@@ -120,7 +119,6 @@ def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
         assert "this worker restarts" not in log
 
 
-@pytest.mark.timeout(150)
 def test_a_worker_that_reconnecting_does_not_help_hands_its_trials_back_and_starts_anew(
     server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
@@ -149,7 +147,6 @@ def test_a_worker_that_reconnecting_does_not_help_hands_its_trials_back_and_star
         assert worker.wait(30) == os.EX_OK
 
 
-@pytest.mark.timeout(180)
 def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_restarted_time_and_again(
     server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:

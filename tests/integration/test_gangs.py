@@ -31,8 +31,6 @@ runtime.HEARTBEAT_S = 0.5
 ONE_SLOT: Final = ("--gpus", "0", "--slots", "1", "--cpus", "1", "--hold-seats", "1")
 APART: Final = mqtune.Resources(machines=2)
 
-pytestmark = pytest.mark.timeout(240)
-
 
 class Pair(NamedTuple):
     """Two workers of one slot, the process of the second, and the folder in which trials and tests meet."""

@@ -48,8 +48,6 @@ runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 OPTIONS = ("--gpus", "0,", "--gpu-memory", "10", "--pack-gpus", "4", "--cpus", "4")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[str]:

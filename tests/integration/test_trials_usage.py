@@ -52,8 +52,6 @@ runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 USE = LiveUse(1, {"0": DeviceUse(87.0, 5e9, 412.0)}, 1.5, 2e9, {}, {"sampled_s": 10.0})
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Gpu:
     """A GPU that is used as a test says."""

@@ -56,10 +56,6 @@ PICTURE_BYTES: Final = 60_000
 OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_SUBMISSION", "MQTUNE_WORKER"}
 
 
-#: To build the site takes 20 s of a core, and on a busy machine several times as long.
-pytestmark = pytest.mark.timeout(400)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with every warning an error, and with no way to another host."""
