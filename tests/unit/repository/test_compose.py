@@ -25,9 +25,9 @@ from waiting import eventually
 from mqtune.backends.local.server import find_binary
 from mqtune.cli import group
 from mqtune.cli.worker import settings_from_environment
-from mqtune.core.errors import BrokerRefused, NoServer
+from mqtune.core.errors import BrokerRefused, BrokerUnavailable, NoServer
 from mqtune.core.resources import Resources
-from mqtune.journal.connection import connect
+from mqtune.journal.connection import RedisClient, connect
 from mqtune.trainable.bundle import KEY_VARIABLE
 from mqtune.worker.app import create_app
 from mqtune.worker.seats import ADVERTISE
@@ -217,6 +217,13 @@ def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.M
     assert (shared.offer.gpu_memory_gb, len(shared.devices), shared.is_strict) == (24, 8, True)
 
 
+def client_of(url: str) -> RedisClient | None:
+    """Return a client of the server at *url*, or nothing as long as the server doesn't listen yet."""
+    with contextlib.suppress(BrokerUnavailable):
+        return connect(url)
+    return None
+
+
 def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path) -> None:
     try:
         binary = find_binary()
@@ -235,8 +242,7 @@ def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path)
         [binary.path, config, "--port", "0", "--unixsocket", socket], stdout=subprocess.DEVNULL
     ) as server:
         try:
-            eventually(socket.exists)
-            with contextlib.closing(connect(f"unix://:redis-secret@{socket}")) as client:
+            with contextlib.closing(eventually(lambda: client_of(f"unix://:redis-secret@{socket}"))) as client:
                 assert client.config_get("appendonly") == {"appendonly": "yes"}
                 assert client.config_get("bind")["bind"].startswith("*"), "the other containers could not connect"
             with pytest.raises(BrokerRefused):
