@@ -424,10 +424,36 @@ class JournalMachine(RuleBasedStateMachine):
         off=off,
         guard=st.sampled_from(["expired", "any", "gone"]),
         unread=st.sampled_from([0, 0, 1, 2, 5]),
+        timestamp=number.map(float),
     )
-    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard, unread: int) -> None:
+    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard, unread: int, timestamp: float) -> None:
         read = Place(max(0, len(self.ids) - 1 - unread))
-        self.by(self.seat(driver), "lose", trial, self.attempt(trial, off), guard, self.event("lost"), 7.5, read)
+        attempt = self.attempt(trial, off)
+        self.by(self.seat(driver), "lose", trial, attempt, guard, self.event("lost"), timestamp, read)
+
+    @rule(
+        driver=driver,
+        worker=worker,
+        trial=trial,
+        guard=st.sampled_from(["expired", "any"]),
+        others=st.lists(trial, max_size=2),
+        unread=st.integers(0, 3),
+        timestamps=st.tuples(number, number),
+    )
+    def lose_after_a_report(
+        self,
+        driver: str,
+        worker: str,
+        trial: TrialId,
+        guard: Guard,
+        others: list[TrialId],
+        unread: int,
+        timestamps: tuple[int, int],
+    ) -> None:
+        """A trial reports, and others perhaps; then it is lost by a driver that has read some of that."""
+        for each in (trial, *others):
+            self.report(worker, [(each, "holder", 0, 1, timestamps[0])])
+        self.lose(driver, trial, 0, guard, unread, float(timestamps[1]))
 
     @precondition(lambda self: self.twin.state.trials and self.holder is not None)
     @rule(name=place)
@@ -624,7 +650,7 @@ class LossyMachine(JournalMachine):
         }
 
     @rule(empty=st.booleans())
-    def lose(self, empty: bool) -> None:
+    def set_back(self, empty: bool) -> None:
         """The server comes back, with what was remembered or with nothing."""
         if len(self.entries) >= len(self.copy):
             self.copy = [Entry(*each) for each in zip(self.ids[1:], self.entries, strict=True)]
