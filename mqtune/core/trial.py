@@ -576,7 +576,7 @@ class Trial:
     last_metrics: Metrics = field(default_factory=dict)
     last_timestamp: float = 0.0
     best_metrics: Metrics = field(default_factory=dict)
-    best_value: float = math.nan
+    best_value: float = field(default=math.nan, compare=False)  # NaN does not equal itself.
     metric_sum: float = 0.0
     metric_count: int = 0
     point: Point = ()

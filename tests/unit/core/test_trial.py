@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
 import re
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 import pytest
@@ -62,8 +62,11 @@ def test_a_status_can_not_be_set_past_its_history() -> None:
         known.status = TrialStatus.COMPLETED
 
     assert known.status is TrialStatus.RUNNING
-    # From Python 3.13 on fields are compared one by one, and a value that is not known yet (NaN) is not equal to itself.
-    assert asdict(copy.deepcopy(known)) == asdict(known)
+    assert copy.deepcopy(known) == known
+
+
+def test_a_trial_equals_its_copy_before_it_has_a_value() -> None:
+    assert pickle.loads(pickle.dumps(trial())) == trial()
 
 
 @pytest.mark.parametrize(("before", "after"), [pair for pair in PAIRS if pair in LEGAL])
