@@ -20,7 +20,6 @@ from mqtune.driver.connect import BrokerDeployment
 from mqtune.driver.settings import (
     JOURNAL_MB,
     LEARN_FROM,
-    RETIRED,
     Checkpoints,
     Definition,
     Failures,
@@ -34,8 +33,7 @@ from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.stopping.experiment_rules import TimeLimit
-from mqtune.schedulers.stopping.rule import AnyRule, StopRule
+from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import Searcher
 from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
@@ -137,11 +135,8 @@ def _kept(described: Body) -> Resources:
 
 
 def _rule(definition: Definition) -> StopRule | None:
-    """Return the stop rule, with the time limits that older definitions have beside it."""
-    limits = [TimeLimit(seconds, of) for key, of in RETIRED.items() if (seconds := definition.get(key)) is not None]
     described = definition["stop"]
-    rules = [*limits, *([] if described is None else [_given("stop", lambda: StopRule.rebuild(described))])]
-    return AnyRule(*rules) if len(rules) > 1 else next(iter(rules), None)
+    return None if described is None else _given("stop", lambda: StopRule.rebuild(described))
 
 
 def _definition(name: str, place: BrokerDeployment) -> Definition:

@@ -20,7 +20,6 @@ from mqtune.driver.settings import (
     LEARN_FROM,
     LEARNT,
     MAY_CHANGE,
-    RETIRED,
     Definition,
     KnownTrainable,
     kept_options,
@@ -175,7 +174,6 @@ class DefinitionWriter:
             "code_files": fingerprints(plan.spec, self.sources),
             "code_root": str(plan.code_root),
             "version": __version__,
-            **dict.fromkeys(RETIRED),
             **({} if plan.warm_start is None else {LEARN_FROM: plan.warm_start.names}),
             **self._describe_bundle(),
         }

@@ -489,13 +489,9 @@ def _changeable(group: object) -> Iterator[str]:
             yield key.partition(".")[0]
 
 
-#: What definitions said before ``TimeLimit`` said it: ``attach`` makes a rule of it.
-RETIRED: Final[Mapping[str, Literal["driver", "trials"]]] = {"time_budget_s": "driver", "trial_time_budget_s": "trials"}
 #: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it, where.
-MAY_CHANGE: Final = (
-    frozenset(_changeable(Settings))
-    | {"stop", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"}
-    | RETIRED.keys()
+MAY_CHANGE: Final = frozenset(_changeable(Settings)).union(
+    ["stop", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
 )
 #: The names of the sources of a ``WarmStart``, and what was learnt from them; only where there is one.
 LEARN_FROM: Final = "learn_from"

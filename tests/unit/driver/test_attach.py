@@ -191,22 +191,6 @@ def test_a_tuner_has_the_fields_of_its_settings_as_parameters_and_at_most_sixtee
     assert len(parameters) <= 16
 
 
-def test_an_experiment_with_a_budget_of_time_goes_on_with_it_as_a_rule(kept: dict[str, bytes]) -> None:
-    old = tuned(stop={"loss": 0.1}).definition(None) | {"time_budget_s": 60, "trial_time_budget_s": 3600.5}
-    kept["x"] = encode_value(old)
-
-    now = attach()[0].definition(kept["x"])
-
-    limits = [
-        {"rule": "time_limit", "seconds": 60, "of": "driver"},
-        {"rule": "time_limit", "seconds": 3600.5, "of": "trials"},
-    ]
-    assert now["stop"] == {"rule": "any", "rules": [*limits, old["stop"]]}
-    assert (now["time_budget_s"], now["trial_time_budget_s"]) == (None, None)
-    kept["x"] = encode_value(now)
-    assert attach()[0].definition(kept["x"]) == now
-
-
 def test_a_script_that_changes_how_far_it_goes_changes_the_definition_and_the_place_is_as_it_was(
     kept: dict[str, bytes],
 ) -> None:
