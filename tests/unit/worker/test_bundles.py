@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import CodeRefused, ConfigurationError
@@ -381,6 +382,14 @@ def test_what_a_server_has_is_never_signed_for_it(monkeypatch: pytest.MonkeyPatc
 def test_python_and_packages_that_differ_are_said_in_a_few_words():
     here = {"python": ".".join(map(str, sys.version_info[:3])), "packages": {"pytest": pytest.__version__}}
     assert differences(here) == ""
-    packages = {"pytest": "1.0", "no_such_package": "3", **{f"msgpack{number}": "0" for number in range(3)}}
+    # The distribution of yaml is PyYAML.
+    packages = {
+        "pytest": "1.0",
+        "yaml": "1.0",
+        "no_such_package": "3",
+        **{f"msgpack{number}": "0" for number in range(3)},
+    }
     said = differences({"python": "2.7.18", "packages": packages})
-    assert said == f"Python 2.7.18 (here {here['python']}), pytest 1.0 (here {pytest.__version__})"
+    assert said == (
+        f"Python 2.7.18 (here {here['python']}), pytest 1.0 (here {pytest.__version__}), yaml 1.0 (here {yaml.__version__})"
+    )

@@ -158,6 +158,8 @@ def test_gpus_that_differ_count_as_the_smallest_and_it_is_said(
 ) -> None:
     write(nvidia_smi, MEMORY)
 
+    assert find_gpu_memory("auto", ("0", "1")) == 25_757
+    assert "differ" not in caplog.text
     assert find_gpu_memory("auto", ("0", "2")) == 25_757
     assert "the GPUs differ (0: 25.8 GB, 2: 85.5 GB)" in caplog.text
     assert "start a worker for each kind: --gpus 0," in caplog.text
