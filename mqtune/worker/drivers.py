@@ -222,6 +222,9 @@ class DriverSlots:
             logger.warning("submission %s can't run here: %s", taken.name, error)
             self._scratch.remove(folder)
             how: RunEnd = "lost" if isinstance(error, OSError) else "failed"
+            if how == "lost":
+                # Other workers first: this one may lack room for longer than a submission has runs that may be lost so soon.
+                self._passed_over[taken.name] = time.monotonic() + PASS_OVER_S
             self._submissions.leave(taken.name, token, how, code=None, reason=f"it can't run: {error}", output="")
 
     def _start(self, taken: Taken, token: str, folder: Path) -> None:

@@ -170,6 +170,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
 
     first = tuner(seed=1).run()
     (mqtune_home / "again" / "notes.txt").write_text("of the first")
+    (mqtune_home / "again" / "pictures").mkdir()
     with pytest.raises(NameTaken, match=r"seed was 1 and is 2\n.*name='again-2'.*`mqtune drive again`.*overwrite=True"):
         tuner(seed=2).run()
 
@@ -180,7 +181,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     assert [attempt_and_number(trial.trial.checkpoint) for trial in second] == [
         attempt_and_number(trial.trial.checkpoint) for trial in first
     ]
-    assert not (mqtune_home / "again" / "notes.txt").exists()
+    assert not [name for name in ("notes.txt", "pictures") if (mqtune_home / "again" / name).exists()]
     assert second.definition["seed"] == 2
     assert len(list(second.reports())) == sum(trial.trial.reports for trial in second)
     assert tuner(seed=2).run().best.value == second.best.value

@@ -6,6 +6,9 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -22,6 +25,8 @@ from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.submissions import MOST_SHORT, Submissions, Taken
 from mqtune.trainable.bundle import Bundle, File
+from mqtune.worker import drivers
+from mqtune.worker.drivers import DriverSlots
 
 KEY = "the key of this test's workers"
 BUNDLE = Bundle.of({"tune.py": File(b"print(1)")})
@@ -288,6 +293,42 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
     assert found is not None
     assert found.refused_by == ()
     assert there.signed("gone") is None
+
+
+def drives(there: Submissions, folder: Path) -> DriverSlots:
+    """A worker that has room for one script, in this folder."""
+    scratch: Any = SimpleNamespace(folder=lambda *_: folder, remove=lambda _: None)
+    return DriverSlots(there, slots=1, worker="w1", experiments="*", broker="", key=KEY, logs=scratch, scratch=scratch)
+
+
+def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tmp_path: Path):
+    there.submit(submission()._replace(script="missing.py"), BUNDLE, KEY)
+
+    with contextlib.closing(drives(there, tmp_path)) as slots:
+        slots.start()
+        eventually(lambda: states(there) == ("ended", 1, "failed"))
+
+    found = there.state("sweep")
+    assert found is not None
+    assert found.reason == "it can't run: its code has no missing.py"
+
+
+def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
+    there: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(drivers, "LOOK_S", 0.001)
+    (tmp_path / "file").touch()
+    submit(there)
+
+    with contextlib.closing(drives(there, tmp_path / "file" / "run")) as slots:
+        slots.start()
+        eventually(lambda: states(there)[1] == 1 and there.due() == ["sweep"])
+        # What is submitted later is taken later.
+        there.submit(submission("later")._replace(script="missing.py"), BUNDLE, KEY)
+        eventually(lambda: (found := there.state("later")) and found.state == "ended")
+
+    taken, _ = take(there, "w2")
+    assert taken.run == 2
 
 
 def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.Redis):
