@@ -13,6 +13,7 @@ import pytest
 from accounts import Accounts
 from click.testing import CliRunner
 from fleets import impairment, worker
+from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import doctor, group
@@ -51,9 +52,9 @@ def test_gpus_are_named_and_mps_where_it_runs(monkeypatch: pytest.MonkeyPatch, t
     daemon.symlink_to(Path(shutil.which("sleep") or "").resolve())
     with subprocess.Popen([str(daemon), "60"]) as running:
         try:
-            assert findings()["GPUs"]["text"].endswith(
-                "0, 1; CUDA MPS runs, so that trials that share one compute there at the same time"
-            )
+            shared = "0, 1; CUDA MPS runs, so that trials that share one compute there at the same time"
+            # The kernel tells its name a moment after it has begun.
+            eventually(lambda: findings()["GPUs"]["text"].endswith(shared))
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
             assert findings()["GPUs"]["text"] == "none here"
         finally:
