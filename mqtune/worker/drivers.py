@@ -46,8 +46,8 @@ _CLOSE_S: Final = 5.0
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
 BACK_S: Final = 2 * KEEP_S
-#: How long a submission is passed over that this worker may not run: whoever has submitted it again waits no longer than for a worker
-#: that is gone.
+#: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again waits no longer
+#: than for a worker that is gone.
 PASS_OVER_S: Final = HOLD_S
 
 
@@ -105,7 +105,7 @@ class DriverSlots:
         self._logs = logs
         self._scratch = scratch
         self._runs: list[_Run] = []
-        #: The names of those that this worker may not run, and until when they are passed over.
+        #: The names of those that this worker may not run, or lacks room for, and until when they are passed over.
         self._passed_over: dict[str, float] = {}
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
