@@ -306,9 +306,10 @@ class UsageSampler:
                 # It has ended meanwhile: the device is nobody's, or the next one's.
                 continue
             own_bytes = _own(pid, run.devices, there)
+            self._warn(run, run.meter.take(self._sample_of(run, uses, processes, own_bytes)))
+            # After the sample, as an attempt that is ended for it has no later one.
             if own_bytes is not None and own_bytes > run.gpu_memory_bytes > 0:
                 self._on_excess(run, own_bytes)
-            self._warn(run, run.meter.take(self._sample_of(run, uses, processes, own_bytes)))
             board[run.journal.experiment][run.claim.trial] = run.meter.live(run.claim.attempt)
         self._write(board)
 

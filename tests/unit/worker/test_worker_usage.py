@@ -16,7 +16,7 @@ import pytest
 from mqtune.core.errors import AccessDenied
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
-from mqtune.core.usage import DeviceUse, LiveUse
+from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim
 from mqtune.worker import usage as module
 from mqtune.worker.devices import SlotPlan
@@ -173,8 +173,12 @@ class Run:
     meter: UsageMeter = field(default_factory=UsageMeter)
     gpu_memory_bytes: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
+    #: The figures at the first failure: those that are in its end where its processes are gone at once.
+    ended_with: Usage | None = None
 
     def fail(self, error_type: str, error: str) -> None:
+        if self.ended_with is None:
+            self.ended_with = self.meter.figures()
         self.failed.append((error_type, error))
 
     @property
@@ -336,6 +340,10 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
         for run in runs
     ]
     assert figures == [(8.1e9, 8e9), (8.1e9, None), (None, None)]
+    ended_with = greedy.ended_with or {}
+    assert (ended_with.get("gpu_memory_bytes_peak"), ended_with.get("gpu_memory_bytes_asked")) == (
+        (8.1e9, 8e9) if is_strict else (None, None)
+    ), "the sample for which it is failed is in its end"
 
 
 def test_on_a_gpu_that_is_not_shared_by_memory_nobody_is_asked_whose_it_is() -> None:
