@@ -96,7 +96,7 @@ class EventPath:
         # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
         listeners = self.listeners[:1] if self._deciders.is_broken else self.listeners
         for action in [action for listener in listeners for action in listener.hear(event)]:
-            self._perform(action)
+            self.carry_out(action)
         if isinstance(event, Told):
             self._intake.take_told(event)
 
@@ -107,31 +107,6 @@ class EventPath:
             InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
             ConfigurationError: a config is too large, or can't be sent; nothing was done.
         """
-        self._perform(action)
-
-    def carry_out_all(self, actions: Iterable[DriverAction]) -> None:
-        """Carry out each action before the next one is asked for."""
-        for action in actions:
-            self.carry_out(action)
-
-    def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
-        """Tell of the checkpoint that came with a report, and drop what it has replaced, *at_once* or if much of that has gathered."""
-        trial = self._experiment.trials[report.trial]
-        if self._callbacks.hears("on_checkpoint"):
-            self._callbacks.tell("on_checkpoint", trial, report.checkpoint)
-        self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
-
-    def let_go(self, stage: Stage) -> None:
-        """Keep its checkpoint no longer for who has waited to start from it."""
-        for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
-            self._perform(drop)
-
-    def tell_restored(self) -> None:
-        """Tell callbacks that lost entries of the journal were put back, if some were."""
-        for restored in self._restorer.take_restored():
-            self._callbacks.tell("on_restore", restored.entries, restored.missing)
-
-    def _perform(self, action: DriverAction) -> None:
         events = self._write(action)
         for event in events:
             self.apply(event)
@@ -151,7 +126,29 @@ class EventPath:
         if isinstance(action, Stage | Decide | Save | Tell) and action.request:
             trial_id = action.trial if isinstance(action, Stage | Tell) else action.trial.id
             reason = why_over(self._experiment.trials[trial_id]) if isinstance(action, Tell) else ""
-            self._perform(AnswerRequest(action.request, is_done=True, reason=reason, trial=trial_id))
+            self.carry_out(AnswerRequest(action.request, is_done=True, reason=reason, trial=trial_id))
+
+    def carry_out_all(self, actions: Iterable[DriverAction]) -> None:
+        """Carry out each action before the next one is asked for."""
+        for action in actions:
+            self.carry_out(action)
+
+    def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
+        """Tell of the checkpoint that came with a report, and drop what it has replaced, *at_once* or if much of that has gathered."""
+        trial = self._experiment.trials[report.trial]
+        if self._callbacks.hears("on_checkpoint"):
+            self._callbacks.tell("on_checkpoint", trial, report.checkpoint)
+        self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
+
+    def let_go(self, stage: Stage) -> None:
+        """Keep its checkpoint no longer for who has waited to start from it."""
+        for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
+            self.carry_out(drop)
+
+    def tell_restored(self) -> None:
+        """Tell callbacks that lost entries of the journal were put back, if some were."""
+        for restored in self._restorer.take_restored():
+            self._callbacks.tell("on_restore", restored.entries, restored.missing)
 
     def _write(self, action: DriverAction) -> list[Event]:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
