@@ -28,7 +28,7 @@ from observed import SET_BACK_S, BrokenDevice, Isolation, Observed, Violation, d
 from quota_check import check_quotas, check_starved
 from sharing_faults import lift_quotas
 from stalls import Stalls
-from world import Driver, Experiment, Worker, World, described
+from world import LEAVE_S, Driver, Experiment, Worker, World, described
 
 #: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
 STORM_S: Final = 6.0
@@ -468,7 +468,10 @@ class Campaign:
         world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
         lift_quotas(self)
         for experiment in world.experiments:
-            world.halt(experiment)
+            name = experiment.name
+            world.wait(
+                lambda each=experiment: world.is_halted(each), LEAVE_S, f"the submitted driver of {name} does not end"
+            )
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()
         seen = [self._read_again(driving, stalls) for driving in self._driving]

@@ -18,6 +18,8 @@ from world import Driver, Worker, described, signal_all
 GONE_S: Final = 8.0
 #: For how long nobody drives, beyond the time after which workers go by the experiment's policy, in seconds.
 UNDRIVEN_S: Final = (2.0, 8.0)
+#: How often it is tried to have nobody drive, in seconds.
+_LOOK_S: Final = 0.1
 #: At which of its next calls of mqtune's functions a thread raises, at most: a thread that has little to do makes a few in a step, the
 #: uplink many.
 THREADS_CALLS: Final = (1, 8, 40)
@@ -81,12 +83,19 @@ def nobody_drives(run: Run) -> str:
     if not (drivers := run.world.living_drivers()):
         return ""
     experiment = run.random.choice(drivers).experiment
-    run.world.halt(experiment)
-    for driver in run.world.living_drivers(experiment):
-        driver.process.kill()
-        driver.process.wait()
     for_s = run.undriven_after_s + run.random.choice(UNDRIVEN_S)
-    run.undriven(experiment, for_s)
+
+    def end_drivers() -> None:
+        run.undriven(experiment, for_s)
+        if not run.world.is_halted(experiment):
+            # It is not waited for: the thread that would wait here brings back a Redis that is away, and thaws a host.
+            run.later(_LOOK_S, end_drivers)
+            return
+        for driver in run.world.living_drivers(experiment):
+            driver.process.kill()
+            driver.process.wait()
+
+    end_drivers()
     return f"{experiment.name} for {for_s:.1f} s: {experiment.plan['on_driver_loss']}"
 
 
