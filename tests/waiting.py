@@ -8,7 +8,7 @@ import psutil
 
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
-__all__ = ["DEADLINE_S", "all_gone", "eventually", "family_of", "lives"]
+__all__ = ["DEADLINE_S", "all_gone", "eventually", "family_of", "is_gone", "lives"]
 
 
 def family_of(pid: int) -> list[psutil.Process]:
@@ -29,3 +29,11 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process has a number, or only a dead one that nobody has waited for."""
+    try:
+        return not lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True

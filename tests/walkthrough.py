@@ -20,7 +20,7 @@ from mqtune.backends.local.server import find_binary
 
 _BLOCK: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: How long one command may take, on a machine that runs ten others.
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 150.0
 
 
 class Block(NamedTuple):

@@ -299,7 +299,7 @@ class UsageSampler:
         devices = sorted({device for run, _ in runs for device in run.devices})
         uses = self._query.use(devices) if devices else {}
         there = self._query.processes(devices) if devices and self._shares_memory else {}
-        board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
+        sampled = []
         for run, pid in runs:
             processes = use_of_process(pid)
             if run.process != pid:
@@ -307,7 +307,10 @@ class UsageSampler:
                 continue
             own_bytes = _own(pid, run.devices, there)
             self._warn(run, run.meter.take(self._sample_of(run, uses, processes, own_bytes)))
-            # After the sample, as an attempt that is ended for it has no later one.
+            sampled.append((run, own_bytes))
+        board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
+        for run, own_bytes in sampled:
+            # Behind all samples: an attempt that is ended for it has no later one.
             if own_bytes is not None and own_bytes > run.gpu_memory_bytes > 0:
                 self._on_excess(run, own_bytes)
             board[run.journal.experiment][run.claim.trial] = run.meter.live(run.claim.attempt)

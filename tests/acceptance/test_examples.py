@@ -78,7 +78,7 @@ def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Pat
             eventually(lambda: client.pubsub_numsub(ExperimentKeys("followed").metrics)[0][1], 30)
             driver.stdin.write("\n")
             driver.stdin.flush()
-            text, _ = following.communicate(timeout=50)
+            text, _ = following.communicate(timeout=150)
         driver.communicate(timeout=20)
 
     assert following.returncode == 0
@@ -114,7 +114,7 @@ def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
         env={**os.environ, "MQTUNE_BROKER": broker},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=150,
     )
     assert done.returncode == 0, done.stderr
     newest = saved_experiments()[0]
@@ -209,7 +209,7 @@ def test_a_script_of_the_examples_runs_by_hand(script: str):
         [sys.executable, EXAMPLES / "script_trainable" / script, "--lr", "0.5", "--steps", "3"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
     )
 
     assert done.returncode == 0, done.stderr

@@ -132,6 +132,7 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         eventually(lambda: lost.step(0.1) or lost.get_trials()[0].attempts[0].end, 40)
         # Nobody is there to run it again.
         lost.close()
+        eventually(lambda: found.row("lost").get("state") == "LOST", WATCHED_S)
         found.while_running = found.page("early"), found.found("state:STARTED")
         early.stop_all("the test is over")
         until_it_ends(early)

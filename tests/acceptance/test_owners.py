@@ -171,6 +171,7 @@ def test_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operat
         join()
         with pytest.raises(ConfigurationError, match=r"worker gpu@node: this is ada@"):
             by(team.bob, "drain", "gpu@node", home=tmp_path)
+        join()
         shown = json.loads(by(team.bob, "fleet", "--only", "workers", "--owner", "ada", "--json", home=tmp_path))
         assert [each["user"] for each in shown["workers"]] == ["ada"]
         assert json.loads(by(team.bob, "fleet", "--only", "workers", "--owner", "me", "--json", home=tmp_path)) == {

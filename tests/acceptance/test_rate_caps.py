@@ -153,10 +153,11 @@ def test_a_trial_that_reports_without_end_keeps_to_its_cap_loses_nothing_and_slo
         found: dict[str, str] = json.loads(says("why", flood.name, "0001", "--json"))
         return found
 
-    eventually(lambda: why()["cause"] == "too fast", SOON_S)
+    # One answer is looked at: the flood lasts for seconds.
+    found = eventually(lambda: (answer := why())["cause"] == "too fast" and answer, SOON_S)
     too_fast = f"its trials report faster than they may, and report() waits: {REPORTS_PER_S} reports a second {whose}"
-    assert too_fast in why()["text"]
-    assert "mqtune quota" in why()["way_out"]
+    assert too_fast in found["text"]
+    assert "mqtune quota" in found["way_out"]
 
     assert [trial.status for trial in other.results.trials] == [TrialStatus.COMPLETED]
     delays = [at - made for at, made, _ in other.reports()]

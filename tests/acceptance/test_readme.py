@@ -133,7 +133,7 @@ def test_the_script_works_as_written(tmp_path: Path, mqtune_home: Path):
     (script,) = blocks("python")
     (tmp_path / "tune.py").write_text(script)
 
-    done = subprocess.run([sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True, timeout=150)
 
     assert done.returncode == 0, done.stderr
     results = Results.load("quickstart")

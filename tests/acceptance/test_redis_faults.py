@@ -223,7 +223,7 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
 ) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", place.server.url)
     monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
-    monkeypatch.setattr("mqtune.driver.timers.LOCK_S", 1.5)
+    monkeypatch.setattr("mqtune.driver.timers.LOCK_S", 3.0)
     old = [Run(place, trials=1, steps=3) for _ in range(2)]
     for each in old:
         each.check(each.tuner().run())
@@ -234,7 +234,7 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
         place.server.client.config_set("maxmemory", 1)
         # Longer than its lock, had it not been kept.
         eventually(lambda: "Redis is full" in caplog.text, BACK_S)
-        threading.Event().wait(2.0)
+        threading.Event().wait(3.5)
         said.append(mqtune_says("why", run.name))
         said.append(mqtune_says("why", run.name, "0001"))
         mqtune_says("delete", old[0].name, "--yes")
@@ -292,9 +292,11 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
 
 
 def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody sees more of it than that no answer comes; afterwards all leases have run out at once."""
+    # As much shorter as the worker's leases: its driver, too, leaves workers time to renew them.
+    monkeypatch.setattr("mqtune.driver.timers.STALL_S", 2.0)
     run, tags = Run(place, steps=120), "quick"
     options = ("--gpus", "0", "--slots", "2", "--tags", tags)
 

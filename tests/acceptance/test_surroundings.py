@@ -34,7 +34,7 @@ def run(tmp_path: Path, *, cwd: Path | None = None, **environment: str) -> subpr
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=50,
+        timeout=150,
     )
 
 

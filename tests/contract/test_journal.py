@@ -749,7 +749,7 @@ class TestFleet:
         eventually(lambda: commands.pubsub_numsub(control_channel("w"))[0][1])
         redis_client.publish(control_channel("w"), encode_value([["x", "0001", 1, "stop"]]))
 
-        assert hints.next(DEADLINE_S) == ["x", "0001", 1, "stop"]
+        assert eventually(lambda: hints.next(0.1)) == ["x", "0001", 1, "stop"]
 
 
 class ForgetfulWorld(MemoryWorld):

@@ -130,7 +130,7 @@ def test_a_read_from_a_stream_has_one_shape_and_an_empty_one_is_falsy(client: re
 
 
 def test_the_longest_blocking_read_does_not_count_as_a_dead_connection(server: EmbeddedServer) -> None:
-    shrink = 20.0
+    shrink = 10.0
     quick = open_client(server.url, command_timeout_s=COMMAND_TIMEOUT_S / shrink)
 
     with contextlib.closing(quick):
@@ -138,10 +138,10 @@ def test_the_longest_blocking_read_does_not_count_as_a_dead_connection(server: E
 
 
 def test_a_command_that_times_out_is_not_repeated(server: EmbeddedServer, client: redis.Redis) -> None:
-    hasty = open_client(server.url, command_timeout_s=0.1)
+    hasty = open_client(server.url, command_timeout_s=0.5)
     hasty.ping()
     # Busy for longer than the time limit, and back in time for a second try if there were one.
-    back = threading.Timer(0.15, os.kill, (server.pid, signal.SIGCONT))
+    back = threading.Timer(0.75, os.kill, (server.pid, signal.SIGCONT))
     os.kill(server.pid, signal.SIGSTOP)
     back.start()
     try:

@@ -80,7 +80,7 @@ def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
         demands.exchange(token, wants(token, wanted))
     assert all_of(demands) == ([wants("a", 4), wants("b", 5)], {}, AGING_S, {})
     demands.leave("b")
-    monkeypatch.setattr(module, "DEMAND_S", 0.1)
+    monkeypatch.setattr(module, "DEMAND_S", 1.0)
     demands.exchange("c", wants("c"))
     assert all_of(demands) == ([wants("a", 4), wants("c")], {}, AGING_S, {})
     # Who only looks neither keeps what has run out nor clears it away.
@@ -208,8 +208,8 @@ def test_a_table_in_which_nothing_changes_is_only_prolonged(redis_client: redis.
 @pytest.mark.usefixtures("four_slots")
 def test_another_divides_once_nobody_has_for_a_while(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch):
     assert module.TABLE_S + 1.0 <= 5.0, "with the second until the next look"
-    monkeypatch.setattr(module, "TABLE_S", 0.2)
-    monkeypatch.setattr(module, "DEMAND_S", 0.5)
+    monkeypatch.setattr(module, "TABLE_S", 1.0)
+    monkeypatch.setattr(module, "DEMAND_S", 2.0)
     first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
     first.look()
     second.look()

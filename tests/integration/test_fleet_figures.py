@@ -264,7 +264,7 @@ def test_an_account_of_an_earlier_version_has_the_figures_that_it_may_have(
 def test_a_server_that_does_not_answer_is_a_figure_and_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fleet_figures, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(fleet_figures, "_ANSWER_S", 1.0)
     with EmbeddedServer.start(tmp_path) as server:
         read = FleetReader(server.url)
         assert looked(read)["redis_up"] == 1

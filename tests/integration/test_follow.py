@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from restartable import RestartableRedis
+from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.codec import encode_value
@@ -79,22 +80,22 @@ def read_until(follower: Follower, id_: str, deadline_s: float = 20.0) -> list[s
     return found
 
 
-def listening(follower: Follower) -> None:
+def listening(follower: Follower, writer: Writer) -> None:
     """Have the follower read what there is, and wait on its channel."""
-    while follower.read(0.05):
+
+    def is_subscribed() -> object:
+        follower.read(0.05)
+        return writer.client.pubsub_numsub(KEYS.metrics)[0][1]
+
+    eventually(is_subscribed)
+    # Of what the server has said by then, one read takes that it is subscribed, and the next what the journal has.
+    while any(follower.read(0.05) for _ in range(3)):
         pass
 
 
-def journal_reads(follower: Follower) -> list[str]:
-    """Count how often the follower reads the journal from now on."""
-    asked: list[str] = []
-    xrange = follower._client.xrange
-
-    def counted(*args: Any, **options: Any) -> Any:
-        asked.append(args[1])
-        return xrange(*args, **options)
-
-    follower._client.xrange = counted
+def journal_reads(writer: Writer) -> int:
+    """Return how often the server was asked for a part of a journal."""
+    asked: int = writer.client.info("commandstats").get("cmdstat_xrange", {}).get("calls", 0)
     return asked
 
 
@@ -130,28 +131,27 @@ def test_from_now_leaves_out_what_was(redis_server: EmbeddedServer, writer: Writ
 
 
 def test_while_nothing_is_lost_it_lives_on_messages_alone(follower: Follower, writer: Writer):
-    listening(follower)
-    asked = journal_reads(follower)
+    listening(follower, writer)
     before = len(writer.ids)
-
     writer.stage(300)
+    ids, asked = writer.ids, journal_reads(writer)
 
-    assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
-    assert asked == []
+    assert read_until(follower, ids[-1]) == ids[before:]
+    assert journal_reads(writer) == asked
 
 
 def test_a_message_that_comes_again_is_not_read_again(follower: Follower, writer: Writer):
     writer.stage(3)
-    listening(follower)
-    asked = journal_reads(follower)
+    listening(follower, writer)
     ids = writer.ids
     for before, id_ in itertools.pairwise(ids):
         writer.client.publish(KEYS.metrics, f"{id_} {before} ".encode() + b"old")
 
     writer.stage(1)
+    newest, asked = writer.ids[-1], journal_reads(writer)
 
-    assert read_until(follower, writer.ids[-1]) == writer.ids[-1:]
-    assert asked == []
+    assert read_until(follower, newest) == [newest]
+    assert journal_reads(writer) == asked
 
 
 class Lossy:
@@ -179,7 +179,7 @@ def test_what_messages_lose_is_read_from_the_journal(
     follower: Follower, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "SILENCE_S", 0.1)
-    listening(follower)
+    listening(follower, writer)
     lossy = follower._pubsub = Lossy(follower._pubsub)
     before = len(writer.ids)
     thread = threading.Thread(target=writer.stage, args=(299,))
@@ -199,7 +199,7 @@ def test_a_last_message_that_is_lost_is_noticed_by_the_silence_after_it(
     follower: Follower, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "SILENCE_S", 0.1)
-    listening(follower)
+    listening(follower, writer)
     follower._pubsub = Lossy(follower._pubsub)
     before = len(writer.ids)
 
@@ -235,7 +235,7 @@ def test_connections_that_are_cut_again_and_again_lose_nothing(
 
 
 def test_a_follower_that_is_too_slow_is_cut_off_and_catches_up(follower: Follower, writer: Writer):
-    listening(follower)
+    listening(follower, writer)
     before = len(writer.ids)
     limit = writer.client.config_get("client-output-buffer-limit")["client-output-buffer-limit"]
     writer.client.config_set("client-output-buffer-limit", "pubsub 32kb 0 0")
@@ -282,9 +282,10 @@ def test_an_experiment_that_the_broker_does_not_have_is_named_beside_those_it_ha
 
 def test_a_server_that_goes_away_ends_the_following_after_a_while(tmp_path: Path):
     with EmbeddedServer.start(tmp_path) as server, contextlib.closing(connect(server.url)) as client:
-        Writer(client).stage(1)
+        writer = Writer(client)
+        writer.stage(1)
         with contextlib.closing(Follower(server.url, NAME, patience_s=0.2)) as follower:
-            listening(follower)
+            listening(follower, writer)
             server.stop()
 
             with pytest.raises(BrokerUnavailable):
@@ -296,7 +297,7 @@ def test_a_server_that_comes_back_is_followed_on(tmp_path: Path):
         writer = Writer(server.client)
         writer.stage(3)
         with contextlib.closing(Follower(server.url, NAME, patience_s=20)) as follower:
-            listening(follower)
+            listening(follower, writer)
             before = len(writer.ids)
 
             server.restart()

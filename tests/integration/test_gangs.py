@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import psutil
 import pytest
 from altered_worker import altered_worker, held, let_go, meets, tuner_of
-from waiting import eventually
+from waiting import eventually, is_gone
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
@@ -78,8 +78,8 @@ def seat(folder: Path, number: int, which: int, attempt: int = 1) -> list[str]:
     return eventually(lambda: path.exists() and path.read_text(), SOON_S, f"seat {which} runs").split()
 
 
-def is_gone(process: str) -> bool:
-    return not psutil.pid_exists(int(process)) or psutil.Process(int(process)).status() == psutil.STATUS_ZOMBIE
+def are_gone(*processes: str) -> bool:
+    return all(is_gone(int(process)) for process in processes)
 
 
 def workers_of(trial: Trial) -> list[str]:
@@ -106,7 +106,7 @@ def test_the_seats_of_a_trial_are_on_different_workers_know_each_other_and_only_
         assert [report.metrics["steps"] for report in tuner.results().reports(trial.id)] == list(
             range(1, trial.reports + 1)
         )
-        eventually(lambda: is_gone(first[0]) and is_gone(second[0]), SOON_S)
+        eventually(lambda: are_gone(first[0], second[0]), SOON_S)
         eventually(lambda: not busy(pair.broker), SOON_S, "both slots are free")
 
 
@@ -118,7 +118,7 @@ def test_a_trial_is_stopped_or_paused_in_all_of_its_seats_and_goes_on_where_it_w
 
         tuner.trial(trial).pause()
         assert is_over(tuner, trial) is TrialStatus.PAUSED
-        eventually(lambda: all(map(is_gone, processes)), SOON_S)
+        eventually(lambda: are_gone(*processes), SOON_S)
         before = trial.last_metrics["steps"]
         tuner.trial(trial).resume()
         runs(tuner, trial, 2)
@@ -127,7 +127,7 @@ def test_a_trial_is_stopped_or_paused_in_all_of_its_seats_and_goes_on_where_it_w
         tuner.trial(trial).stop()
 
         assert is_over(tuner, trial) is TrialStatus.EARLY_STOPPED
-        eventually(lambda: all(map(is_gone, processes)), SOON_S)
+        eventually(lambda: are_gone(*processes), SOON_S)
         assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.PAUSED, AttemptEnd.STOPPED]
 
 
@@ -142,7 +142,7 @@ def test_a_trial_fails_by_the_error_of_any_seat_and_the_others_end(pair: Pair, w
 
         assert is_over(tuner, trial) is TrialStatus.FAILED
         assert f"seat {which} has failed" in trial.attempt.error
-        eventually(lambda: all(map(is_gone, processes)), SOON_S)
+        eventually(lambda: are_gone(*processes), SOON_S)
 
 
 def test_a_seat_whose_others_do_not_come_is_given_back_and_others_use_its_slot_until_all_can_begin(pair: Pair) -> None:
@@ -219,7 +219,7 @@ def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat
 
         assert trial.attempts[0].end is AttemptEnd.LOST
         assert trial.attempts[0].error.startswith(f"worker {other}@"), "the one that is gone, not that of seat 0"
-        assert all(map(is_gone, processes)), "no seat of the attempt before runs beside the new one"
+        assert are_gone(*processes), "no seat of the attempt before runs beside the new one"
         first = seat(tmp_path, 10, 0, 2)[0]
         lead = workers_of(trial)[0]
         workers["four"] = join("four")
@@ -227,7 +227,7 @@ def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat
         runs(tuner, trial, 3)
 
         assert trial.attempts[1].end is AttemptEnd.HANDED_BACK
-        assert is_gone(first)
+        assert are_gone(first)
         let_go(tmp_path, 10)
         assert is_over(tuner, trial) is TrialStatus.COMPLETED
         steps = [report.metrics["steps"] for report in tuner.results().reports(trial.id)]

@@ -206,10 +206,10 @@ def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Sl
 def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
     slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importers, "START_S", 0.3)
     two = slots()
     zygote = two.fork("0")
     trial = psutil.Process(two.start(zygote, waits=True)["pid"])
+    monkeypatch.setattr(importers, "START_S", 0.3)
     os.kill(two.importer.pid, signal.SIGSTOP)
 
     with pytest.raises(ZygoteSilent, match=r"forked no zygote within 0\.3 s and was killed"):

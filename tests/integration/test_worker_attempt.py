@@ -17,7 +17,7 @@ import psutil
 import pytest
 from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
-from waiting import DEADLINE_S, eventually, lives
+from waiting import DEADLINE_S, eventually, is_gone, lives
 
 from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.codec import encode_value
@@ -823,7 +823,7 @@ def test_a_trial_under_a_frozen_zygote_is_ended_when_that_is_wanted(machine: Mac
         ended = one.intend(Intent.STOP).ended()
 
     assert ended.end is AttemptEnd.STOPPED
-    assert not psutil.pid_exists(ended.pid) or not lives(psutil.Process(ended.pid))
+    assert is_gone(ended.pid)
 
 
 def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: Machine, tmp_path: Path) -> None:
@@ -841,9 +841,9 @@ def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: M
 def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "SILENT_S", 1.0)
+    monkeypatch.setattr(attempt_module, "SILENT_S", 3.0)
 
-    ended = machine.start("exits_under_a_frozen_zygote", ttl_s=0.5).ended()
+    ended = machine.start("exits_under_a_frozen_zygote", ttl_s=2.0).ended()
 
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Exited")
 

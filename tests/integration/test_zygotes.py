@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from attempts import forked, gone, start_message
-from waiting import eventually, lives
+from waiting import eventually, is_gone, lives
 
 from mqtune.core.codec import decode_value
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
@@ -461,4 +461,4 @@ def test_a_zygote_that_is_frozen_when_its_worker_dies_ends_its_trial_all_the_sam
 
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3
-    eventually(lambda: not any(psutil.pid_exists(pid) and lives(psutil.Process(pid)) for pid in pids))
+    eventually(lambda: all(map(is_gone, pids)))

@@ -140,6 +140,8 @@ LOADING_DEADLINE_S: Final = 600.0
 STOP_DEADLINE_S: Final = 5.0
 #: How long a server may take to answer that it ends, before it gets a signal: one that is frozen takes none.
 SHUTDOWN_TIMEOUT_S: Final = 0.5
+#: How long a server waits for those who follow its experiment to take what was published: with it ends what they have not taken.
+_FOLLOWERS_S: Final = 2.0
 #: The time in which the server of a driver that was just killed must end: its watcher's deadline, and a second.
 HANDOVER_S: Final = STOP_DEADLINE_S + 1.0
 #: A server that still answers after this time is not being stopped: one that is stops answering within 0.1 s.
@@ -344,8 +346,8 @@ class EmbeddedServer:
 
 
 def _wait_for_followers(client: RedisClient) -> None:
-    """Wait until everything that was published is on its way, at most SHUTDOWN_TIMEOUT_S: what a server still holds ends with it."""
-    over_at = time.monotonic() + SHUTDOWN_TIMEOUT_S
+    """Wait until everything that was published is on its way, at most _FOLLOWERS_S: what a server still holds ends with it."""
+    over_at = time.monotonic() + _FOLLOWERS_S
     while any(int(each["omem"]) for each in client.client_list(_type="pubsub")) and time.monotonic() < over_at:
         # A server says only when asked how much of its answers is not sent yet.
         time.sleep(POLL_S)

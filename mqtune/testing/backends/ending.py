@@ -14,7 +14,7 @@ from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports,
 from mqtune.testing.play import ENDLESS, played
 
 #: A limit that expires within a test.
-_SHORT_S: Final = 0.3
+_SHORT_S: Final = 1.0
 #: The calls that end a trial, and the status that each leads to.
 _ENDING_CALLS: Final = [
     ("stop", TrialStatus.EARLY_STOPPED),
@@ -108,7 +108,7 @@ class EndingContract(TunerTests):
         assert (trial.status, trial.attempt.end) == (TrialStatus.FAILED, AttemptEnd.FAILED)
         assert (trial.attempt.error_type, len(trial.attempts)) == ("TimeToLive", 1)
         assert "ttl_s" in trial.reason
-        assert "0.3 s" in trial.reason
+        assert f"{_SHORT_S:g} s" in trial.reason
         assert [other.status for other in tuner.get_trials() if other is not trial] == [TrialStatus.COMPLETED]
 
     @pytest.mark.parametrize("of", ["driver", "trials"])
@@ -118,7 +118,7 @@ class EndingContract(TunerTests):
         drive(tuner, lambda: tuner.is_finished)
 
         assert {trial.status for trial in tuner.get_trials()} == {TrialStatus.EARLY_STOPPED}
-        assert all("0.3 s" in trial.reason and "limit" in trial.reason for trial in tuner.get_trials())
+        assert all(f"{_SHORT_S:g} s" in trial.reason and "limit" in trial.reason for trial in tuner.get_trials())
 
     def test_raising_the_first_failure_requeues_the_other_trials(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(3, fails_after=1), failures=Failures(fail_fast="raise"))

@@ -101,17 +101,17 @@ class RequestContract(InWorld):
     def test_requests_of_people_that_a_cap_does_not_let_come_are_not_written_and_hear_of_it_until_time_has_passed(
         self, begun: Journal, worker: Journal, world: World
     ) -> None:
-        # One takes two thirds of a minute: another may come once half a second of that has passed.
-        begun.rates = Rates(requests=Rate(40_350_000, "the cap, as set by olaf"))
+        # One takes two thirds of a minute: another may come once 1.3 s of that have passed.
+        begun.rates = Rates(requests=Rate(40_850_000, "the cap, as set by olaf"))
         begun.lock("driver-1", "process 1 on head", 600.0)
         first = worker.request(requested(), is_capped=True)
 
-        with pytest.raises(RequestRefused, match="was not made: the cap, as set by olaf; make it again in 1 s"):
+        with pytest.raises(RequestRefused, match="was not made: the cap, as set by olaf; make it again in 2 s"):
             worker.request(requested("r2"), is_capped=True)
 
         assert worker.request(requested(), is_capped=True) == first
         worker.request(requested("a worker's"))
-        world.let_pass(0.6)
+        world.let_pass(1.4)
         worker.request(requested("r2"), is_capped=True)
         assert kinds(begun) == ["ExperimentEnded", "Requested", "Requested", "Requested"]
 

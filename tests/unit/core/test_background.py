@@ -18,6 +18,8 @@ from mqtune.search.background import PREFETCH_S, BackgroundSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
+#: How long a suggestion goes on while its searcher is closed, in seconds: longer than a thread waits for a processor.
+_CLOSES_S = 0.5
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 
 
@@ -63,7 +65,9 @@ def slow() -> Slow:
 
 
 @pytest.fixture
-def searcher(slow: Slow) -> Iterator[BackgroundSearcher]:
+def searcher(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackgroundSearcher]:
+    # Else a suggestion that a loaded machine makes late has the next one worked out at once.
+    monkeypatch.setattr(background, "PREFETCH_S", DEADLINE_S)
     with closing(BackgroundSearcher(slow)) as searcher:
         yield searcher
         slow.may_answer.release(10)
@@ -146,8 +150,9 @@ def test_before_the_first_suggestion_all_is_done_at_once(searcher: BackgroundSea
 
 
 def test_after_a_suggestion_that_took_long_the_next_is_worked_out_before_it_is_asked_for(
-    searcher: BackgroundSearcher, slow: Slow
+    searcher: BackgroundSearcher, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(background, "PREFETCH_S", PREFETCH_S)
     searcher.suggest(ONE)
     eventually(lambda: slow.calls)
     threading.Timer(3 * PREFETCH_S, slow.may_answer.release).start()
@@ -176,11 +181,7 @@ def test_after_the_last_config_there_is_none(searcher: BackgroundSearcher, slow:
     eventually(lambda: searcher.suggest(ONE) is None)
 
 
-def test_an_error_comes_out_of_the_next_call_and_nothing_else_is_done(
-    searcher: BackgroundSearcher, slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Else a suggestion that a loaded machine makes late has the next one worked out at once, which nobody lets answer.
-    monkeypatch.setattr(background, "PREFETCH_S", DEADLINE_S)
+def test_an_error_comes_out_of_the_next_call_and_nothing_else_is_done(searcher: BackgroundSearcher, slow: Slow) -> None:
     slow.may_answer.release()
     answer(searcher, ONE)
     searcher.on_report(trial(), report(1, loss="odd"))
@@ -206,7 +207,7 @@ def test_it_can_be_closed_while_it_works(slow: Slow) -> None:
     eventually(lambda: slow.calls)
     searcher.on_stage(trial())
 
-    threading.Timer(0.05, slow.may_answer.release).start()
+    threading.Timer(_CLOSES_S, slow.may_answer.release).start()
     searcher.close()
 
     eventually(lambda: "mqtune-searcher" not in {thread.name for thread in threading.enumerate()})

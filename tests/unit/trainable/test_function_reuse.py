@@ -96,9 +96,11 @@ def leave_a_quick_thread(config):
 
 def leave_a_nameless_thread(config):
     import _thread
-    _thread.start_new_thread(time.sleep, (60,))
     # It counts from when it runs.
-    time.sleep(0.1)
+    runs = _thread.allocate_lock()
+    runs.acquire()
+    _thread.start_new_thread(lambda: (runs.release(), time.sleep(60)), ())
+    runs.acquire()
 
 def leave_a_thread_that_ends(config):
     ThreadPoolExecutor(1).submit(time.sleep, 0.01)
@@ -148,7 +150,7 @@ def block_signals(config):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 def set_an_alarm(config):
-    signal.alarm(1)
+    signal.alarm(600)
 
 def set_the_umask(config):
     os.umask(0o077)
