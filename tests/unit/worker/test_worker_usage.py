@@ -173,12 +173,11 @@ class Run:
     meter: UsageMeter = field(default_factory=UsageMeter)
     gpu_memory_bytes: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
-    #: The figures at the first failure: those that are in its end where its processes are gone at once.
-    ended_with: Usage | None = None
+    #: Called when it is failed; its processes may be gone at once.
+    on_fail: Callable[[], None] = lambda: None
 
     def fail(self, error_type: str, error: str) -> None:
-        if self.ended_with is None:
-            self.ended_with = self.meter.figures()
+        self.on_fail()
         self.failed.append((error_type, error))
 
     @property
@@ -323,6 +322,8 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
             run.meter.begin(0.0)
         # Of another namespace of processes, as in a container, no number is one of the trial's.
         devices.there = {"0": {**family, 1: 60_000_000_000}, "1": {1: 60_000_000_000}}
+        ends: list[list[Usage]] = []
+        greedy.on_fail = lambda: ends.append([run.meter.figures() for run in runs])
         looks = sampler(runs, devices, Board(), (("0",), ("0",), ("1",)), shares_memory=True, is_strict=is_strict)
         looks.sample()
         looks.sample()
@@ -335,15 +336,13 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
     )
     assert [bool(run.failed) for run in runs] == [is_strict, False, False]
     assert all(error_type == "GpuMemoryExceeded" and "8.1 GB" in error for error_type, error in greedy.failed)
-    figures = [
-        (run.meter.figures().get("gpu_memory_bytes_peak"), run.meter.figures().get("gpu_memory_bytes_asked"))
-        for run in runs
-    ]
-    assert figures == [(8.1e9, 8e9), (8.1e9, None), (None, None)]
-    ended_with = greedy.ended_with or {}
-    assert (ended_with.get("gpu_memory_bytes_peak"), ended_with.get("gpu_memory_bytes_asked")) == (
-        (8.1e9, 8e9) if is_strict else (None, None)
-    ), "the sample for which it is failed is in its end"
+    # The sample for which it is failed is in its end, and that of the same moment in the ends of others.
+    for figures in ([run.meter.figures() for run in runs], *ends[:1]):
+        assert [(each.get("gpu_memory_bytes_peak"), each.get("gpu_memory_bytes_asked")) for each in figures] == [
+            (8.1e9, 8e9),
+            (8.1e9, None),
+            (None, None),
+        ]
 
 
 def test_on_a_gpu_that_is_not_shared_by_memory_nobody_is_asked_whose_it_is() -> None:
