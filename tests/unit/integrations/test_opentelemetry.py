@@ -128,7 +128,7 @@ def test_what_was_missed_by_the_end_the_next_driver_sends() -> None:
 
     results = run(lambda: callbacks.pop(0), cut_after=[40])
 
-    assert away.get_finished_spans() == ()
+    assert away.away < 10_000, "the first has tried"
     assert names(collector) == expected(results)
 
 

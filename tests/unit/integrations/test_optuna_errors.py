@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -47,11 +48,15 @@ def test_an_error_is_caught_by_its_type_and_as_one_of_a_trial(kind: type[Excepti
     assert "it has failed" in repr(error)
 
 
-def test_of_a_type_that_is_not_here_or_that_nothing_derives_from_the_next_counts() -> None:
+def test_of_a_type_that_is_not_here_or_that_nothing_derives_from_the_next_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "not_imported_here.py").write_text("class Odd(Exception): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
     assert isinstance(raised(Closed), RuntimeError)
-    unknown = failure_of("text", ["not.imported.here:Odd", "builtins:len", "builtins:ArithmeticError"], objective)
+    unknown = failure_of("text", ["not_imported_here:Odd", "builtins:len", "builtins:ArithmeticError"], objective)
     assert isinstance(unknown, ArithmeticError)
-    assert "not.imported.here" not in sys.modules
+    assert "not_imported_here" not in sys.modules
     for names in (["builtins:Exception", "builtins:BaseException"], [], ["builtins:SystemExit"], [":objective"]):
         assert type(failure_of("text", names, objective)) is TrialFailed
 

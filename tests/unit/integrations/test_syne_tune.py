@@ -135,7 +135,7 @@ class TestContract(SchedulerContract):
             scheduler.bind("loss", "min")
 
 
-def test_without_a_seed_the_journal_counts_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_seed_the_journal_counts_and_nothing_is_lost() -> None:
     backend = mqtune.Simulated(curve, slots=4, keep_journal=True)
     seen: list[Config] = []
     for _ in range(4):
@@ -147,8 +147,6 @@ def test_without_a_seed_the_journal_counts_and_nothing_is_lost(caplog: pytest.Lo
         assert configs[: len(seen)] == seen
         seen = configs
         tuner.close()
-
-    assert not [record for record in caplog.records if "now suggests" in record.message]
 
 
 def test_a_space_is_written_once() -> None:

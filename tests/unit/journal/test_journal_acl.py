@@ -19,7 +19,7 @@ def scripts() -> dict[str, str]:
 
 
 def commands_of(text: str) -> set[str]:
-    return {command.lower() for command in re.findall(r"redis\.call\('(\w+)'", text)}
+    return {command.lower() for command in re.findall(r"(?:redis\.p?call|also_when_full)\('(\w+)'", text)}
 
 
 def roles_of(name: str, text: str) -> list[Role]:

@@ -32,12 +32,40 @@ def calls_without_encoding(source: str) -> list[int]:
         names = {keyword.arg: keyword.value for keyword in node.keywords}
         if name in READS_TEXT:
             is_text = len(node.args) <= READS_TEXT[name]
+        elif name in ("open", "fdopen"):
+            # A path's own has no path before the mode. Much else has a method of that name.
+            is_own = name == "open" and isinstance(node.func, ast.Attribute)
+            mode = names.get("mode", [*node.args, None, None][0 if is_own else 1])
+            is_text = (mode is None and not is_own) or (
+                isinstance(mode, ast.Constant) and set(str(mode.value)) <= {*"rwaxt+"}
+            )
         else:
             # subprocess's
             is_text = any(isinstance(names.get(each), ast.Constant) for each in ("text", "universal_newlines"))
         if is_text and "encoding" not in names:
             found.append(node.lineno)
     return found
+
+
+@pytest.mark.parametrize(
+    ("source", "is_found"),
+    [
+        ("open(path)", True),
+        ("open(path, 'w', newline='')", True),
+        ("path.open('a')", True),
+        ("os.fdopen(number)", True),
+        ("path.open(mode='r+')", True),
+        ("path.open('a', encoding='utf-8')", False),
+        ("open(path, 'rb')", False),
+        ("path.open('xb')", False),
+        ("os.open(path, flags)", False),
+        ("runner.open()", False),
+        ("path.read_text()", True),
+        ("subprocess.run(command, text=True)", True),
+    ],
+)
+def test_a_call_is_found_that_names_no_encoding(source: str, is_found: bool) -> None:
+    assert bool(calls_without_encoding(source)) is is_found
 
 
 def test_every_text_file_is_read_and_written_in_an_encoding_that_is_named() -> None:

@@ -175,13 +175,14 @@ def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows
     assert dispatcher.sent == [("task-abandoned", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})]
 
 
-def test_nothing_is_put_together_when_nobody_watches(run: Any) -> None:
+def test_nothing_is_put_together_when_nobody_watches(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     others, all_of_it = Dispatcher("worker"), Dispatcher()
     Rows(lambda: all_of_it).running(run)
     run.assignment = None
     Rows(lambda: others).running(run)
 
     assert (others.sent, all_of_it.kinds) == ([], ["task-started"])
+    assert caplog.text == "", "what can't be put together would be logged"
 
 
 def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFixture) -> None:
