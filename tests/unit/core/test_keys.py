@@ -15,6 +15,7 @@ from mqtune.core.keys import (
     WORKERS,
     ExperimentKeys,
     control_channel,
+    drain_key,
     name_key,
     quota_key,
     worker_key,
@@ -23,8 +24,8 @@ from mqtune.core.keys import (
 
 def keys_of(experiment: str) -> list[str]:
     found = ExperimentKeys(experiment)
-    of_all = [found.meta, found.driver, found.journal, found.metrics, found.leases, found.staged, found.checkpoints]
-    return [*of_all, found.submission, found.submitted_code, found.restored("0"), found.trial("0001")]
+    whole = [key for key in vars(found).values() if not key.endswith(":")]
+    return [*whole, found.restored("0"), found.trial("0001"), found.asked("w"), found.log("t"), found.usage("w")]
 
 
 def hash_tag(key: str) -> str:
@@ -54,6 +55,7 @@ def test_no_two_things_share_a_key() -> None:
         worker_key("a"),
         worker_key("b"),
         name_key("a"),
+        drain_key("a"),
         control_channel("a"),
         control_channel("b"),
     ]

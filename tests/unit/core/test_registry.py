@@ -154,7 +154,8 @@ def subclasses(kind: type) -> set[type]:
     [(Scheduler, SCHEDULERS), (Searcher, SEARCHERS), (StopRule, RULES)],
 )
 def test_no_built_in_is_left_out(kind: type, examples: list[Callable[[], Any]]) -> None:
-    public = {getattr(mqtune, name) for name in mqtune.__all__} | {MetricBounds}
+    packages = mqtune, mqtune.schedulers, mqtune.schedulers.stopping, mqtune.search
+    public = {getattr(package, name) for package in packages for name in package.__all__} | {MetricBounds}
     built_in = {each for each in subclasses(kind) if each in public}
 
     assert built_in - {type(make()) for make in examples} == set()

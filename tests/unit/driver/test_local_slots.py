@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from waiting import eventually
 
 from mqtune.backends.local import worker as local
 from mqtune.cli.worker import command
@@ -127,7 +128,9 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
         slot_settings(Resources(gpus=0.5), 3)
 
 
-def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one() -> None:
+def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = [each for each in command.params if isinstance(each, click.Option) and each.allow_from_autoenv]
     of_workers = {
         str(each.envvar) if isinstance(each.envvar, str) else f"MQTUNE_{each.name}".upper() for each in settings
@@ -135,7 +138,12 @@ def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one() ->
     elsewhere = {"MQTUNE_BROKER", "MQTUNE_CODE_ROOT", "MQTUNE_LOG_ROOT", "MQTUNE_OWNER_FD"}
 
     assert of_workers - elsewhere == local._OF_OPERATORS
-    assert os.environ.keys().isdisjoint(elsewhere)
+    for name in local._OF_OPERATORS:
+        monkeypatch.setenv(name, "1")
+    worker = local.WorkerProcess(tmp_path / "log", ["-c", "import os; print(*os.environ)"])
+    eventually(lambda: "PATH" in (tmp_path / "log").read_text().split())
+    worker.kill()
+    assert local._OF_OPERATORS.isdisjoint((tmp_path / "log").read_text().split())
 
 
 @pytest.mark.parametrize(

@@ -487,8 +487,9 @@ def test_a_driver_that_is_interrupted_leaves_what_is_evaluated_outside_as_it_is(
 def test_a_stop_rule_hears_of_what_is_told(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, stop={"loss": 0.2})
     request(bench, "ask")
-    answers = [tell(bench, ONE, loss, ends=False) for loss in (0.5, 0.3)]
-    assert [each.done for each in answers] == [True, True]
+    answers = [tell(bench, ONE, loss, ends=False) for loss in (0.5, 0.1, 0.05)]
+    assert [each.done for each in answers] == [True, True, False]
+    assert bench.trial(ONE).reason == "loss=0.1 reached 0.2"
 
 
 # Replay.

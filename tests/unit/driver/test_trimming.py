@@ -90,14 +90,18 @@ def test_the_server_keeps_the_newest_entries_and_who_begins_on_another_machine_m
     assert list(JournalFile(bench.folder / "replayed" / JOURNAL_FILE).read())[: len(before)] == before
 
 
-def test_without_a_store_that_others_reach_all_stays_on_the_server(tmp_path: Path, store: CheckpointStore) -> None:
+def test_without_a_store_that_others_reach_all_stays_on_the_server(
+    tmp_path: Path, store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = Bench(tmp_path, store=store, journal_mb=JOURNAL_MB).step().start(ONE)
     fill(bench, 3 * SIZE)
 
     look(bench)
-    look(bench)
+    # What its thread has begun is over then.
+    bench.driver.close()
 
     assert (bench.journal.chapters(), store.ids()) == ([], [])
+    assert "stay in Redis" not in caplog.text
 
 
 def test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file(
@@ -146,7 +150,8 @@ def test_what_the_copy_does_not_have_stays_on_the_server(
     monkeypatch.setattr("bench.Copy.append", full)
     fill(bench, 3 * SIZE)
     look(bench)
-    look(bench)
+    # What its thread has begun is over then.
+    bench.driver.close()
 
     assert (bench.journal.chapters(), store.ids()) == ([], [])
 
