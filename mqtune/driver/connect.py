@@ -41,7 +41,6 @@ from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
 from mqtune.journal.restore import begins, bring_back, entries_there, kept_definition
@@ -280,8 +279,6 @@ class BrokerDeployment:
             url, is_local, is_private = self._find(folder)
             client = _reach(url, sleep)
             self._held.callback(client.close)
-            if is_private:
-                Fleet(client, patience_s=_PATIENCE_S).forget_all()
             self._server = _Server(url, is_local, is_private, client)
         return self._server
 

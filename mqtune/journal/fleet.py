@@ -179,10 +179,6 @@ class Fleet:
             self._retrying(remove)
             self.announce(worker, "left")
 
-    def forget_all(self) -> None:
-        """Remove all workers: those of a server that was started just now ended with an earlier one."""
-        self._retrying(lambda: self._client.delete(WORKERS))
-
     def announce(self, worker: str, what: str) -> None:
         """Wake all drivers: a worker has joined, left, or changed its description."""
 

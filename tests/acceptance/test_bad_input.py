@@ -192,7 +192,7 @@ def test_threads_that_watch_do_not_outlive_the_run(tune: Tune):
 
     tune("steady").run()
 
-    eventually(lambda: {t for t in threading.enumerate() if not t.daemon} <= before, 5)
+    eventually(lambda: set(threading.enumerate()) <= before, 5)
 
 
 # On this machine alone.

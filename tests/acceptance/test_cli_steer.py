@@ -19,15 +19,9 @@ from running import running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import MqtuneError
-from mqtune.core.events import WorkerInfo
-from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.core.version import __version__
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
 from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]
@@ -136,16 +130,8 @@ def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_w
     assert said.code == 3
     assert said.out.endswith("no driver runs experiment 'at-home' now; the next one will carry the request out\n")
     assert "mqtune drive at-home" in said.err
-    with EmbeddedServer.start(mqtune_home / "at-home") as server, contextlib.closing(connect(server.url)) as client:
-        killed = WorkerInfo(
-            name="local-0@here", host="here", pid=0, version=__version__, queue="", gpus=0, cpus=1, slots=0,
-            devices=[], code_root="/", joined_at=0.0,
-            impairments=[Impairment(WHOLE_WORKER, "leaving", "it is leaving: its worker was shut down", "", 0.0)],
-        )  # fmt: skip
-        Fleet(client, patience_s=5).join(killed, 60)
     with contextlib.closing(tuner()) as again:
         again.run()
-    assert "is leaving" not in caplog.text, "it was a worker of the server before"
     assert all(each.status.is_terminal for each in Results.load("at-home"))
 
 

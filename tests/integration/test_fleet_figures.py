@@ -100,6 +100,10 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     digits.start()
     digits.stage()
     digits.stage()
+    # It has said what it has read, as drivers do while they live.
+    entry = gone.journal.read(START.entry, count=1)[0].id
+    gone.journal.read_to = lambda: entry
+    gone.keep_lock()
     gone.journal.unlock("driver")
     busy = {busy_as("digits"): 1}
     Fleet(redis_client, patience_s=5).join(
@@ -251,6 +255,9 @@ def test_an_account_of_an_earlier_version_has_the_figures_that_it_may_have(
     redis_client: redis.Redis, accounts: Accounts
 ) -> None:
     Driven(redis_client, "digits").stage()
+    Demands(redis_client, patience_s=5).exchange(
+        "digits", Demand(experiment=busy_as("digits"), queues=[QUEUE], wanted=1)
+    )
     accounts.admin.execute_command(
         "ACL", "SETUSER", "old", "reset", "on", ">old", "+info", "+time", "+ping", "+auth", "+hello", "+client|setname",
         "+select", "(+hmget +xrange +xrevrange +zrevrange +hgetall %R~mqtune:*)",

@@ -79,6 +79,10 @@ def eventually(condition: Callable[[], object], timeout_s: float = PAGE_S) -> ob
     return waiting.eventually(condition, timeout_s)
 
 
+#: No complaint of a browser has these words.
+NOTHING: Final = "nothing is expected"
+
+
 class Browser:
     """A browser that has a page open."""
 
@@ -87,13 +91,15 @@ class Browser:
         self.url = url
         self.token = token
         #: What a test has the server answer, of which the browser tells too.
-        self.expected = ""
+        self.expected = NOTHING
         self.open()
 
     def open(self) -> None:
         """Open the URL that the command prints."""
         self.driver.get("about:blank")
         self.driver.get(f"{self.url}/#token={self.token}")
+        # Whoever goes on before the page has taken it has no token.
+        eventually(lambda: "token" not in self.run("return location.hash"))
 
     def go(self, where: str) -> None:
         self.run(f"location.hash = {where!r}")
@@ -221,7 +227,7 @@ def opened(driver: Any, home: Path, books: dict[str, Book]) -> Iterator[Browser]
 
 @pytest.fixture
 def browser(opened: Browser) -> Iterator[Browser]:
-    opened.expected = "-"
+    opened.expected = NOTHING
     if not opened.driver.current_url.startswith(opened.url):
         opened.open()
     yield opened
@@ -817,7 +823,7 @@ def test_what_a_trial_uses_is_on_its_page_and_on_the_fleets_and_what_its_worker_
                 "GPU 81 % (up to 99 %)",
                 "2 slots share",
             )
-            assert "now device" not in page.text
+            assert f"device {MARKUP}: 1 %" not in page.text
             page.go("#/fleet")
             page.shows("What runs where", "idle for 12 min 34 s, 1 %, 31.2 GB")
             check_text_alone(page)
