@@ -71,16 +71,17 @@ def _ask(run: Run, how: str) -> str:
         run.later(run.random.uniform(0.2, 1.5), first.kill)
         run.later(run.random.uniform(*_AGAIN_S), lambda: ask() and None)
     if action == "pause":
-        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, set()))
+        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
     by = "by the operator" if as_operator else ""
     return " ".join(filter(None, [f"{experiment.name}:", action, trial, str(arguments or ""), how, by]))
 
 
 def ask_of(run: Run, experiment: Experiment, trial: str, action: str) -> None:
     """Ask something of a trial, and have it go on if that is a pause."""
-    run.world.ask(experiment, _request(run, action, trial, {}))
+    request = _request(run, action, trial, {})
+    run.world.ask(experiment, request)
     if action == "pause":
-        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, set()))
+        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
 
 
 def experiment_under_way(run: Run) -> Experiment | None:
@@ -120,14 +121,19 @@ def _request(run: Run, action: str, trial: str, arguments: dict[str, Any]) -> di
     return {"id": id_, "action": action, "trial": trial, "arguments": arguments, "timeout_s": _TIMEOUT_S}
 
 
-def _resume(run: Run, experiment: Experiment, trial: str, asked: set[str]) -> None:
-    """Have a trial go on, again and again until it does or has ended: the pause may be carried out late."""
-    answers = [line for line in lines(experiment.said) if line["id"] in asked]
-    if experiment.results.exists() or any(map(_is_over, answers)):
+def _resume(run: Run, experiment: Experiment, pause: dict[str, Any], asked: set[str]) -> None:
+    """Have a trial go on, again and again until it does or has ended.
+
+    What was answered before the pause was says nothing: that may be carried out late, perhaps behind a request to resume.
+    """
+    said = lines(experiment.said)
+    if experiment.results.exists() or any(_is_over(line) for line in said if line["id"] in asked):
         return
-    request = _request(run, "resume", trial, {})
+    request = _request(run, "resume", pause["trial"], {})
     run.world.ask(experiment, request)
-    run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, asked | {request["id"]}))
+    if any(line["id"] == pause["id"] for line in said):
+        asked = asked | {request["id"]}
+    run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, pause, asked))
 
 
 def _is_over(answer: dict[str, Any]) -> bool:
