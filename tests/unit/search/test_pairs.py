@@ -13,7 +13,7 @@ import mqtune
 from mqtune.core.trial import Config, Metrics
 
 MAX_T: Final = 27
-SEEDS: Final = 5
+SEEDS: Final = 3
 TRIALS: Final = 50
 #: The losses of a poor config and of a good one differ by about 2; noise moves a report by so much.
 NOISE: Final = 0.03
