@@ -17,7 +17,7 @@ from waiting import eventually, lives
 from mqtune.trainable.process.protocol import FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import importers
-from mqtune.worker.importers import Importer, ImportKey
+from mqtune.worker.importers import Importer, ImportFailed, ImportKey
 from mqtune.worker.late_imports import LateImports
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
 
@@ -220,6 +220,20 @@ def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
     zygote.kill(trial.pid)
     gone(zygote)
     zygote.close()
+
+
+def test_an_import_that_fails_says_with_which_error_and_of_which_type(tmp_path: Path) -> None:
+    (tmp_path / "job_code.py").write_text("import not_installed\n")
+    key = ImportKey(TrainableSpec("says", module="job_code"), tmp_path, "fork")
+    importer = Importer(key, {}, tmp_path / "log", varies=[DEVICES])
+    try:
+        with pytest.raises(ImportFailed, match=r"No module named 'not_installed'\n?$") as found:
+            importer.get_ready(LateImports(tmp_path))
+    finally:
+        importer.end()
+        importer.close()
+
+    assert found.value.kind == "ModuleNotFoundError"
 
 
 def large_pages(pid: int) -> int:

@@ -233,6 +233,12 @@ def test_declared_memory_that_makes_no_sense_is_named_with_the_way_out(asked: st
             (("0",),) * 3 + (("1",),) * 3,
             Resources(cpus=2, gpu_memory_gb=25.7),
         ),
+        (
+            TWO,
+            {"cpus": 4, "pack_gpus": 3, "gpu_memory_mb": 24_000},
+            (("0",),) * 3 + (("1",),) * 3,
+            Resources(cpus=1, gpu_memory_gb=24),
+        ),
     ],
 )
 def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
