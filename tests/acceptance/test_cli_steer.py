@@ -115,9 +115,7 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
     assert run("stop", "steered-by", "--experiment") == (1, "", "experiment 'steered-by-hand' has finished already")
 
 
-def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_without(
-    mqtune_home: Path, caplog: pytest.LogCaptureFixture
-):
+def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_without(mqtune_home: Path):
     def tuner() -> mqtune.Tuner:
         space = {"x": mqtune.uniform(0, 1)}
         return tuner_on(mqtune.Local(slots=1), trainables.slow, space, name="at-home", max_trials=1)

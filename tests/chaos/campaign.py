@@ -470,7 +470,7 @@ class Campaign:
         for experiment in world.experiments:
             name = experiment.name
             world.wait(
-                lambda each=experiment: world.is_halted(each), LEAVE_S, f"the submitted driver of {name} does not end"
+                lambda each=experiment: world.halt(each), LEAVE_S, f"the submitted driver of {name} does not end"
             )
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()

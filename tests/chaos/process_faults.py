@@ -87,7 +87,7 @@ def nobody_drives(run: Run) -> str:
 
     def end_drivers() -> None:
         run.undriven(experiment, for_s)
-        if not run.world.is_halted(experiment):
+        if not run.world.halt(experiment):
             # It is not waited for: the thread that would wait here brings back a Redis that is away, and thaws a host.
             run.later(_LOOK_S, end_drivers)
             return

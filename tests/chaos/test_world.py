@@ -58,7 +58,7 @@ def test_whoever_has_nobody_drive_waits_for_no_redis_that_it_must_bring_back_its
     experiment = SimpleNamespace(name="chaos", plan={"on_driver_loss": "stop"})
     process = SimpleNamespace(kill=lambda: killed.append("driver"), wait=lambda: None)
     driver = SimpleNamespace(experiment=experiment, process=process)
-    world = SimpleNamespace(living_drivers=lambda *_: [driver], is_halted=lambda _: next(heard))
+    world = SimpleNamespace(living_drivers=lambda *_: [driver], halt=lambda _: next(heard))
     run: Any = SimpleNamespace(
         world=world,
         random=Random(1),

@@ -242,7 +242,7 @@ class World:
             return True
         return False
 
-    def is_halted(self, experiment: Experiment) -> bool:
+    def halt(self, experiment: Experiment) -> bool:
         """Tell the fleet to drive an experiment no more; whether it has heard of that, and does not."""
         if self.hosts:
             with contextlib.suppress(MqtuneError):

@@ -77,7 +77,7 @@ def test_a_broken_scheduler_is_found(scheduler: type[Scheduler], test: Callable[
 
 
 def test_a_scheduler_that_nothing_can_write_down_is_found() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="is not a number, string, list or dict"):
         SchedulerContract().test_its_description_is_plain_and_never_changes(Unspeakable)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import eventually, lives
+from waiting import eventually, is_gone
 
 from mqtune.core.usage import DeviceUse
 from mqtune.worker import devices
@@ -62,13 +62,6 @@ def build(tmp_path: Path, notes: Path) -> Iterator[Build]:
 
 def processes(notes: Path) -> list[int]:
     return [int(line) for line in notes.read_text().split()] if notes.exists() else []
-
-
-def lives_still(pid: int) -> bool:
-    try:
-        return lives(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -128,7 +121,7 @@ def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Buil
     query.used(["1"])
     (pid,) = processes(notes)
     psutil.Process(pid).kill()
-    eventually(lambda: not lives_still(pid))
+    eventually(lambda: is_gone(pid))
 
     assert query.used(["1"]) == {"1": 1000}
     assert len(processes(notes)) == 2
@@ -153,7 +146,7 @@ def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
     assert [query.used(["0"]) for _ in range(3)] == [{}] * 3
 
     (pid,) = processes(notes) or [0]
-    assert not pid or not lives_still(pid)
+    assert not pid or is_gone(pid)
     assert len(warnings(caplog)) == 1
 
 
@@ -177,7 +170,7 @@ def test_closing_ends_the_process_and_whoever_waits_for_it(build: Build, notes: 
     asking.join(5)
 
     assert answers == [{}]
-    assert not lives_still(pid)
+    assert is_gone(pid)
     assert query.used(["0"]) == {}
     assert processes(notes) == [pid]
 
@@ -195,7 +188,7 @@ def test_the_process_ends_with_its_worker(build: Build, tmp_path: Path, notes: P
     subprocess.run([sys.executable, str(worker)], timeout=30, check=False)
 
     (pid,) = processes(notes)
-    eventually(lambda: not lives_still(pid))
+    eventually(lambda: is_gone(pid))
 
 
 def test_the_process_is_no_orphan_to_the_worker_that_started_it(build: Build, tmp_path: Path, notes: Path) -> None:
