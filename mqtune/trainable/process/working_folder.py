@@ -1,0 +1,376 @@
+"""Working folders of attempts: relative reads find the program's files.
+
+A working folder mirrors the program's folder with real folders and links to files, so a new file never meets one of
+another attempt. Beside it are links to the neighbours of the program's folder, so ``../shared/x.csv`` can be read. Some
+folders are one link to the original and stay shared: hidden folders, environments, packages, caches, disks, and large
+folders. A linked file that a program opens for writing changes the original, as it does without mqtune.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+#: The most entries that are mirrored below the top level of the program's folder. A link takes about 10 µs to make and
+#: 10 µs to remove, and several times as much on a busy disk. The top level is always mirrored in full: a missing file
+#: would be an error.
+MOST_LINKS: Final = 2_000
+#: The most neighbours of the program's folder that are linked. A project's parent has some dozens. A parent with more
+#: is a folder such as /tmp or /home, and then no neighbour is linked: a part of them would make the result of ``../x``
+#: a matter of chance.
+MOST_NEIGHBOURS: Final = 500
+#: The most entries that are read to find folders that fit: about 10 ms. Unread folders are linked whole.
+MOST_READ: Final = 10 * MOST_LINKS
+#: The most levels of folders that are mirrored: a bound on recursion and open files. No known project has more than 15.
+DEEPEST: Final = 32
+#: The folder with the files that an attempt has written to ``..``, among the kept files.
+PARENT_FOLDER: Final = "parent-folder"
+
+#: The folder, beside the places, with one link of each kind.
+KEPT_LINKS: Final = ".links"
+#: The file in an attempt's place that names the program's folder.
+_RECORD: Final = ".mqtune-source"
+#: The working folder's name if the program's folder is "/".
+_ROOT_NAME: Final = "root"
+#: Folders that are linked whole, beside hidden ones: programs read them and hardly ever write results there.
+_WHOLE: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+#: Entries by which more folders of that kind are known: virtual and conda environments, and packages of Python.
+_WHOLE_MARKS: Final = frozenset({"pyvenv.cfg", "conda-meta", "__init__.py"})
+#: Errors of a name that the attempt's file system does not accept, or of a path that became too long. The entry is left
+#: out.
+_NAME_ERRORS: Final = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST})
+
+_Entries = list[os.DirEntry[str]]
+
+
+class _Folder(NamedTuple):
+    """A folder to mirror: its path, the path of its mirror, and its entries."""
+
+    path: str
+    mirror: str
+    entries: _Entries
+
+
+def make(source: Path, place: Path, *, skip: Collection[Path] = ()) -> Path:
+    """Fill the new folder *place* for one attempt, and return the working directory in it.
+
+    Args:
+        source: the folder in which the program would run without mqtune.
+        place: the attempt's place. It is created if it does not exist. Its parent folder counts as skipped.
+        skip: folders that are empty in the attempt. These are folders with working folders or with links to them: a
+            program that follows links, such as ``glob.glob("**", recursive=True)``, would otherwise find its own folder
+            in itself, without end.
+
+    Raises:
+        OSError: *place* can't be written. What was made of it can be deleted by :func:`discard`.
+    """
+    root = os.path.realpath(source)
+    working = working_path(source, place)
+    place.mkdir(exist_ok=True)
+    own = os.path.realpath(place)
+    closed = {own, os.path.dirname(own)}
+    for path in skip:  # A skipped path may itself be a link.
+        closed |= {os.path.realpath(path), _join(os.path.realpath(path.parent), path.name)}
+    mirror = _Mirror(closed, own)
+    mirror.fill(root, str(working))
+    if root != os.sep:
+        parent, name = os.path.split(root)
+        neighbours = [entry for entry in _entries(parent, MOST_NEIGHBOURS + 2) or () if entry.name != name]
+        if len(neighbours) <= MOST_NEIGHBOURS:
+            mirror.link_all(parent, str(place), neighbours)
+    # Written last, so its time is the time from which the attempt may run.
+    (place / _RECORD).write_bytes(os.fsencode(root))
+    return working
+
+
+def settle(place: Path, working: Path, target: Path) -> bool:
+    """Move the new files of an ended attempt to *target*, and delete the rest of its place.
+
+    Returns whether anything was new. All processes of the attempt must have ended. Links that :func:`make` has made and
+    empty folders are removed. Files, and links that the program has made, stay. Files that were written to ``..`` are
+    moved to the folder *parent-folder* of the target. Nothing outside *place* and *target* is changed. If the target
+    can't be written, the new files stay in *place*, and a line of the log says so.
+
+    Args:
+        place: the attempt's place, on the same file system as *target*.
+        working: the working directory, as :func:`make` returned it.
+        target: the folder for the new files: a missing path, an empty folder, or a link, which is replaced.
+    """
+    if not os.path.lexists(place):
+        return False
+    try:
+        return _settle(place, working, target)
+    except OSError as error:
+        logger.warning("Some files of an ended attempt stay in %s: %s.", place, error)
+        return True
+
+
+def changed_originals(place: Path, working: Path) -> list[Path]:
+    """Return the linked files and folders whose originals changed during the attempt.
+
+    They are given by their paths in *working*. The attempt has written to the original, or another process has. A
+    folder changes when an entry of it is made or removed. Hidden folders and caches do not count. Call this before
+    :func:`settle`.
+    """
+    try:
+        source = _read_record(place)
+        begun = (place / _RECORD).stat().st_mtime_ns
+    except OSError:
+        return []
+    return sorted(
+        Path(name)
+        for name, status in _linked_statuses(str(working), source)
+        if status.st_mtime_ns > begun and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+    )
+
+
+def discard(place: Path) -> None:
+    """Delete a place that no attempt has used. Links are removed and never followed."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
+class _Mirror:
+    """Makes the links of one attempt.
+
+    ``closed`` are folders that stay empty, and ``own`` is the attempt's place.
+    """
+
+    def __init__(self, closed: Collection[str], own: str) -> None:
+        self._closed = closed
+        self._links = os.path.join(os.path.dirname(own), KEPT_LINKS)
+        with contextlib.suppress(OSError):
+            os.mkdir(self._links)
+        #: Folders around the attempt's place: a link to one of them would lead a program into its own folder.
+        self._around = {own, *map(str, Path(own).parents)}
+
+    def link_all(self, path: str, mirror: str, entries: _Entries) -> None:
+        """Make a link to each of a folder's entries."""
+        for entry in entries:
+            self._link(_join(path, entry.name), _join(mirror, entry.name))
+
+    def fill(self, source: str, working: str) -> None:
+        """Mirror a folder level by level, smaller folders first.
+
+        A folder that exceeds what is left of the limit becomes one link.
+        """
+        os.mkdir(working)
+        to_read, to_mirror = MOST_READ, MOST_LINKS
+        level = [_Folder(source, working, _entries(source, None) or [])]
+        device = _device(source)
+        for depth in range(DEEPEST):
+            candidates: list[_Folder] = []
+            for folder in level:
+                whole: _Entries = []
+                for entry in folder.entries:
+                    entries = None
+                    if depth + 1 < DEEPEST and to_read > 0 and self._may_enter(folder.path, entry, device):
+                        # One entry more than may be mirrored shows that the folder is too large.
+                        entries = _entries(_join(folder.path, entry.name), to_mirror + 1)
+                        to_read -= len(entries or ())
+                    if entries is None or any(below.name in _WHOLE_MARKS for below in entries):
+                        whole.append(entry)
+                    else:
+                        path, mirror = _join(folder.path, entry.name), _join(folder.mirror, entry.name)
+                        candidates.append(_Folder(path, mirror, entries))
+                self.link_all(folder.path, folder.mirror, whole)
+            level = []
+            for folder in sorted(candidates, key=lambda candidate: len(candidate.entries)):
+                if len(folder.entries) > to_mirror:
+                    self._link(folder.path, folder.mirror)
+                elif _try_name(os.mkdir, folder.mirror):
+                    to_mirror -= len(folder.entries)
+                    level.append(folder)
+
+    def _link(self, original: str, mirror: str) -> None:
+        if original in self._closed or original in self._around:
+            _try_name(os.mkdir, mirror)
+        else:
+            _try_name(self._make_link, original, mirror)
+
+    def _make_link(self, original: str, mirror: str) -> None:
+        """Make a link as a further name of one that an earlier attempt has made, which is ten times as fast as a new one."""
+        kept = _join(self._links, hashlib.sha256(os.fsencode(original)).hexdigest())
+        try:
+            os.link(kept, mirror, follow_symlinks=False)
+        except FileExistsError:
+            raise
+        except OSError:
+            # It is the first of its kind, or the file system has no such names, or no more of them.
+            os.symlink(original, mirror)
+            with contextlib.suppress(OSError):
+                os.link(mirror, kept, follow_symlinks=False)
+
+    def _may_enter(self, path: str, entry: os.DirEntry[str], device: int) -> bool:
+        """Whether an entry is a folder that is mirrored if it is small enough."""
+        try:
+            return (
+                entry.is_dir(follow_symlinks=False)
+                and not _is_whole(entry.name)
+                and _join(path, entry.name) not in self._closed
+                # A mounted disk is data, or a tree such as /proc.
+                and entry.stat(follow_symlinks=False).st_dev == device
+            )
+        except OSError:
+            return False
+
+
+def _settle(place: Path, working: Path, target: Path) -> bool:
+    try:
+        source: str | None = _read_record(place)
+    except OSError:
+        source = None  # Deleted by the program. No link is known as one of make's, so all are kept.
+    with _opened(os.fspath(place)) as folder:
+        inside = _clean_below(folder, working.name, source, 1)
+        others = {_RECORD} if inside is None else {_RECORD, working.name}
+        outside = _clean(folder, source and os.path.dirname(source), 1, others)
+    kept = working
+    if outside:
+        if inside is None:  # The program has deleted its working directory, or has put something else in its place.
+            kept = _new_folder(place, "kept")
+        beside = _new_folder(kept, PARENT_FOLDER)
+        for name in outside:
+            os.rename(place / name, beside / name)
+    if target.is_symlink():
+        target.unlink()
+    if inside or outside:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(kept, target)
+    elif inside is not None:
+        os.rmdir(working)
+    # Only empty folders are removed here, so an overlooked file can't be lost.
+    (place / _RECORD).unlink(missing_ok=True)
+    os.rmdir(place)
+    return bool(inside or outside)
+
+
+def _clean(folder: int, original: str | None, depth: int, others: Collection[str] = ()) -> list[str]:
+    """Remove make's links and empty folders from an open folder, except *others*.
+
+    Returns the names of the remaining entries.
+    """
+    with os.scandir(folder) as listing:
+        entries = [entry for entry in listing if entry.name not in others]
+    return [
+        entry.name for entry in entries if not _remove(entry, folder, original and _join(original, entry.name), depth)
+    ]
+
+
+def _clean_below(folder: int, name: str, original: str | None, depth: int) -> list[str] | None:
+    """Clean a folder in an open folder. Return None if it is not a readable folder."""
+    try:
+        with _opened(name, folder) as below:
+            return _clean(below, original, depth)
+    except OSError:
+        return None
+
+
+def _remove(entry: os.DirEntry[str], folder: int, original: str | None, depth: int) -> bool:
+    """Remove one of make's links or an empty folder. Return False for any other entry."""
+    try:
+        if entry.is_symlink():
+            if os.readlink(entry.name, dir_fd=folder) != original:
+                return False
+            os.unlink(entry.name, dir_fd=folder)
+            return True
+        is_mirror = depth < DEEPEST and entry.is_dir(follow_symlinks=False)
+        if is_mirror and _clean_below(folder, entry.name, original, depth + 1) == []:
+            os.rmdir(entry.name, dir_fd=folder)
+            return True
+    except OSError:
+        pass  # It stays, and is kept with the new files.
+    return False
+
+
+@contextlib.contextmanager
+def _opened(path: str, folder: int | None = None) -> Iterator[int]:
+    """Open a folder. A link is refused, so cleaning can't lead out of the attempt's place."""
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        mode = stat.S_IMODE(os.fstat(opened).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            # Entries of a folder that the program has made read-only can't be removed, and it can't be moved.
+            with contextlib.suppress(OSError):
+                os.fchmod(opened, mode | stat.S_IRWXU)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _linked_statuses(working: str, source: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path below *working* of each of make's links, and the status of its original."""
+    for folder, folders, files in os.walk(working):
+        below = os.path.relpath(folder, working)
+        for name in (*folders, *files):
+            path = os.path.normpath(os.path.join(below, name))
+            original = _join(source, path)
+            with contextlib.suppress(OSError):  # An entry that is no link, or whose original is gone.
+                if not (_is_whole(name) and name in folders) and os.readlink(_join(working, path)) == original:
+                    yield path, os.stat(original)
+
+
+def _read_record(place: Path) -> str:
+    return os.fsdecode((place / _RECORD).read_bytes())
+
+
+def _entries(path: str, most: int | None) -> _Entries | None:
+    """Return the first entries of a folder, or None if it can't be read."""
+    try:
+        with os.scandir(path) as listing:
+            return list(islice(listing, most))
+    except OSError:
+        return None
+
+
+def _device(path: str) -> int:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return -1
+
+
+def _is_whole(name: str) -> bool:
+    """Whether folders of this name are linked whole."""
+    return name.startswith(".") or name in _WHOLE
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """Make a folder, with a number behind its name if the name is taken."""
+    path, number = parent / name, 1
+    while True:
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            number += 1
+            path = parent / f"{name}-{number}"
+
+
+def _join(path: str, name: str) -> str:
+    return path + name if path == os.sep else f"{path}/{name}"
+
+
+def _try_name(create: Callable[..., None], *paths: str) -> bool:
+    """Create a link or folder, and return False if the file system does not accept the name."""
+    try:
+        create(*paths)
+    except OSError as error:
+        if error.errno not in _NAME_ERRORS:
+            raise
+        return False
+    return True
+
+
+def working_path(source: Path, place: Path) -> Path:
+    """Return the path of the working directory that :func:`make` makes in a place."""
+    return place / (os.path.basename(os.path.realpath(source)) or _ROOT_NAME)

@@ -1,0 +1,578 @@
+"""Working folders of attempts: reads work, new files are kept, originals stay."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import logging
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtune.trainable.process import working_folder
+from mqtune.trainable.process.working_folder import PARENT_FOLDER, changed_originals, discard, make, settle
+
+#: A name that is no UTF-8 and has a newline.
+ODD: Final = os.fsdecode(b"odd\n\xff")
+
+
+def build(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write files below a folder. A path that ends with a slash is an empty folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = folder / name
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+    return folder
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return mode, time and content (or link text) of a folder and all its entries."""
+    paths = [str(folder)]
+    for parent, folders, files in os.walk(folder):
+        paths += (os.path.join(parent, name) for name in (*folders, *files))
+    return {os.path.relpath(path, folder): _state(path) for path in paths}
+
+
+def _state(path: str) -> tuple[int, int, bytes]:
+    status = os.lstat(path)
+    content = b""
+    if stat.S_ISLNK(status.st_mode):
+        content = os.fsencode(os.readlink(path))
+    elif stat.S_ISREG(status.st_mode):
+        content = Path(path).read_bytes()
+    return status.st_mode, status.st_mtime_ns, content
+
+
+def names(folder: Path) -> set[str]:
+    """Return the paths below a folder of all entries but folders."""
+    return {
+        os.path.relpath(path, folder)
+        for path in (
+            os.path.join(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files)
+        )
+        if os.path.islink(path) or not os.path.isdir(path)
+    }
+
+
+class Attempt:
+    """An attempt in a working folder of its own."""
+
+    def __init__(self, source: Path, root: Path, number: int = 1, *skip: Path) -> None:
+        self.place = root / "places" / str(number)
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        self.target = root / f"target{number}"
+        self.folder = make(source, self.place, skip=skip)
+
+    def settle(self) -> bool:
+        """End the attempt."""
+        return settle(self.place, self.folder, self.target)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with data, earlier results and a neighbour."""
+    build(tmp_path / "work/shared", {"x.csv": "shared"})
+    return build(
+        tmp_path / "work/project",
+        {
+            "train.py": "",
+            "data.csv": "1,2",
+            "data/train.csv": "3,4",
+            "outputs/old.txt": "old",
+            "lightning_logs/version_0/metrics.csv": "loss",
+            ".git/HEAD": "ref",
+        },
+    )
+
+
+@pytest.fixture
+def attempt(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """An attempt of the project; the test runs in its working folder."""
+    attempt = Attempt(project, tmp_path)
+    monkeypatch.chdir(attempt.folder)
+    return attempt
+
+
+def test_relative_reads_find_the_files_of_the_program(attempt: Attempt, project: Path):
+    assert Path("data.csv").read_text(encoding="utf-8") == "1,2"
+    assert Path("data/train.csv").read_text(encoding="utf-8") == "3,4"
+    assert Path(".git/HEAD").read_text(encoding="utf-8") == "ref"
+    assert Path("../shared/x.csv").read_text(encoding="utf-8") == "shared"
+    assert Path("../project/data.csv").read_text(encoding="utf-8") == "1,2"
+    assert Path.cwd().name == project.name
+    assert {str(path) for path in Path().rglob("*.csv")} == {
+        str(path.relative_to(project)) for path in project.rglob("*.csv")
+    }
+    assert sorted(glob.glob("**", recursive=True)) == sorted(glob.glob("**", root_dir=project, recursive=True))
+
+
+def test_attempts_that_begin_in_the_same_second_do_not_share_files(project: Path, tmp_path: Path):
+    attempts = [Attempt(project, tmp_path, number) for number in (1, 2)]
+    for attempt in attempts:
+        run = attempt.folder / "runs/ppo__1700000000"
+        run.mkdir(parents=True)
+        (run / f"{attempt.place.name}.txt").touch()
+        (attempt.folder / "outputs" / attempt.place.name).touch()
+
+    assert [attempt.settle() for attempt in attempts] == [True, True]
+    assert names(tmp_path / "target1") == {"runs/ppo__1700000000/1.txt", "outputs/1"}
+    assert names(tmp_path / "target2") == {"runs/ppo__1700000000/2.txt", "outputs/2"}
+    assert names(project / "outputs") == {"old.txt"}
+    assert not (project / "runs").exists()
+
+
+def test_the_next_version_counts_the_existing_ones(attempt: Attempt, project: Path):
+    assert os.listdir("lightning_logs") == ["version_0"]
+    os.mkdir("lightning_logs/version_1")
+    Path("lightning_logs/version_1/metrics.csv").touch()
+
+    assert attempt.settle()
+    assert names(attempt.target) == {"lightning_logs/version_1/metrics.csv"}
+    assert os.listdir(project / "lightning_logs") == ["version_0"]
+
+
+def test_an_existing_file_that_is_written_in_place_changes_for_all(attempt: Attempt, project: Path):
+    with Path("data.csv").open("a", encoding="utf-8") as file:
+        file.write(",9")
+
+    assert (project / "data.csv").read_text(encoding="utf-8") == "1,2,9"
+    assert not attempt.settle()
+
+
+def test_a_file_that_replaces_a_link_is_kept_and_the_original_stays(attempt: Attempt, project: Path):
+    before = tree(project)
+    Path("new").write_text("replaced", encoding="utf-8")
+    os.replace("new", "data.csv")
+    Path("data/train.csv").unlink()
+    Path("data/train.csv").write_text("written", encoding="utf-8")
+    shutil.rmtree("outputs")
+
+    assert attempt.settle()
+    assert names(attempt.target) == {"data.csv", "data/train.csv"}
+    assert (attempt.target / "data.csv").read_text(encoding="utf-8") == "replaced"
+    assert tree(project) == before
+
+
+def test_links_that_the_program_has_made_are_kept(attempt: Attempt):
+    Path("best").symlink_to("data.csv")
+    Path("absolute").symlink_to("/nowhere")
+    Path("data.csv").rename("renamed.csv")
+
+    assert attempt.settle()
+    assert names(attempt.target) == {"best", "absolute", "renamed.csv"}
+    assert (attempt.target / "renamed.csv").read_text(encoding="utf-8") == "1,2"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_target_that_is_a_link_to_the_working_folder_is_replaced(attempt: Attempt, is_new: bool):
+    attempt.target.symlink_to(attempt.folder)
+    if is_new:
+        Path("new").touch()
+
+    assert attempt.settle() == is_new
+    assert not attempt.target.is_symlink()
+    assert attempt.target.exists() == is_new
+    assert not attempt.place.exists()
+
+
+def test_missing_folders_above_the_target_are_made(attempt: Attempt, tmp_path: Path):
+    Path("new").touch()
+
+    assert settle(attempt.place, attempt.folder, tmp_path / "experiment/trial/1")
+    assert names(tmp_path / "experiment") == {"trial/1/new"}
+
+
+def test_an_attempt_that_has_written_nothing_leaves_nothing(attempt: Attempt):
+    Path("empty/below").mkdir(parents=True)
+
+    assert not attempt.settle()
+    assert not attempt.place.exists()
+    assert not attempt.target.exists()
+    assert not attempt.settle()
+
+
+def test_files_written_to_the_parent_are_kept_in_a_folder_of_that_name(attempt: Attempt, project: Path):
+    Path("../up.txt").write_text("up", encoding="utf-8")
+    Path(PARENT_FOLDER).mkdir()
+    Path(PARENT_FOLDER, "own.txt").touch()
+
+    assert attempt.settle()
+    assert names(attempt.target) == {f"{PARENT_FOLDER}/own.txt", f"{PARENT_FOLDER}-2/up.txt"}
+    assert os.listdir(project.parent) == ["shared", "project"] or set(os.listdir(project.parent)) == {
+        "shared",
+        "project",
+    }
+
+
+@pytest.mark.parametrize("replacement", ["nothing", "file", "link"])
+def test_a_program_may_delete_its_working_folder(attempt: Attempt, project: Path, replacement: str):
+    before = tree(project.parent)
+    shutil.rmtree(attempt.folder)
+    if replacement == "file":
+        attempt.folder.write_text("a file", encoding="utf-8")
+    elif replacement == "link":
+        attempt.folder.symlink_to(project / "data")
+
+    assert attempt.settle() == (replacement != "nothing")
+    assert names(attempt.target) == ({f"{PARENT_FOLDER}/project"} if replacement != "nothing" else set())
+    assert tree(project.parent) == before
+
+
+def test_a_deleted_record_keeps_links_and_loses_nothing(attempt: Attempt, project: Path):
+    before = tree(project)
+    Path("new").touch()
+    Path("../.mqtune-source").unlink()
+
+    assert attempt.settle()
+    assert {"new", "data.csv", "data/train.csv"} < names(attempt.target)
+    assert tree(project) == before
+
+
+def test_files_that_cannot_be_moved_stay_and_the_log_names_them(attempt: Attempt, caplog: pytest.LogCaptureFixture):
+    Path("new").touch()
+    build(attempt.target, {"occupied": ""})
+
+    with caplog.at_level(logging.WARNING):
+        assert attempt.settle()
+    assert (attempt.folder / "new").exists()
+    assert names(attempt.target) == {"occupied"}
+    assert str(attempt.place) in caplog.text
+
+
+@pytest.mark.parametrize("name", [".cache", "__pycache__", "node_modules", "site-packages", "env", "conda"])
+def test_hidden_folders_environments_and_caches_are_one_link(project: Path, tmp_path: Path, name: str):
+    marks = {"env": "pyvenv.cfg", "conda": "conda-meta/history"}
+    build(project / "below" / name, {marks.get(name, "file"): ""})
+
+    attempt = Attempt(project, tmp_path)
+
+    assert os.readlink(attempt.folder / "below" / name) == str(project / "below" / name)
+    assert not (attempt.folder / "below").is_symlink()
+
+
+def test_folders_beyond_the_limit_are_one_link_the_largest_first(project: Path, tmp_path: Path):
+    build(project / "images", {f"{number}.png": "" for number in range(12)})
+    build(project / "runs/old", {f"{number}.txt": "" for number in range(8)})
+
+    with patch.object(working_folder, "MOST_LINKS", 10):
+        attempt = Attempt(project, tmp_path)
+
+    folders = {
+        str(path.relative_to(attempt.folder)): path.is_symlink() for path in attempt.folder.rglob("*") if path.is_dir()
+    }
+    assert folders == {
+        ".git": True,
+        "data": False,
+        "images": True,
+        "lightning_logs": False,
+        "lightning_logs/version_0": False,
+        "outputs": False,
+        "runs": False,
+        "runs/old": True,
+    }
+
+
+def test_the_search_for_folders_that_fit_ends_in_a_tree_of_any_size(project: Path, tmp_path: Path):
+    build(project / "images", {f"class{label}/{number}.png": "" for label in range(10) for number in range(10)})
+
+    read: list[int] = []
+    entries_of = working_folder._entries
+    with (
+        patch.object(working_folder, "MOST_LINKS", 15),
+        patch.object(working_folder, "MOST_READ", 40),
+        patch.object(
+            working_folder, "_entries", lambda *args: read.append(len(found := entries_of(*args) or [])) or found
+        ),
+    ):
+        attempt = Attempt(project, tmp_path)
+
+    assert sum(read) < 40 + 15 + len(os.listdir(project)) + len(os.listdir(project.parent))
+    assert {path.is_symlink() for path in (attempt.folder / "images").iterdir()} == {True}
+    assert (attempt.folder / "images/class9/9.png").exists()
+
+
+def test_the_neighbours_of_a_crowded_folder_are_not_linked(project: Path, tmp_path: Path):
+    with patch.object(working_folder, "MOST_NEIGHBOURS", 1):
+        assert (Attempt(project, tmp_path, 1).folder / "../shared/x.csv").exists()
+        build(project.parent, {"third": ""})
+        attempt = Attempt(project, tmp_path, 2)
+
+    assert set(os.listdir(attempt.place)) == {"project", ".mqtune-source"}
+
+
+def test_places_within_the_program_s_folder_do_not_contain_each_other(project: Path):
+    home = build(project / "logs", {"notes.txt": "", "host/a.txt": ""})
+    attempts = [Attempt(project, home, number) for number in (1, 2)]
+
+    assert [os.listdir(attempt.folder / "logs/places") for attempt in attempts] == [[], []]
+    assert (attempts[0].folder / "logs/notes.txt").exists()
+    assert not any("places" in path.parts[1:] for path in attempts[1].folder.rglob("places/*/*"))
+    # A search that follows links ends: it finds each file at most a few times.
+    found = glob.glob("**", root_dir=attempts[0].folder, recursive=True, include_hidden=True)
+    assert len(found) < 30
+    assert not any(attempt.settle() for attempt in attempts)
+
+
+@pytest.mark.parametrize("home", ["../mqtune-home", ".mqtune"])
+def test_a_folder_around_the_place_is_empty_where_it_would_be_one_link(project: Path, home: str):
+    attempt = Attempt(project, build((project / home).resolve(), {"state": ""}))
+
+    assert os.listdir(attempt.folder / home) == []
+    assert not attempt.settle()
+
+
+def test_skipped_folders_are_empty_and_can_be_written(project: Path, tmp_path: Path):
+    build(project / "logs", {"1/output.txt": ""})
+    (project / "more").symlink_to(build(tmp_path / "more", {"output.txt": ""}))
+    attempt = Attempt(project, tmp_path, 1, project / "logs", project / "more", project.parent / "shared")
+
+    assert [os.listdir(attempt.folder / name) for name in ("logs", "more", "../shared")] == [[], [], []]
+    (attempt.folder / "logs/new").touch()
+    assert attempt.settle()
+    assert names(attempt.target) == {"logs/new"}
+    assert names(project / "logs") == {"1/output.txt"}
+
+
+def test_links_of_the_program_s_folder_keep_their_meaning(project: Path, tmp_path: Path):
+    (project / "latest").symlink_to("outputs")
+    (project / "dangling").symlink_to("nowhere")
+    (project / "loop").symlink_to(".")
+    attempt = Attempt(project, tmp_path)
+
+    assert (attempt.folder / "latest/old.txt").read_text(encoding="utf-8") == "old"
+    assert (attempt.folder / "latest").is_symlink()
+    assert not (attempt.folder / "dangling").exists()
+    assert (attempt.folder / "loop").is_symlink()
+    (attempt.folder / "latest").unlink()
+    (attempt.folder / "latest").symlink_to("runs/4")
+    assert attempt.settle()
+    assert os.readlink(attempt.target / "latest") == "runs/4"
+    assert os.readlink(project / "latest") == "outputs"
+
+
+def test_odd_entries_do_no_harm(project: Path, tmp_path: Path):
+    build(project / ODD, {ODD: "odd"})
+    os.mkfifo(project / "data/fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        with_name = os.open(project, os.O_RDONLY)
+        try:  # By a short path: a socket's is limited to 108 bytes.
+            listener.bind(f"/proc/self/fd/{with_name}/socket")
+        finally:
+            os.close(with_name)
+    build(project / "/".join(["deep"] * 40), {"file": "deep"})
+    before = tree(project)
+
+    attempt = Attempt(project, tmp_path)
+    assert (attempt.folder / ODD / ODD).read_text(encoding="utf-8") == "odd"
+    assert stat.S_ISFIFO((attempt.folder / "data/fifo").stat().st_mode)
+    assert (attempt.folder / "/".join(["deep"] * 40) / "file").read_text(encoding="utf-8") == "deep"
+    (attempt.folder / ODD / "new").touch()
+    build(attempt.folder / "/".join(["new"] * 100), {"file": ""})
+
+    assert attempt.settle()
+    assert names(attempt.target) == {f"{ODD}/new", "new/" * 100 + "file"}
+    assert tree(project) == before
+
+
+def test_a_name_that_the_file_system_refuses_is_left_out(project: Path, tmp_path: Path):
+    symlink = os.symlink
+
+    def refuse(original: str, link: str) -> None:
+        if link.endswith("data.csv"):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        symlink(original, link)
+
+    with patch.object(os, "symlink", refuse):
+        attempt = Attempt(project, tmp_path)
+
+    assert not os.path.lexists(attempt.folder / "data.csv")
+    assert (attempt.folder / "data/train.csv").exists()
+
+
+def test_a_full_disk_is_an_error_and_the_place_can_be_discarded(project: Path, tmp_path: Path):
+    with (
+        patch.object(os, "symlink", side_effect=OSError(errno.ENOSPC, "No space left on device")),
+        pytest.raises(OSError, match="No space"),
+    ):
+        Attempt(project, tmp_path)
+
+    discard(tmp_path / "places/1")
+    assert not (tmp_path / "places/1").exists()
+
+
+def test_an_unused_place_is_discarded_and_the_originals_stay(attempt: Attempt, project: Path):
+    before = tree(project.parent)
+
+    discard(attempt.place)
+
+    assert not attempt.place.exists()
+    assert tree(project.parent) == before
+    discard(attempt.place)
+
+
+def test_folders_that_cannot_be_read_are_one_link(project: Path, tmp_path: Path):
+    scandir = os.scandir
+
+    def refuse(path: str | int) -> object:
+        if path in {str(project / "data"), str(project.parent)}:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    with patch.object(os, "scandir", refuse):
+        attempt = Attempt(project, tmp_path)
+
+    assert os.readlink(attempt.folder / "data") == str(project / "data")
+    assert set(os.listdir(attempt.place)) == {"project", ".mqtune-source"}
+
+
+def test_a_folder_that_the_program_has_made_read_only_is_cleaned_all_the_same(attempt: Attempt):
+    Path("outputs/new").touch()
+    os.chmod("outputs", 0o500)
+    os.chmod(".", 0o500)
+
+    assert attempt.settle()
+    assert names(attempt.target) == {"outputs/new"}
+
+
+def test_a_program_in_the_root_folder_finds_its_files(tmp_path: Path):
+    entries = {name: os.path.isdir(f"/{name}") for name in os.listdir("/")}
+    with patch.object(working_folder, "MOST_LINKS", 3):
+        attempt = Attempt(Path("/"), tmp_path)
+
+    assert set(os.listdir(attempt.folder)) == entries.keys()
+    assert os.listdir(attempt.folder / "usr") == os.listdir("/usr")
+    (attempt.folder / "new").touch()
+    assert attempt.settle()
+    assert os.listdir(attempt.target) == ["new"]
+
+
+def test_originals_that_change_are_named(attempt: Attempt, project: Path):
+    assert changed_originals(attempt.place, attempt.folder) == []
+    later = (attempt.place / ".mqtune-source").stat().st_mtime_ns + 1
+
+    for name in ("data.csv", "data/train.csv", ".git"):
+        os.utime(attempt.folder / name, ns=(later, later))
+    Path("own.txt").touch()
+
+    assert changed_originals(attempt.place, attempt.folder) == [Path("data/train.csv"), Path("data.csv")]
+    Path("../.mqtune-source").unlink()
+    assert changed_originals(attempt.place, attempt.folder) == []
+
+
+# Any tree and any operations: settle keeps each new file and touches no original.
+
+NAMES: Final = st.sampled_from(["a", "b", ".h", "__pycache__", ODD])
+PATHS: Final = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+TREES: Final = st.dictionaries(PATHS, st.sampled_from(["file", "folder", "link", "dangling"]), max_size=8)
+RELATIVE: Final = st.one_of(PATHS, PATHS.map("../".__add__), PATHS.map("../neighbour/".__add__))
+OPERATIONS: Final = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "append", "replace", "unlink", "rmtree", "mkdir", "link", "rename"]),
+        RELATIVE,
+        RELATIVE,
+    ),
+    max_size=12,
+)
+
+
+def grow(folder: Path, kinds: Mapping[str, str]) -> None:
+    """Make a tree; an entry below a file is left out."""
+    folder.mkdir()
+    for name, kind in kinds.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if kind == "file":
+                path.write_text(name, encoding="utf-8", errors="surrogateescape")
+            elif kind == "folder":
+                path.mkdir()
+            else:
+                path.symlink_to(folder if kind == "link" else "nowhere")
+        except OSError:
+            continue
+
+
+def operate(working: Path, operation: str, first: str, second: str) -> None:
+    """Do what a program does by relative paths; errors are the program's own."""
+    path, other = working / first, working / second
+    if operation == "write":
+        path.write_text("new", encoding="utf-8")
+    elif operation == "append":
+        with path.open("a", encoding="utf-8") as file:
+            file.write("more")
+    elif operation == "replace":
+        temporary = working / "temporary"
+        temporary.write_text("replaced", encoding="utf-8")
+        os.replace(temporary, path)
+    elif operation == "unlink":
+        path.unlink()
+    elif operation == "rmtree":
+        shutil.rmtree(path)
+    elif operation == "mkdir":
+        path.mkdir(parents=True)
+    elif operation == "link":
+        path.symlink_to(second)
+    else:
+        path.rename(other)
+
+
+def is_in(path: Path, folder: Path) -> bool:
+    """Whether the entry itself, not what it links to, is in a folder."""
+    return Path(os.path.realpath(path.parent)).is_relative_to(folder)
+
+
+@settings(max_examples=30)
+@given(TREES, TREES, OPERATIONS, st.sampled_from([0, 2, 2_000]))
+def test_settle_keeps_each_new_file_and_changes_no_original(
+    kinds: dict[str, str], neighbours: dict[str, str], operations: list[tuple[str, str, str]], most: int
+):
+    with tempfile.TemporaryDirectory() as temporary, patch.object(working_folder, "MOST_LINKS", most):
+        root = Path(temporary).resolve()
+        originals = root / "work"
+        originals.mkdir()
+        grow(originals / "source", kinds)
+        grow(originals / "neighbour", neighbours)
+        before = tree(originals)
+        attempt = Attempt(originals / "source", root)
+        written = set()
+        for operation, first, second in operations:
+            paths = [attempt.folder / first, attempt.folder / second]
+            # Within folders that are linked whole a program works on the originals, as documented.
+            if any(not is_in(path, attempt.place) for path in paths):
+                continue
+            if operation in {"write", "append"}:
+                written.add(os.path.relpath(os.path.realpath(paths[0]), originals))
+                written.add(os.path.dirname(os.path.relpath(os.path.realpath(paths[0]), originals)) or ".")
+            try:
+                operate(attempt.folder, operation, first, second)
+            except OSError:
+                continue
+        ended = tree(originals)
+        assert {name for name in ended.keys() | before.keys() if ended.get(name) != before.get(name)} <= written
+        expected = sorted(
+            content
+            for name, (mode, _, content) in tree(attempt.place).items()
+            if name != ".mqtune-source" and stat.S_ISREG(mode)
+        )
+
+        has_new = attempt.settle()
+
+        assert tree(originals) == ended
+        kept = tree(attempt.target) if attempt.target.exists() else {}
+        assert sorted(content for mode, _, content in kept.values() if stat.S_ISREG(mode)) == expected
+        assert has_new == attempt.target.exists() >= bool(expected)
+        assert not attempt.place.exists()
