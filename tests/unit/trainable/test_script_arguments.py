@@ -1,0 +1,374 @@
+"""How a script is called: the templates of its arguments, and the patterns that read its metrics."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqtune
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.trainable.script import MetricLines
+from mqtune.trainable.script_arguments import ArgumentTemplate, OutputPatterns, Script, plain_arguments
+from mqtune.trainable.spec import TrainableSpec
+
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "scripts.md").read_text()
+#: The rows of the page's table: items, a config, and the words that become of them.
+ROWS = re.findall(r"^\| (`.*`|nothing) \| `(\{.*\})` \| (`.*`|nothing) \|", PAGE, re.MULTILINE)
+
+
+def words(command: list[Any], config: dict[str, Any]) -> list[str]:
+    """The words that become of a command's items."""
+    return ArgumentTemplate(Script(["./train", *command]).items).fill(config)
+
+
+# Arguments.
+
+
+def test_the_table_of_the_page_has_each_spelling():
+    assert len(ROWS) >= 12
+
+
+@pytest.mark.parametrize(("items", "config", "expected"), ROWS)
+def test_each_row_of_the_page_is_true(items: str, config: str, expected: str):
+    command = [] if items == "nothing" else ast.literal_eval(f"[{items.strip('`')}]")
+
+    found = words(command, ast.literal_eval(config))
+
+    assert found == ([] if expected == "nothing" else shlex.split(expected.strip("`")))
+
+
+def test_text_that_begins_with_a_dash_is_joined_to_its_name():
+    assert plain_arguments({"a": -0.5, "b": "-O2", "c": "x-y", "d": math.inf, "e": -math.inf}) == [
+        "--a=-0.5", "--b=-O2", "--c", "x-y", "--d", "inf", "--e=-inf",
+    ]  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.floats() | st.integers()))
+def test_argparse_reads_each_number_exactly(config: dict[str, float]):
+    parser = argparse.ArgumentParser()
+    for name, value in config.items():
+        parser.add_argument(f"--{name}", type=type(value))
+
+    read = vars(parser.parse_args(plain_arguments(config)))
+
+    assert {name: repr(value) for name, value in read.items()} == {name: repr(value) for name, value in config.items()}
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.text().filter(lambda text: "\0" not in text)))
+def test_argparse_reads_each_text_unchanged(config: dict[str, str]):
+    parser = argparse.ArgumentParser()
+    for name in config:
+        parser.add_argument(f"--{name}")
+
+    assert vars(parser.parse_args(plain_arguments(config))) == config
+    joined = words(["--{name}={value}"], config)
+    assert vars(parser.parse_args(joined)) == config
+
+
+def test_values_are_never_split_or_filled_again():
+    assert words(["--{name}={value}", "{text}"], {"a": "x y $HOME", "text": "{a} {{b}} '"}) == [
+        "--a=x y $HOME", "{a} {{b}} '",
+    ]  # fmt: skip
+
+
+def test_literal_items_stay_where_they_are_and_the_config_follows():
+    assert words(["--epochs", "3", "data set"], {"lr": 0.1}) == ["--epochs", "3", "data set", "--lr", "0.1"]
+
+
+def test_a_parameter_with_a_dot_is_named_as_it_is_written_in_the_space():
+    assert words(["optimizer.lr={optimizer.lr}"], {"optimizer.lr": 0.1}) == ["optimizer.lr=0.1"]
+
+
+def test_a_missing_value_leaves_out_each_item_that_shows_it():
+    config = {"lr": 0.1, "decay": None, "sizes": None}
+
+    assert words(["--{name}={value}"], config) == ["--lr=0.1"]
+    assert words(["--{name}", "{value*}"], config) == ["--lr", "0.1"]
+    assert words([["-d", "{decay}", "x"], "{sizes*}", "{lr}"], config) == ["0.1"]
+
+
+def test_a_missing_value_never_leaves_an_option_without_its_value():
+    with pytest.raises(
+        ConfigurationError, match=r"leave '-d' without a value; write both as one list, \['-d', '\{d\}'\]"
+    ):
+        words(["-d", "{d}"], {"d": None})
+    assert words(["-d", "{d:--deep}"], {"d": None}) == ["-d"]
+    assert words(["-d", "{d!json}"], {"d": None}) == ["-d", "null"]
+
+
+@pytest.mark.parametrize("value", [1, 0, 0.5, "yes", []])
+def test_a_flag_needs_true_or_false(value: Any):
+    with pytest.raises(ConfigurationError, match=r"'amp'.*needs True, False or None; give mqtune.choice"):
+        words(["{amp:--amp}"], {"amp": value})
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("./train", r"give a list, \['./train', '--\{name\}=\{value\}'\]"),
+        ([], "is not a list of a program"),
+        ([3], "neither text nor a list of texts"),
+        (["./train", 3], "neither text nor a list of texts"),
+        (["./train", []], "empty list"),
+        ([["./train", "x"]], "the first item is the program"),
+        (["-m"], "give a module's name"),
+        (["-m", "../x"], "give a module's name"),
+        (["-m", "x/y.py"], "give a module's name"),
+        (["./train", "--a={"], "which is no field"),
+        (["./train", "--a={}"], "which is no field"),
+        (["./train", '{"lr": 1}'], "which is no field"),
+        (["./train", "{lr:.3f}"], "which is no field"),
+        (["./train", "{lr!r}"], "which is no field"),
+        (["./train", "{lr}}"], "which is no field"),
+        (["./train", "{value}"], r"needs \{name\} and \{value\}"),
+        (["./train", "--{name}"], r"needs \{name\} and \{value\}"),
+        (["./train", "--{name}={value},{lr}"], r"needs \{name\} and \{value\}"),
+        (["./train", "--{name}", "x", "{value}"], r"needs \{name\} and \{value\}"),
+        (["./train", "--{name*}={value}"], "a name is only written as"),
+        (["./train", "--{name}={value:--x}"], "make it an item of its own"),
+        (["./train", "{name}", "{value:--x}"], "make it an item of its own"),
+        (["./train", "x{amp:--amp}"], "make it an item of its own"),
+        (["./train", ["{amp:--amp}", "x"]], "make it an item of its own"),
+        (["./train", "{a*}{b*}"], "repeats two lists"),
+        (["./train", *["x"] * 2_000], "more than 1,000 items"),
+        (["./train", "x\0"], "or a NUL"),
+    ],
+)
+def test_a_mistake_in_a_command_is_an_error_when_the_script_is_made(command: Any, message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        Script(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "space", "message"),
+    [
+        (["./train", "{lr}"], {"rate": 0.1}, r"names 'lr', and the parameters are \['rate'\]"),
+        (["./train", "{lr}"], {"lr": 0.1, "wd": 0.1}, "no argument of the script has the parameter 'wd'"),
+        (["./train", "{net.width}"], {"net": {"width": mqtune.randint(1, 4)}}, "names 'net.width'"),
+    ],
+)
+def test_a_command_that_does_not_fit_the_space_is_an_error_when_the_tuner_is_made(
+    command: list[str], space: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").touch(0o755)
+
+    with pytest.raises(ConfigurationError, match=message):
+        mqtune.Tuner(Script(command), space, metric="loss", mode="min", backend=mqtune.Local())
+
+
+def test_a_template_and_a_file_for_the_config_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").touch(0o755)
+    options = {"process": mqtune.Process(pass_config="json"), "backend": mqtune.Local()}
+
+    with pytest.raises(ConfigurationError, match="leave one of both out"):
+        mqtune.Tuner(Script(["./train", "{lr}"]), {"lr": 0.1}, metric="loss", mode="min", **options)
+    mqtune.Tuner(Script(["./train", "--fast"]), {"lr": 0.1}, metric="loss", mode="min", **options).close()
+
+
+def test_an_interpreter_in_front_of_the_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(TrainableNotFound, match=r"'python' does not exist; .* without an interpreter"):
+        TrainableSpec.of(Script(["python", "train.py"]))
+
+
+# In a definition.
+
+
+def test_a_script_with_a_command_comes_back_from_a_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+    spec, root = TrainableSpec.of(Script(["train.py", "x", ["-c", "{c}"]], metrics=r"loss (?P<loss>\S+)"))
+
+    assert (spec.script, root) == ("train.py", tmp_path)
+    assert spec.encode() == {
+        "name": "train", "module": "", "script": "train.py", "kind": "script",
+        "arguments": [["x"], ["-c", "{c}"]], "metrics": [r"loss (?P<loss>\S+)"],
+    }  # fmt: skip
+    assert TrainableSpec.decode(spec.encode()) == spec
+    assert hash(spec) == hash(TrainableSpec.decode(spec.encode()))
+
+
+def test_a_plain_path_adds_nothing_to_a_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+    plain = TrainableSpec.of("train.py")[0]
+
+    assert plain.encode() == {"name": "train", "module": "", "script": "train.py", "kind": "script"}
+    assert TrainableSpec.of(Script(["train.py"]))[0] == plain
+
+
+def test_a_module_is_found_below_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    for name in ("train.py", "inner/__main__.py"):
+        (tmp_path / "package" / name).touch()
+
+    spec, root = TrainableSpec.of(Script(["-m", "package.train"]))
+
+    assert (str(spec), spec.name, root) == ("-m package.train", "train", tmp_path)
+    assert TrainableSpec.decode(spec.encode()).load(root) == tmp_path / "package" / "train.py"
+    assert TrainableSpec.of(Script(["-m", "package.inner"]))[0].locate(root) == tmp_path / "package/inner/__main__.py"
+    for module in ("package", "json.tool"):
+        with pytest.raises(TrainableNotFound, match="is not below the code root"):
+            TrainableSpec.of(Script(["-m", module]))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"arguments": "x"},
+        {"arguments": ["x"]},
+        {"arguments": [[]]},
+        {"arguments": [[3]]},
+        {"arguments": [["x\0"]]},
+        {"arguments": [["x"]] * 1_001},
+        {"arguments": [["x" * 100_001]]},
+        {"arguments": [["x"]], "kind": "function"},
+        {"metrics": "(?P<loss>x)"},
+        {"metrics": [3]},
+        {"metrics": ["x"] * 33},
+        {"metrics": ["x" * 40_000]},
+        {"metrics": ["(?P<loss>x)"], "kind": "class"},
+        {"metrics": {"loss": "x"}},
+    ],
+)
+def test_a_malformed_call_in_a_definition_is_refused(values: dict[str, Any]):
+    with pytest.raises(TrainableNotFound, match="names no trainable"):
+        TrainableSpec.decode({"name": "train", "script": "train.py", "kind": "script", **values})
+
+
+def test_a_pattern_of_a_definition_is_compiled_in_the_trial_alone():
+    values = {"name": "train", "script": "train.py", "kind": "script", "metrics": ["(", "no group"]}
+
+    assert TrainableSpec.decode(values).metrics == ("(", "no group")
+    with pytest.raises(ConfigurationError, match=r"the pattern '\(' of metrics is not a regular expression"):
+        OutputPatterns(values["metrics"])
+
+
+# Metrics.
+
+
+def reports(patterns: str | list[str], output: str, metric: list[str] | None = None) -> list[dict[str, Any]]:
+    """The reports that patterns read from a whole output."""
+    lines = MetricLines(OutputPatterns(Script(["x"], metrics=patterns).metrics, metric or ["loss"]))
+    return [each for each in [*lines.feed(output.encode()), *lines.finish()] if isinstance(each, dict)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("-3", -3), ("+3", 3), ("007", 7), ("3.", 3.0), (".5", 0.5), ("1e-05", 1e-05), ("-1E5", -1e5),
+        ("inf", math.inf), ("-Infinity", -math.inf), ("1" * 30, float("1" * 30)),
+        ("1_000", "1_000"), ("0x10", "0x10"), ("12%", "12%"), ("1,000", "1,000"), ("adam", "adam"), ("1.25.", "1.25."), ("٣.5", 3.5),
+    ],
+)  # fmt: skip
+def test_a_group_is_a_number_if_it_looks_like_one(text: str, value: Any):
+    ((found),) = reports(r"loss=(?P<loss>\S*)", f"loss={text}\n")
+
+    assert (found["loss"], type(found["loss"])) == (value, type(value))
+
+
+def test_nan_is_a_number():
+    ((found),) = reports(r"loss=(?P<loss>\S*)", "loss=-nan")
+
+    assert math.isnan(found["loss"])
+
+
+def test_each_line_that_one_pattern_matches_is_a_report():
+    output = "start\nepoch 1: loss 0.5, acc 0.1\nnothing\nepoch 2: loss 0.25\r\nepoch 3: loss 0.125, acc 0.3"
+
+    assert reports(r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?", output) == [
+        {"epoch": 1, "loss": 0.5, "acc": 0.1}, {"epoch": 2, "loss": 0.25}, {"epoch": 3, "loss": 0.125, "acc": 0.3},
+    ]  # fmt: skip
+
+
+def test_values_of_several_patterns_are_one_report_in_any_order():
+    patterns = [r"^epoch (?P<epoch>\d+)", r"^loss (?P<loss>\S+)"]
+    expected = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
+
+    assert reports(patterns, "epoch 1\nloss 0.5\nepoch 2\nloss 0.25\n") == expected
+    assert reports(patterns, "loss 0.5\nepoch 1\nloss 0.25\nepoch 2\n") == expected
+
+
+def test_a_report_is_made_with_its_last_line_and_not_later():
+    lines = MetricLines(OutputPatterns([r"epoch (?P<epoch>\d+)", r"loss (?P<loss>\S+)"], ["loss"]))
+
+    assert [*lines.feed(b"epoch 1\n")] == []
+    assert [*lines.feed(b"loss 0.5\n")] == [{"epoch": 1, "loss": 0.5}]
+
+
+def test_the_newest_value_counts_until_the_metric_comes():
+    patterns = [r"^train (?P<train>\S+)", r"^loss (?P<loss>\S+)"]
+
+    assert reports(patterns, "train 3\ntrain 2\nloss 0.5\ntrain 1\nloss 0.25\ntrain 0\n") == [
+        {"train": 2, "loss": 0.5}, {"train": 1, "loss": 0.25},
+    ]  # fmt: skip
+
+
+def test_a_rare_group_delays_a_report_until_the_metric_comes_again():
+    patterns = [r"^loss (?P<loss>\S+)", r"^test (?P<test>\S+)"]
+
+    assert reports(patterns, "loss 0.5\nloss 0.25\ntest 9\n") == [{"loss": 0.5}, {"loss": 0.25, "test": 9}]
+    assert reports(patterns, "loss 0.5\nloss 0.25\n") == [{"loss": 0.5}, {"loss": 0.25}]
+
+
+def test_two_patterns_may_read_the_same_metric():
+    assert reports([r"^val (?P<loss>\S+)", r"^final (?P<loss>\S+)"], "val 2\nval 1\nfinal 0\n") == [
+        {"loss": 2}, {"loss": 1}, {"loss": 0},
+    ]  # fmt: skip
+
+
+def test_several_metrics_complete_a_report_together():
+    patterns = [r"a=(?P<a>\S+)", r"b=(?P<b>\S+)", r"note (?P<note>\S+)"]
+
+    assert reports(patterns, "a=1\na=2\nb=3\na=4\nb=5\n", ["a", "b"]) == [{"a": 2, "b": 3}, {"a": 4, "b": 5}]
+
+
+def test_tagged_lines_are_reports_beside_patterns_and_are_not_matched():
+    output = 'loss 1\n[tune-metric]: {"loss": 2, "text": "loss 5"}\nloss 3\n'
+
+    assert reports(r"loss (?P<loss>\S+)", output) == [{"loss": 1}, {"loss": 2, "text": "loss 5"}, {"loss": 3}]
+
+
+def test_a_progress_bar_that_ends_no_line_is_read():
+    lines = MetricLines(OutputPatterns([r"loss=(?P<loss>[\d.]+)"], ["loss"]))
+
+    assert [*lines.feed(b"\r10% loss=0.5\r20% loss=0.2"), *lines.feed(b"5\r")] == [{"loss": 0.5}, {"loss": 0.25}]
+
+
+def test_output_that_is_no_text_and_long_lines_do_no_harm():
+    lines = MetricLines(OutputPatterns([r"(x+x+)+y|loss (?P<loss>\S+)"], ["loss"]))
+    blob = b"\xff\xfe loss 1\n" + b" " * 20_000 + b"loss 2\nloss 3\n"
+
+    assert [*lines.feed(blob)] == [{"loss": 1}, {"loss": 3}]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (r"loss (\S+)", r"names no metric; name its group, such as \(\?P<loss>"),
+        ("(", "is not a regular expression"),
+        ("(?P<loss>" + "x" * 1_000 + ")", "longer than 1,000 characters"),
+        (["(?P<loss>x)"] * 33, "give up to 32"),
+        (re.compile("(?P<loss>x)"), "give the pattern as text"),
+        ([3], "neither text nor a list"),
+        (3, "neither text nor a list"),
+    ],
+)
+def test_a_mistake_in_a_pattern_is_an_error_when_the_script_is_made(metrics: Any, message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        Script(["./train"], metrics=metrics)
