@@ -1,197 +1,441 @@
-"""Makes a module of a trainable that is in no file, such as one from a notebook's cell: its source, and what that uses."""
+"""Writes a module for a trainable that workers can't import by name: its source, and the values that it uses.
+
+Such a trainable comes from a notebook's cell, or is a lambda, a closure, a partial, a bound method or a callable instance. What
+has a name in a file is imported by that name.
+"""
 
 from __future__ import annotations
 import __future__
 
 import ast
 import builtins
+import enum
+import functools
 import inspect
-import linecache
+import logging
 import math
-import symtable
 import sys
-import textwrap
-from collections.abc import Callable, Iterator
-from pathlib import PurePath
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Final, NamedTuple
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import body_of
-from mqtune.trainable.spec import TrainableSpec, is_in_session
+from mqtune.trainable.frozen_code import guarded, read_source
+from mqtune.trainable.rebuild import as_function, home_of
+from mqtune.trainable.sources import (
+    NoSource,
+    captured_values,
+    maker_of,
+    names_in,
+    set_globals,
+    set_names,
+    source_of,
+    submodules_in,
+    used_globals,
+)
+from mqtune.trainable.spec import TrainableSpec, below_root, extras_of, is_in_session, root_of
+from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
 
-#: The longest text of a value that is written into the module: what a person writes is shorter, and what is longer is data.
+#: The most characters of a value's text in the module. A longer text is data, which no person has written.
 _LONGEST_VALUE: Final = 20_000
-_CONTAINERS: Final = (dict, list, tuple, set)
-_PLAIN: Final = (int, float, complex, str, bytes, bool, type(None))
-_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PLAIN: Final = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range)
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset)
+#: The methods by which a class says that its instances are more than their attributes.
+_STATE: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+#: The variables of a written module: the script, and the modules of mqtune that it calls.
+_MAIN: Final = "_main"
+_REBUILD: Final = "_rebuild"
+_VALUES: Final = "_values"
 
 
 class Cell(NamedTuple):
-    """A trainable of a session, by its name in a module, and that module's file and source."""
+    """A trainable in a written module: its name there, and the module's file and source.
+
+    ``script`` is the path of the script whose names the module uses, or empty. ``values`` has files by their paths. All paths begin
+    at ``code_root``.
+    """
 
     spec: TrainableSpec
     file: str
     source: bytes
-
-
-class _CannotTravel(Exception):
-    """A value can't be written into a module; the text says which, and why."""
-
-
-class _NoSource(Exception):
-    """The source of something is not known here."""
+    code_root: Path
+    script: str = ""
+    values: Mapping[str, bytes] = {}
 
 
 def cell_of(trainable: object) -> Cell | None:
-    """Return the module of a function or class that a session without a file has defined; None for any other trainable.
+    """Return the written module of a trainable. Return None for a trainable with a name in a file.
 
-    Functions, classes and plain values of the session that it uses are written into it as they are now; what comes from other
-    modules is imported there.
+    Functions, classes and values that it uses are written as they are now. The same trainable with the same values gives the same
+    module.
 
     Raises:
-        TrainableNotFound: it can't be one, or uses what can't be written down.
+        TrainableNotFound: it can't be a trainable, or uses a value that can't travel.
     """
-    main = sys.modules["__main__"]
-    if not isinstance(trainable, FunctionType | type) or trainable.__module__ != "__main__" or not is_in_session(main):
+    if not callable(trainable) or isinstance(trainable, BuiltinFunctionType):
         return None
-    # Its name is the same when its cell is run again.
-    module = f"{trainable.__name__}_cell"
-    spec = TrainableSpec.in_module(trainable, module)
-    writer = _Writer(vars(main))
-    try:
-        writer.define(trainable.__name__, trainable)
-    except _NoSource:
-        # What TrainableSpec.of says then is all that can be done.
+    is_cell = is_in_session(sys.modules["__main__"]) and getattr(trainable, "__module__", None) == "__main__"
+    has_name = isinstance(trainable, FunctionType | type) and "<" not in trainable.__qualname__
+    writer = _Writer()
+    if isinstance(trainable, FunctionType) and writer.is_in_main_block(trainable):
+        has_name = False
+    if (has_name or isinstance(trainable, type)) and not (has_name and is_cell):
         return None
+    name = _name_of(trainable)
+    # The name is the same when the cell is run again.
+    module = f"{name}_cell"
+    if has_name:
+        spec = TrainableSpec.in_module(trainable, module)
+        try:
+            writer.define(name, trainable)
+        except NoSource:
+            # TrainableSpec.of has an error with a way out.
+            return None
+    else:
+        _check_call(trainable, module, name)
+        spec = TrainableSpec(name, module=module)
+        writer.write_function(name, trainable)
     if writer.problems:
+        ways_out = "Load it inside the function, or put it into a file such as data.py and use `from data import …`"
+        if is_cell:
+            ways_out += (
+                "; or write the whole cell to a file: %%writefile train.py at its top, and then `from train import …`"
+            )
         raise TrainableNotFound(
-            f"trainable {spec.name!r} is defined in a cell, and workers can't have what it uses: {'; '.join(writer.problems)}. "
-            "Make it inside the function, or read it from a file there; or write the whole cell to a file: %%writefile train.py at "
-            "its top, and then `from train import …`"
+            f"trainable {name!r} travels to workers as source, and they can't have what it uses: {'; '.join(writer.problems)}. "
+            f"{ways_out}"
         )
-    return Cell(spec, f"{module}.py", writer.text.encode())
+    return Cell(spec, f"{module}.py", writer.text.encode(), _root(trainable, writer), writer.script, writer.values)
+
+
+def _name_of(trainable: UserObject) -> str:
+    """Return the name, in its written module, of a trainable."""
+    while isinstance(trainable, functools.partial):
+        trainable = trainable.func
+    name: str = getattr(trainable, "__name__", type(trainable).__name__)
+    return name if name.isidentifier() else "trainable"
+
+
+def _check_call(trainable: Callable[..., object], module: str, name: str) -> None:
+    """Raise TrainableNotFound if a trainable can't be called with a config."""
+    call = (
+        trainable
+        if inspect.isroutine(trainable) or isinstance(trainable, functools.partial)
+        else type(trainable).__call__
+    )
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+        raise TrainableNotFound(f"trainable {name!r} is an async function; write a plain one that calls asyncio.run")
+    # Not by the cache, which would keep the trainable's values.
+    try:
+        extras_of.__wrapped__(as_function(trainable, module, name))
+    except ValueError as error:
+        raise TrainableNotFound(f"trainable {name!r} can't be called with a config: {error}") from None
+
+
+def _root(trainable: object, writer: _Writer) -> Path:
+    """Return the code root: the folder from which the modules of a trainable are imported."""
+    if writer.script:
+        return writer.script_root
+    home = sys.modules.get(home_of(trainable))
+    file = getattr(home, "__file__", None)
+    if home is None or file is None or is_in_session(home) or "site-packages" in Path(file).parts:
+        return Path.cwd()
+    return root_of(home)
 
 
 class _Writer:
-    """Writes a module, each name behind those that it needs when it is defined.
+    """Writes a module, each name behind those that it needs when it is defined."""
 
-    Args:
-        session: the names of the session.
-    """
-
-    def __init__(self, session: dict[str, object]) -> None:
+    def __init__(self) -> None:
         self.problems: list[str] = []
-        self._session = session
+        #: Files with values, by their paths from the module's folder.
+        self.values: dict[str, bytes] = {}
+        #: The script's path below its root, once the module uses it.
+        self.script = ""
+        self.script_root = Path()
+        self._main = sys.modules["__main__"]
+        #: The names of a session without a file.
+        self._session = vars(self._main) if is_in_session(self._main) else {}
         self._seen: set[str] = set()
         self._imports: dict[str, None] = {}
         self._parts: list[str] = []
-        if session.get("annotations") is __future__.annotations:
+        #: The variables of objects that are written, by the objects' ids. The objects are kept, and so are their ids.
+        self._variables: dict[int, tuple[str, object]] = {}
+        #: The objects that are being written.
+        self._open: set[int] = set()
+        self._count = 0
+        if self._session.get("annotations") is __future__.annotations:
             self._imports["from __future__ import annotations"] = None
 
     @property
     def text(self) -> str:
         """The module's source."""
-        return "\n".join(self._imports) + "\n\n\n" + "\n\n\n".join(self._parts) + "\n"
+        # An import from the future comes first.
+        imports = sorted(self._imports, key=lambda line: not line.startswith("from __future__"))
+        return "\n".join(imports) + "\n\n\n" + "\n\n\n".join(self._parts) + "\n"
+
+    def write_function(self, name: str, target: Callable[..., object]) -> None:
+        """Write an object that can be called as a function of this name."""
+        path = name if isinstance(target, FunctionType | functools.partial | MethodType) else "self"
+        written = self._text(target, path)
+        self._import("mqtune.trainable.rebuild", _REBUILD)
+        self._parts.append(f"{name} = {_REBUILD}.as_function({written}, __name__, {name!r})")
+
+    # The names of a session.
 
     def define(self, name: str, value: object) -> None:
-        """Write what gives a name its value, unless that was done."""
+        """Write the value of a session's name, unless it is written already."""
         if name in self._seen:
             return
         self._seen.add(name)
-        if callable(value) and getattr(value, "__module__", None) == "__main__" and hasattr(value, "__name__"):
+        is_here = callable(value) and getattr(value, "__module__", None) == "__main__" and hasattr(value, "__name__")
+        if is_here and "<locals>" not in getattr(value, "__qualname__", ""):
             self._define_here(name, value)
         elif (line := _import_of(name, value)) is not None:
             self._imports[line] = None
         else:
-            self._parts.append(f"{name} = {_text_of(value)}")
+            self._parts.append(f"{name} = {self._text(value, name)}")
 
-    def _define_here(self, name: str, value: Callable[..., object]) -> None:
-        source = _source_of(name, value)
-        for used in _names_in(source):
+    def _define_here(self, name: str, value: UserObject) -> None:
+        source = source_of(name, value)
+        self._define_used(source)
+        self._parts.append(source)
+        if value.__name__ not in (name, "<lambda>"):
+            self._parts.append(f"{name} = {value.__name__}")
+
+    def _define_used(self, source: str) -> None:
+        for used in names_in(source):
             if used not in self._session or used.startswith("__") or _is_builtin(used, self._session[used]):
                 continue
             found = self._session[used]
             try:
                 self.define(used, found)
-            except (_CannotTravel, _NoSource) as error:
+            except CannotTravel as error:
                 self.problems.append(f"{used}, {error}")
             if isinstance(found, ModuleType):
-                self._imports |= dict.fromkeys(_submodules_in(source, used, found.__name__))
-        self._parts.append(source)
-        if value.__name__ not in (name, "<lambda>"):
-            self._parts.append(f"{name} = {value.__name__}")
+                self._imports |= dict.fromkeys(submodules_in(source, used, found.__name__))
 
+    # Values.
 
-# Sources.
+    def _text(self, value: object, path: str) -> str:
+        """Return an expression for a value. A value that can't travel is a problem, which is named by its *path*."""
+        if id(value) in self._variables:
+            return self._variables[id(value)][0]
+        try:
+            if id(value) in self._open:
+                raise CannotTravel(f"{a(type(value))} that refers to itself")
+            self._open.add(id(value))
+            try:
+                return self._text_of(value, path)
+            finally:
+                self._open.discard(id(value))
+        except CannotTravel as error:
+            self.problems.append(f"{path}, {error}")
+            return "None"
 
+    def _text_of(self, value: UserObject, path: str) -> str:
+        kind = type(value)
+        if kind in _CONTAINERS:
+            return _of_some_length(self._container(value, path), kind)
+        if (plain := _plain_text(value)) is not None:
+            return _of_some_length(plain, kind)
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        if kind is FunctionType:
+            return self._function(value)
+        if kind is functools.partial:
+            return self._partial(value, path)
+        if kind is MethodType:
+            owner = self._text(value.__self__, "self" if not isinstance(value.__self__, type) else path)
+            return f"{owner}.{value.__func__.__name__}"
+        if isinstance(value, enum.Enum):
+            return f"{self._named(kind, kind)}[{value.name!r}]"
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return f"{self._named(kind, kind)}._make({self._container([*value], path)})"
+        if kind is SimpleNamespace:
+            return self._variable(
+                value, f"{self._alias('types')}.SimpleNamespace(**{self._container(vars(value), path)})"
+            )
+        if isinstance(value, logging.Logger):
+            return f"{self._alias('logging')}.getLogger({value.name!r})"
+        if (kept := stored(value)) is not None:
+            return self._variable(value, self._store(kept.name, kept.content, kept.call))
+        if isinstance(value, type) or hasattr(value, "__qualname__") or _import_of("", value) is not None:
+            return self._named(value, kind)
+        return self._instance(value, path)
 
-def _source_of(name: str, value: Callable[..., object]) -> str:
-    """Return the source of a function or class: of its definition, or of the assignment of a lambda.
+    def _container(self, value: UserObject, path: str) -> str:
+        if isinstance(value, dict):
+            pairs = ((self._text(key, path), self._text(inner, f"{path}[{key!r:.40}]")) for key, inner in value.items())
+            return f"{{{', '.join(f'{key}: {inner}' for key, inner in pairs)}}}"
+        found = [self._text(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
+        if isinstance(value, set | frozenset):
+            # Their order is another in each process.
+            inner = ", ".join(sorted(found))
+            return f"frozenset([{inner}])" if isinstance(value, frozenset) else f"{{{inner}}}" if found else "set()"
+        inner = ", ".join(found)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(found) == 1 else f"({inner})"
 
-    Raises:
-        _NoSource: it is not known.
-    """
-    inner = _method_of(value) if isinstance(value, type) else inspect.unwrap(value)
-    if isinstance(inner, FunctionType):
-        lines = linecache.getlines(inner.__code__.co_filename)
-        for node in _definitions("".join(lines), name, value.__name__):
-            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-            last = node.end_lineno or first
-            if first <= inner.__code__.co_firstlineno <= last:
-                return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
-    raise _NoSource(f"a {type(value).__name__} whose source is not known")
+    def _store(self, name: str, content: bytes, call: str) -> str:
+        self.values[name] = content
+        if sum(map(len, self.values.values())) > MOST_VALUE_BYTES:
+            raise CannotTravel(f"with which the values are more than {MOST_VALUE_BYTES / 1e6:.0f} MB together")
+        self._import("mqtune.trainable.values", _VALUES)
+        return f"{_VALUES}.{call.format(f'{_VALUES}.beside(__file__, {name!r})')}"
 
+    def _partial(self, value: functools.partial[UserObject], path: str) -> str:
+        given = [self._text(value.func, _name_of(value.func))]
+        given += [self._text(each, f"argument {number} of {path}") for number, each in enumerate(value.args, 1)]
+        named = {name: self._text(each, name) for name, each in value.keywords.items()}
+        more = f"**{{{', '.join(f'{name!r}: {text}' for name, text in named.items())}}}"
+        return f"{self._alias('functools')}.partial({', '.join([*given, more] if named else given)})"
 
-def _method_of(value: type) -> object:
-    """Return a method that stands in the definition of a class; only methods know where that is."""
-    own = (inspect.unwrap(each) for each in map(_function_in, vars(value).values()) if isinstance(each, FunctionType))
-    return next((each for each in own if linecache.getlines(each.__code__.co_filename)), None)
+    def _instance(self, value: UserObject, path: str) -> str:
+        kind = type(value)
+        if why := _why_no_instance(kind):
+            raise CannotTravel(f"{a(kind)}, {why}")
+        name = self._variable(value, f"object.__new__({self._named(kind, kind)})")
+        attributes = [f"{each!r}: {self._text(inner, f'{path}.{each}')}" for each, inner in vars(value).items()]
+        self._parts.append(f"{name}.__dict__.update({{{', '.join(attributes)}}})")
+        return name
 
+    # Objects with a name in a file.
 
-def _function_in(found: object) -> object:
-    if isinstance(found, property):
-        return found.fget
-    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+    def _named(self, value: UserObject, kind: type) -> str:
+        """Return an expression for a class or another object by its name.
 
+        Raises:
+            CannotTravel: workers could not import it by its name.
+        """
+        what = f"the class {value.__name__}" if isinstance(value, type) else a(kind)
+        module, path = (
+            getattr(value, "__module__", None),
+            getattr(value, "__qualname__", getattr(value, "__name__", "")),
+        )
+        if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
+            raise CannotTravel(f"{what}, no plain value")
+        if self._session and module == "__main__":
+            first = path.partition(".")[0]
+            if _found_in(self._session, path) is not value:
+                raise CannotTravel(f"{what}, which is not what {first} is now: make the object again")
+            self.define(first, self._session[first])
+            return str(path)
+        holder = sys.modules.get(str(module))
+        if holder is None or _found_in(vars(holder), path) is not value:
+            raise CannotTravel(f"{what}, which is not at the top level of a file")
+        if self.is_in_main_block(value):
+            raise CannotTravel(f"{what}, which is below the main guard: put it above")
+        if module == "builtins":
+            return str(path)
+        self._bring_globals(value)
+        return f"{self._module(holder)}.{path}"
 
-def _definitions(cell: str, *names: str) -> Iterator[ast.stmt]:
-    for node in ast.walk(ast.Module(body_of(cell), [])):
-        if (isinstance(node, _DEFINITIONS) and node.name in names) or (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda) and _targets(node) == [names[0]]
-        ):
-            yield node
+    def _module(self, module: ModuleType) -> str:
+        if module is not self._main:
+            return self._alias(module.__name__)
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and spec.name != "__main__":
+            return self._alias(spec.name)
+        if self._session:
+            raise CannotTravel("the module __main__ of a notebook")
+        if not self.script:
+            self.script, self.script_root = below_root(Path(str(module.__file__)))
+            self._import("mqtune.trainable.rebuild", _REBUILD)
+            self._parts.insert(0, f"{_MAIN} = {_REBUILD}.script(__file__, {self.script!r})")
+        return _MAIN
 
+    def _alias(self, module: str) -> str:
+        alias = f"_{module.replace('.', '_')}"
+        self._import(module, alias)
+        return alias
 
-def _targets(node: ast.Assign) -> list[str]:
-    return [each.id for each in node.targets if isinstance(each, ast.Name)]
+    def _import(self, module: str, alias: str) -> None:
+        self._imports[f"import {module} as {alias}"] = None
 
+    def _variable(self, value: object, text: str) -> str:
+        """Give a value a variable of its own, so that it is written once."""
+        self._count += 1
+        name = f"_{self._count}_"
+        self._parts.append(f"{name} = {text}")
+        self._variables[id(value)] = name, value
+        return name
 
-def _names_in(source: str) -> list[str]:
-    """Return the names that a source uses from around it, in order."""
-    tables, found = [symtable.symtable(source, "a cell", "exec")], dict[str, None]()
-    for table in tables:
-        tables += table.get_children()
-        for symbol in table.get_symbols():
-            if symbol.is_global() or (table.get_type() == "module" and symbol.is_referenced()):
-                found[symbol.get_name()] = None
-    return list(found)
+    # Functions without such a name.
 
+    def _function(self, value: FunctionType) -> str:
+        path, names = value.__qualname__, value.__globals__
+        holder = next((each for each in list(sys.modules.values()) if getattr(each, "__dict__", None) is names), None)
+        if holder is None:
+            raise NoSource(f"a function whose module is {names.get('__name__')!r}, which is not imported")
+        if _found_in(names, path) is value and not self.is_in_main_block(value):
+            return self._named(value, FunctionType)
+        maker = maker_of(value)
+        if value.__code__.co_flags & __future__.annotations.compiler_flag:
+            self._imports["from __future__ import annotations"] = None
+        captured = [self._text(*pair) for pair in captured_values(value)]
+        self._count += 1
+        maker.name = f"_make_{self._count}"
+        if names is self._session:
+            self._define_used(ast.unparse(maker))
+            place = ""
+        else:
+            self._import("mqtune.trainable.rebuild", _REBUILD)
+            place = f"@{_REBUILD}.within({self._module(holder)})\n"
+        self._parts.append(place + ast.unparse(maker))
+        name = self._variable(value, f"{maker.name}({', '.join(captured)})")
+        if value.__defaults__:
+            self._parts.append(f"{name}.__defaults__ = {self._container(value.__defaults__, 'a default')}")
+        if value.__kwdefaults__:
+            self._parts.append(f"{name}.__kwdefaults__ = {self._container(value.__kwdefaults__, 'a default')}")
+        if vars(value):
+            self._parts.append(f"{name}.__dict__.update({self._container(vars(value), value.__name__)})")
+        self._bring_globals(value)
+        return name
 
-def _submodules_in(source: str, name: str, module: str) -> Iterator[str]:
-    """Yield the imports of those parts of a module that a source names behind it, such as ``a.b`` where it has ``a.b.c()``."""
-    for node in ast.walk(ast.Module(body_of(source), [])):
-        path = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
-        inner = f"{module}{path.removeprefix(name)}"
-        if path.startswith(f"{name}.") and inner in sys.modules:
-            yield f"import {inner}"
+    # Names of a script that have their values from its main block.
+
+    def is_in_main_block(self, value: UserObject) -> bool:
+        """Whether a function or class is defined in the script's main block, which no worker runs."""
+        return value.__module__ == "__main__" and value.__qualname__.partition(".")[0] in self._guarded[0]
+
+    @functools.cached_property
+    def _guarded(self) -> tuple[set[str], set[str]]:
+        """The names that the script's main block sets, and the names that its functions set by a global statement."""
+        file = getattr(self._main, "__file__", None)
+        source = None if self._session or file is None else read_source(Path(file))
+        return (set(), set()) if source is None else (set_names(guarded(source)), set_globals(source))
+
+    def _bring_globals(self, value: object) -> None:
+        """Write the names that code of the script uses and whose values are not those of its import on a worker."""
+        by_block, by_functions = self._guarded
+        names = vars(self._main)
+        if not (by_block or by_functions) or getattr(value, "__module__", None) != "__main__":
+            return
+        for used in used_globals(value, names):
+            if used in self._seen or used not in by_block | by_functions or used not in names:
+                continue
+            self._seen.add(used)
+            before = len(self.problems)
+            text = self._text(names[used], used)
+            if used not in by_block and len(self.problems) > before:
+                # Such as a cache, which the trial fills for itself.
+                del self.problems[before:]
+                continue
+            self._parts.append(f"{self._module(self._main)}.{used} = {text}")
 
 
 # Values.
 
 
+def _found_in(names: Mapping[str, object], path: str) -> object:
+    """Return the object at a path of names, or None if it is missing."""
+    first, *others = path.split(".")
+    return functools.reduce(lambda found, name: getattr(found, name, None), others, names.get(first))
+
+
 def _import_of(name: str, value: object) -> str | None:
-    """Return the import that gives a name its value; None if there is none."""
+    """Return the import that gives a name its value, or None if no import does."""
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
     # NumPy's functions, and the like, say where they are under another name than theirs.
@@ -211,33 +455,47 @@ def _is_builtin(name: str, value: object) -> bool:
     return stands_for is getattr(builtins, name) or type(value).__module__.startswith("IPython.")
 
 
-def _text_of(value: object) -> str:
-    """Return the text that has a plain value.
-
-    Raises:
-        _CannotTravel: it is not one, or too long.
-    """
+def _plain_text(value: UserObject) -> str | None:
+    """Return the text of a plain value; None for any other."""
     kind = type(value)
     if isinstance(value, PurePath):
         return f"__import__('pathlib').{kind.__name__.removeprefix('Posix')}({str(value)!r})"
-    if not _is_plain(value):
-        raise _CannotTravel(f"{_a(kind.__name__)}, no plain value")
-    text = repr(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        text = f"float({text!r})"
+    if kind is float and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if kind is complex:
+        return f"complex({_plain_text(value.real)}, {_plain_text(value.imag)})"
+    if kind in _PLAIN:
+        return repr(value)
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.generic):
+        plain = value.item()
+        return f"__import__('numpy').{kind.__name__}({_plain_text(plain)})" if type(plain) in _PLAIN else None
+    if kind.__module__ == "torch" and kind.__name__ in ("device", "dtype"):
+        name = str(value).removeprefix("torch.")
+        return f"__import__('torch').{name if kind.__name__ == 'dtype' else f'device({name!r})'}"
+    return None
+
+
+def _of_some_length(text: str, kind: type) -> str:
     if len(text) > _LONGEST_VALUE:
-        raise _CannotTravel(f"{_a(kind.__name__)} with more than {_LONGEST_VALUE:,} characters")
+        raise CannotTravel(f"{a(kind)} with more than {_LONGEST_VALUE:,} characters")
     return text
 
 
-def _a(kind: str) -> str:
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+def _why_no_instance(kind: type) -> str:
+    """Return why an instance is more than a class and attributes; empty if it is not."""
+    made = [each for each in kind.__mro__ if each is not object]
+    maker: object = kind.__new__
+    slots = {name for each in made for name in _slots_of(each)} - {"__dict__", "__weakref__"}
+    if slots:
+        return f"whose class has __slots__: {', '.join(sorted(slots))}"
+    # An instance of a class that is not written in Python is larger: it has values beside its attributes.
+    if not kind.__dictoffset__ or maker is not object.__new__ or kind.__basicsize__ > _Writer.__basicsize__:
+        return "no plain value"
+    if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _STATE):
+        return "whose class has its own way to be copied"
+    return ""
 
 
-def _is_plain(value: object, *, is_inner: bool = False) -> bool:
-    """Whether a value is what its ``repr`` makes; a number that is not finite has none within another value."""
-    kind = type(value)
-    if kind in _CONTAINERS and isinstance(value, dict | list | tuple | set):
-        inner = [*value, *value.values()] if isinstance(value, dict) else value
-        return all(_is_plain(each, is_inner=True) for each in inner)
-    return kind in _PLAIN and not (is_inner and isinstance(value, float) and not math.isfinite(value))
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

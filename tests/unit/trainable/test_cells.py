@@ -33,6 +33,10 @@ def written(trainable: object, folder: Path) -> Any:
     """The trainable as a worker finds it: in a module, in a process that knows nothing of the session."""
     cell = cell_of(trainable)
     assert cell is not None
+    assert cell == cell_of(trainable)
+    for name, content in cell.values.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
     (folder / cell.file).write_bytes(cell.source)
     spec = importlib.util.spec_from_file_location(cell.spec.module, folder / cell.file)
     assert spec is not None
@@ -117,6 +121,104 @@ def test_what_a_notebook_puts_in_the_place_of_pythons_own_is_pythons(session: Se
         f"def train(config):\n    with open({str(tmp_path / 'x')!r}, 'w') as file: return file.write('four')\n",
     )
     assert written(main.train, tmp_path)({}) == len("four")
+
+
+def test_lambdas_closures_partials_methods_and_instances_of_cells_are_trainables_too(session: Session, tmp_path: Path):
+    main = session(
+        "import functools, numpy as np\nDATA, SCALE = np.arange(3.0), 10\n",
+        """
+def base(config, data, shift=0): return config["x"] + float(data.sum()) + shift
+
+class Model:
+    def __init__(self, data): self.data, self.again = data, data
+    def loss(self, config): return base(config, self.data) * SCALE
+    def __call__(self, config): return self.data is self.again
+
+def make(shift):
+    def train(config, factor=SCALE): return (base(config, DATA) + shift) * factor
+    return train
+""",
+        """
+partial, method, instance, closure = functools.partial(base, data=DATA, shift=1), Model(DATA).loss, Model(DATA), make(1)
+alone = [lambda config: closure(config) + partial(config)][0]
+""",
+    )
+    found = {
+        name: written(getattr(main, name), tmp_path)({"x": 1}) for name in ("partial", "method", "closure", "alone")
+    }
+    assert found == {"partial": 5, "method": 40, "closure": 50, "alone": 55}
+    assert written(main.instance, tmp_path)({}) is True
+    # All of them share one array.
+    assert len(list((tmp_path / "values").iterdir())) == 1
+
+
+def test_each_part_of_an_object_that_can_not_travel_is_named(session: Session):
+    main = session(
+        "import threading, functools, queue\n",
+        """
+class Slotted:
+    __slots__ = ("x",)
+
+class Stateful:
+    def __getstate__(self): return {}
+
+class Holder:
+    def __init__(self):
+        self.parts = {"lock": threading.Lock(), "fine": 1}
+        self.slotted, self.own, self.me = Slotted(), Stateful(), [self]
+        self.loop = []
+        self.loop.append(self.loop)
+    def train(self, config): ...
+
+def closure():
+    def train(config): return later
+    made = train
+    later = 1
+    del later
+    return made
+
+def base(config, queue, more): ...
+""",
+        """
+method, empty = Holder().train, closure()
+partial = functools.partial(base, queue=queue.SimpleQueue(), more=[open])
+""",
+    )
+
+    def said(trainable: object) -> str:
+        with pytest.raises(TrainableNotFound) as error:
+            cell_of(trainable)
+        return str(error.value)
+
+    found = said(main.method)
+    assert "self.parts['lock'], a lock, no plain value; " in found
+    assert "self.slotted, a Slotted, whose class has __slots__: x; " in found
+    assert "self.own, a Stateful, whose class has its own way to be copied; " in found
+    assert "self.loop[0], a list that refers to itself. Load it inside the function, or put it into a file" in found
+    assert "fine" not in found
+    assert "self.me" not in found
+    assert "train, a function that uses later, a variable without a value" in said(main.empty)
+    assert "queue, a SimpleQueue, no plain value" in said(main.partial)
+    assert "more" not in said(main.partial)
+
+
+def test_an_object_that_can_not_be_called_with_a_config_is_refused(session: Session):
+    main = session(
+        """
+import functools
+class Async:
+    async def __call__(self, config): ...
+    async def train(self, config): ...
+instance = Async()
+method, several, none = instance.train, lambda config, other: other, lambda: 0
+""",
+    )
+    for trainable in (main.instance, main.method):
+        with pytest.raises(TrainableNotFound, match="is an async function"):
+            cell_of(trainable)
+    for trainable in (main.several, main.none):
+        with pytest.raises(TrainableNotFound, match="can't be called with the config alone"):
+            cell_of(trainable)
 
 
 def test_what_can_not_travel_is_named_with_a_way_out(session: Session):

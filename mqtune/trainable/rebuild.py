@@ -1,0 +1,59 @@
+"""Functions that a written module calls on a worker, to rebuild the trainable that a driver was given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+from mqtune.trainable import main_module
+from mqtune.trainable.spec import Function, imported_on_worker
+from mqtune.trainable.values import UserObject
+
+
+def script(written: str, name: str) -> ModuleType:
+    """Execute the driver's script, without its main block, and return it as a module.
+
+    Args:
+        written: the written module's file.
+        name: the script's path from that file's folder.
+    """
+    path = Path(written).parent / name
+    try:
+        with imported_on_worker(path):
+            return main_module.execute_file(path)
+    except FileNotFoundError as error:
+        error.add_note(
+            f"The trainable runs with a copy of its code in {path.parent}, without other files: give Process(bundle='.'), "
+            "which brings all files of that folder, or an absolute path"
+        )
+        raise
+
+
+def within(module: ModuleType) -> Callable[[Function], Function]:
+    """Return a decorator by which a function uses the names of another module in place of its own."""
+
+    def place(maker: UserObject) -> Function:
+        return FunctionType(maker.__code__, vars(module), maker.__name__)
+
+    return place
+
+
+def as_function(target: Callable[..., object], module: str, name: str) -> Function:
+    """Return a function of a module that calls an object, with that object's signature."""
+
+    @functools.wraps(target, updated=())
+    def call(*args: object, **named: object) -> object:
+        return target(*args, **named)
+
+    call.__module__, call.__qualname__, call.__name__ = module, name, name
+    return call
+
+
+def home_of(trainable: object) -> str:
+    """Return the name of the module that a trainable comes from: the same before it travels and after."""
+    found: UserObject = trainable
+    while hasattr(found, "__wrapped__") or isinstance(found, functools.partial):
+        found = found.func if isinstance(found, functools.partial) else found.__wrapped__
+    return str(found.__module__)

@@ -1,0 +1,225 @@
+"""Finds the source of functions and classes that live in this process, and the names that they use."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import linecache
+import symtable
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Final
+
+from mqtune.trainable.frozen_code import body_of
+from mqtune.trainable.values import CannotTravel, UserObject, a
+
+_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class NoSource(CannotTravel):
+    """The source of something is not known here."""
+
+
+def source_of(name: str, value: Callable[..., object]) -> str:
+    """Return the source of a function or class: of its definition, or of the assignment of a lambda.
+
+    Raises:
+        NoSource: it is not known.
+    """
+    inner = _method_of(value) if isinstance(value, type) else inspect.unwrap(value)
+    if isinstance(inner, FunctionType):
+        lines = linecache.getlines(inner.__code__.co_filename)
+        for node in _definitions("".join(lines), name, value.__name__):
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            last = node.end_lineno or first
+            if first <= inner.__code__.co_firstlineno <= last:
+                return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
+    raise NoSource(f"{a(type(value))} whose source is not known")
+
+
+def _method_of(value: type) -> object:
+    """Return a method that stands in the definition of a class; only methods know where that is."""
+    own = (inspect.unwrap(each) for each in map(_function_in, vars(value).values()) if isinstance(each, FunctionType))
+    return next((each for each in own if linecache.getlines(each.__code__.co_filename)), None)
+
+
+def _function_in(found: object) -> object:
+    if isinstance(found, property):
+        return found.fget
+    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+
+
+def _definitions(cell: str, *names: str) -> Iterator[ast.stmt]:
+    for node in ast.walk(ast.Module(body_of(cell), [])):
+        if (isinstance(node, _DEFINITIONS) and node.name in names) or (
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda) and _targets(node) == [names[0]]
+        ):
+            yield node
+
+
+def _targets(node: ast.Assign) -> list[str]:
+    return [each.id for each in node.targets if isinstance(each, ast.Name)]
+
+
+def maker_of(value: FunctionType) -> ast.FunctionDef:
+    """Return the syntax of a function, without a name yet, that makes this one from the variables that it has captured.
+
+    Decorators have been applied already. Defaults are values, and are set later. Annotations may name what is not there.
+
+    Raises:
+        NoSource: the source is not known.
+    """
+    node, code = _node_of(value.__code__), value.__code__
+    arguments = node.args
+    for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
+        if each is not None:
+            each.annotation = None
+    arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
+    if isinstance(node, ast.Lambda):
+        variable = "made"
+        while variable in code.co_freevars:
+            variable += "_"
+        body: list[ast.stmt] = [ast.Assign([ast.Name(variable, ast.Store())], node)]
+    else:
+        node.decorator_list, node.returns, variable = [], None, node.name
+        body = [node]
+    # Its own name, in a function that calls itself.
+    body += [
+        ast.Assign([ast.Name(name, ast.Store())], ast.Name(variable, ast.Load()))
+        for name in _own_names(value)
+        if name != variable
+    ]
+    body.append(ast.Return(ast.Name(variable, ast.Load())))
+    names = [ast.arg(name) for name in code.co_freevars if name not in _own_names(value)]
+    maker = ast.parse("def make(): pass").body[0]
+    assert isinstance(maker, ast.FunctionDef)  # noqa: S101 - says so to the type checker
+    maker.args.args, maker.body = names, body
+    return ast.fix_missing_locations(maker)
+
+
+def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda:
+    """Return the syntax of a function's code.
+
+    Raises:
+        NoSource: the source is not known, or has changed.
+    """
+    if Path(code.co_filename).is_file():
+        linecache.checkcache(code.co_filename)
+    text = "".join(linecache.getlines(code.co_filename))
+    nodes = list(ast.walk(ast.Module(body_of(text), [])))
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    lambdas = [each for each in nodes if isinstance(each, ast.Lambda) and each.lineno == code.co_firstlineno]
+    if code.co_name == "<lambda>" and (found := _innermost(lambdas, code)) is not None:
+        return found
+    raise NoSource(f"{code.co_qualname}, whose source is not known, or has changed since it was run")
+
+
+def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
+    """Return the lambda whose body has all of a code's instructions and is the shortest such, or None."""
+    places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]
+    spans = [((line, column), (end, end_column)) for line, end, column, end_column in places]
+
+    def holds(node: ast.Lambda) -> bool:
+        first = (node.body.lineno, node.body.col_offset)
+        last = (node.body.end_lineno or 0, node.body.end_col_offset or 0)
+        return all(first <= begin and end <= last for begin, end in spans)
+
+    found = [node for node in lambdas if spans and holds(node)]
+    return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
+
+
+def _own_names(value: FunctionType) -> list[str]:
+    """Return the captured variables that are the function itself."""
+    return [name for name, cell in _cells(value) if _content(name, cell) is value]
+
+
+def captured_values(value: FunctionType) -> list[tuple[object, str]]:
+    """Return the values of a function's captured variables, with their names."""
+    own = _own_names(value)
+    return [(_content(name, cell), name) for name, cell in _cells(value) if name not in own]
+
+
+def _cells(value: FunctionType) -> list[tuple[str, UserObject]]:
+    return list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+
+
+def _content(name: str, cell: UserObject) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        raise CannotTravel(f"a function that uses {name}, a variable without a value") from None
+
+
+def names_in(source: str) -> list[str]:
+    """Return the names that a source uses from around it, in order."""
+    tables, found = [symtable.symtable(source, "a cell", "exec")], dict[str, None]()
+    for table in tables:
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_global() or (table.get_type() == "module" and symbol.is_referenced()):
+                found[symbol.get_name()] = None
+    return list(found)
+
+
+def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
+    """Yield the imports of those parts of a module that a source names behind it, such as ``a.b`` where it has ``a.b.c()``."""
+    for node in ast.walk(ast.Module(body_of(source), [])):
+        path = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        inner = f"{module}{path.removeprefix(name)}"
+        if path.startswith(f"{name}.") and inner in sys.modules:
+            yield f"import {inner}"
+
+
+# Code.
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and those of the functions in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes_in(inner)
+
+
+def _globals_of(function: FunctionType) -> Iterator[str]:
+    """Yield the global names that a function reads; names of attributes are not among them."""
+    for code in _codes_in(function.__code__):
+        yield from (str(each.argval) for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+
+
+def set_names(statements: list[ast.stmt]) -> set[str]:
+    """Return the names that statements of a module set."""
+    table = symtable.symtable(ast.unparse(ast.Module(statements, [])), "a block", "exec")
+    return {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
+
+
+def set_globals(source: bytes) -> set[str]:
+    """Return the names of a module that its functions set by a global statement."""
+    tables, found = symtable.symtable(source.decode(), "a script", "exec").get_children(), set[str]()
+    for table in tables:
+        tables += table.get_children()
+        found |= {each.get_name() for each in table.get_symbols() if each.is_declared_global() and each.is_assigned()}
+    return found
+
+
+def used_globals(value: UserObject, names: Mapping[str, UserObject]) -> Iterator[str]:
+    """Yield the names that a function or class of a module uses there, also by other functions and classes of the module."""
+    waiting, seen = [value], set[str]()
+    for found in waiting:
+        kind = found if isinstance(found, FunctionType | type) else type(found)
+        inner = vars(kind).values() if isinstance(kind, type) else [inspect.unwrap(kind)]
+        for function in filter(inspect.isfunction, map(_function_in, inner)):
+            for name in _globals_of(function):
+                if name not in seen:
+                    seen.add(name)
+                    yield name
+                    if getattr(names.get(name), "__module__", None) == "__main__":
+                        waiting.append(names[name])
