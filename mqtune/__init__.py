@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
+    from mqtune.trainable.script_arguments import Script
     from mqtune.tuner import BackgroundTuner, Tuner
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "Resources",
     "Results",
     "RunOptions",
+    "Script",
     "Simulated",
     "Space",
     "StopTrial",
@@ -157,6 +159,7 @@ _HOMES: Final[dict[str, str]] = {
     "StopTrial": "mqtune.trainable.process.session",
     "checkpoint_dir": "mqtune.trainable.function",
     "Trainable": "mqtune.trainable.class_",
+    "Script": "mqtune.trainable.script_arguments",
     "Checkpoint": "mqtune.checkpoints",
     **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "RunOptions"), "mqtune.driver.settings"),
     "WarmStart": "mqtune.results.warm_start",

@@ -66,7 +66,7 @@ class Tuner:
 
     Args:
         trainable: a function of the config, at the top level of a module or script, that calls ``mqtune.report``; a
-            subclass of ``mqtune.Trainable``; or the path of a script or other executable.
+            subclass of ``mqtune.Trainable``; or a script or other executable, by its path or as a ``mqtune.Script``.
         space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them. Without
             one nothing is searched: somebody else drives the experiment, who adds trials, with any config, until ``finish``.
         metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*. A list of
@@ -231,6 +231,7 @@ class Tuner:
             StoreMissing: a trial saved a folder, and there is no store.
             MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
                 ``metric_from="later"``, the first trial that ended had never reported the metric.
+            ReportInvalid, ReportTooLarge: a trial failed with a report that can't be sent, before any trial had reported.
             UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
             DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
         """

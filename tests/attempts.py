@@ -20,8 +20,10 @@ from mqtune.core.codec import decode_value
 from mqtune.trainable import reporting
 from mqtune.trainable.process import runner
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.importer import arguments
-from mqtune.trainable.process.life import _Life
+from mqtune.trainable.process.children import NOTE
+from mqtune.trainable.process.importer import command
+from mqtune.trainable.process.life import Executed, _Life, _Preparation
+from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import (
     CLEARED,
     FRAME,
@@ -41,7 +43,34 @@ from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.importers import Importer, ImportKey
 from mqtune.worker.late_imports import LateImports
-from mqtune.worker.zygotes import Gone, ZygoteHandle
+from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
+
+
+def program_of(spec: TrainableSpec, code_root: Path, **fields: Any) -> Program:
+    """A program whose trials share the folder of this process."""
+    return Program(spec, code_root, **{"home": Path.cwd(), **fields})
+
+
+def import_key(spec: TrainableSpec, code_root: Path, start_method: str = "fork", **fields: Any) -> ImportKey:
+    """The key of an importer of such a program."""
+    return ImportKey(program_of(spec, code_root, spawns=start_method == "spawn", **fields))
+
+
+def ready(make: Callable[[LateImports], Importer], folder: Path) -> Importer:
+    """Return an importer that is ready, made anew without each package behind which it can't fork, as a worker does."""
+    late_imports = LateImports(folder, usual=())
+    while True:
+        importer = make(late_imports)
+        try:
+            importer.get_ready(late_imports, timeout_s=DEADLINE_S)
+        except ZygoteDied as error:
+            refused = importer.refused(error)
+            importer.close()
+            if refused is None:
+                raise
+            late_imports.refuse(importer.key.spec, *refused)
+        else:
+            return importer
 
 
 def forked(importer: Importer, folder: Path, environment: Mapping[str, str] | None = None) -> ZygoteHandle:
@@ -98,6 +127,7 @@ def start_message(**fields: Any) -> StartMessage:
         "sync": "stream",
         "folder": "",
         "working_dir": "",
+        "place": "",
         "reuse": False,
         "definition": b"",
         "seat": 0,
@@ -205,9 +235,16 @@ def called(trainable: Callable[..., Any], current: Session) -> Ending:
     """Run a trainable to its end in this process."""
     ours, theirs = Channel.pair()
     with contextlib.closing(ours), contextlib.closing(theirs):
-        life = _Life(ours, lambda: trainable, Path(), reuse=False)
+        program = program_of(TrainableSpec("trainable", module="nowhere"), Path())
+        preparation = _Preparation(program, None, Executed(trainable, ()))
+        life = _Life(ours, program, preparation, reuse=False)
         life._session = current
-        return runner._call(lambda: trainable, current, life._begin)
+        try:
+            return runner._call(life._begin)
+        finally:
+            preparation.watch.end()
+            # Otherwise this process would count as a child of the trial in later tests.
+            os.environ.pop(NOTE, None)
 
 
 class AttemptHere(Worker):
@@ -248,11 +285,15 @@ class TrialProcess(Worker):
     def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
         super().__init__(folder, **message)
         self._channel, theirs = Channel.pair()
-        command = arguments("spare", theirs.fileno(), spec, code_root)
         self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=sys.stderr.fileno()
+            command("spare", theirs.fileno()),
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stderr=sys.stderr.fileno(),
         )
         theirs.close()
+        program = program_of(spec, code_root, spawns=True).encode()
+        self._channel.send({"do": "begin", "program": program, "place": "", "ahead": True})
 
     def start(self, config: dict[str, Any]) -> None:
         self._channel.send({**self.message, "config": config}, self._pipes())
@@ -304,12 +345,19 @@ class TrialProcess(Worker):
 class ForkedTrial(TrialProcess):
     """An attempt in a process that a zygote has forked."""
 
-    def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
+    def __init__(
+        self, folder: Path, spec: TrainableSpec, code_root: Path, *, manifest: Path | None = None, **message: Any
+    ) -> None:
         Worker.__init__(self, folder, **message)
-        self.importer = Importer(ImportKey(spec, code_root, "fork"), {}, folder / "zygote.log")
+        self._key = import_key(spec, code_root, manifest=manifest)
+        self.importer = ready(self._import, folder)
+
+    def _import(self, late_imports: LateImports) -> Importer:
+        refused = late_imports.refused(self._key.spec)
+        return Importer(self._key, {}, self.folder / "zygote.log", refused=refused)
 
     def get_zygote(self) -> ZygoteHandle:
-        return forked(self.importer, self.folder)
+        return self.importer.fork({}, self.folder / "zygote.log")
 
     def start(self, config: dict[str, Any]) -> None:
         self.zygote = self.get_zygote()

@@ -25,7 +25,7 @@ from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.journal.connection import connect
 
 #: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
-WAITING: Final = ("chaos", "acceptance", "integration")
+WAITING: Final = ("chaos", "acceptance", "programs", "integration")
 #: By what share of a run the last file that waits begins; what computes fills up the rest, in files of a second or two.
 WAITING_BEGUN_AT: Final = 0.8
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import Worker, forked, gone
+from attempts import Worker, forked, gone, import_key
 from waiting import DEADLINE_S
 
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.importers import Importer, ImportKey
+from mqtune.worker.importers import Importer
 
 
 class Slot:
@@ -24,15 +24,17 @@ class Slot:
         start_method: "fork" or "spawn".
         spec: what it runs, in a module.
         code: the content of that module's file.
+        program: more of its program.
     """
 
-    def __init__(self, folder: Path, start_method: str, spec: TrainableSpec, code: str) -> None:
+    def __init__(self, folder: Path, start_method: str, spec: TrainableSpec, code: str, **program: Any) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.code = folder / "code"
         self.code.mkdir()
         (self.code / f"{spec.module}.py").write_text(code)
         (self.code / "imported_late.py").write_text("")
-        self.importer = Importer(ImportKey(spec, self.code, start_method), {}, folder / "zygote.log")
+        self.importer = Importer(import_key(spec, self.code, start_method, **program), {}, folder / "zygote.log")
         self.zygote = forked(self.importer, folder)
         self.attempts: list[Attempt] = []
         self.is_closed = False

@@ -160,11 +160,11 @@ def _load_as_a_worker_does(named: str, code_root: Path) -> None:
     if not name:
         TrainableSpec(place, script=place, kind="script").load(code_root)
         return
-    where = {"script": place} if place.endswith(".py") else {"module": place}
+    script, module = (place, "") if place.endswith(".py") else ("", place)
     with contextlib.suppress(TrainableNotFound):
-        TrainableSpec(name, kind="class", **where).load(code_root)
+        TrainableSpec(name, module, script, kind="class").load(code_root)
         return
-    TrainableSpec(name, kind="function", **where).load(code_root)
+    TrainableSpec(name, module, script).load(code_root)
 
 
 # The broker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import reprlib
 import struct
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
-from mqtune.core.errors import ReportTooLarge
+from mqtune.core.errors import ReportInvalid, ReportTooLarge
 from mqtune.core.text import name_in_words
 
 #: The version in every message; a reader that doesn't know it raises an error.
@@ -40,6 +41,19 @@ def encode_value(value: object) -> bytes:
     """
     try:
         packed: bytes = msgpack.packb(value, default=_number)
+    except (ValueError, OverflowError) as error:
+        raise TypeError(str(error)) from None
+    return packed
+
+
+def encode_metric(value: object) -> bytes:
+    """Encode the value of a metric as ``pack_metrics`` does.
+
+    Raises:
+        TypeError: it can't be sent.
+    """
+    try:
+        packed: bytes = msgpack.packb(value, default=_metric)
     except (ValueError, OverflowError) as error:
         raise TypeError(str(error)) from None
     return packed
@@ -81,6 +95,29 @@ def _number(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
 
 
+def _metric(value: Any) -> Any:
+    """Return an array, tensor or series as a number if it has no dimension, or as a list if it has one; missing values are NaN."""
+    # TensorFlow's tensors have no tolist(). Importing NumPy to ask for a type would cost 70 ms.
+    array = value if hasattr(value, "tolist") or not hasattr(value, "__array__") else value.__array__()
+    dimensions = getattr(array, "ndim", None)
+    if dimensions not in (0, 1) or not hasattr(array, "tolist"):
+        if dimensions is None:
+            raise TypeError(f"{type(value).__name__} is not a number, string, list, dict or array")
+        shape = "×".join(map(str, array.shape))
+        raise TypeError(
+            f"this {type(value).__name__} of {shape} has {dimensions} dimensions, and an array may have one"
+        )
+    plain = array.tolist()
+    # The item() of a masked value is 0.0, which is a very good loss.
+    if dimensions == 1:
+        return [math.nan if number is None else number for number in plain] if hasattr(array, "mask") else plain
+    if plain is None:
+        return math.nan
+    # NumPy's longest floats stay what they are.
+    is_float = getattr(getattr(array, "dtype", None), "kind", "") == "f"
+    return float(plain) if is_float else plain
+
+
 _NESTED: Final = (dict, list, tuple)
 #: The types of names, and of values that hold no others; a report may be one of a flood, and most have only these.
 _NAMES: Final = frozenset({str})
@@ -89,36 +126,40 @@ _FLAT: Final = frozenset({float, int, bool, str, type(None)})
 
 def report_packer() -> msgpack.Packer:
     """Return a packer that makes ``pack_metrics`` faster; only one thread at a time may use it."""
-    return msgpack.Packer(default=_number, buf_size=2**12)
+    return msgpack.Packer(default=_metric, buf_size=2**12)
 
 
 def pack_metrics(
     timestamp: float, metrics: Mapping[str, object], checkpoint: str = "", packer: msgpack.Packer | None = None
 ) -> bytes:
-    """Encode one report as msgpack: ``[timestamp, metrics]``, or ``[timestamp, metrics, checkpoint]``; NaN and infinity are allowed.
+    """Encode one report as msgpack: ``[timestamp, metrics]``, or ``[timestamp, metrics, checkpoint]``.
+
+    NaN and infinity are allowed. An array without a dimension becomes a number, an array with one a list.
 
     Raises:
-        TypeError: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
+        ReportInvalid: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
         ReportTooLarge: it has more than ``MAX_REPORT_BYTES``; the message names the largest value.
     """
     try:
         if not _NAMES.issuperset(map(type, metrics)) and not all(isinstance(name, str) for name in metrics):
             raise TypeError
         report = (timestamp, metrics, checkpoint) if checkpoint else (timestamp, metrics)
-        packed: bytes = msgpack.packb(report, default=_number) if packer is None else packer.pack(report)
+        packed: bytes = msgpack.packb(report, default=_metric) if packer is None else packer.pack(report)
         values = metrics.values()
-        if not _FLAT.issuperset(map(type, values)) and any(isinstance(value, _NESTED) for value in values):
+        if not _FLAT.issuperset(map(type, values)) and any(
+            isinstance(value, _NESTED) or getattr(value, "ndim", 0) for value in values
+        ):
             # Some keys of nested dicts, such as tuples, can be packed and never unpacked.
             decode_value(packed if len(packed) < len(_AROUND) else _AROUND + packed)
     except (TypeError, ValueError, OverflowError, AttributeError):
-        raise TypeError(_what_is_wrong(metrics)) from None
+        raise ReportInvalid(_what_is_wrong(metrics)) from None
     if len(packed) > MAX_REPORT_BYTES:
         raise ReportTooLarge(_what_is_large(metrics, len(packed)))
     return packed
 
 
 def _what_is_large(metrics: Mapping[str, object], size: int) -> str:
-    sizes = {key: len(encode_value({key: value})) for key, value in metrics.items()}
+    sizes = {key: len(encode_metric({key: value})) for key, value in metrics.items()}
     largest = max(sizes, key=lambda key: sizes[key])
     return (
         f"report: these {len(metrics):,} metrics have {size:,} bytes and the most is {MAX_REPORT_BYTES:,}; the largest is "
@@ -134,12 +175,13 @@ def _what_is_wrong(metrics: object) -> str:
         if not isinstance(key, str):
             return f"report: the key {name_in_words(key)} is {type(key).__name__}; metric names are strings"
         try:
-            decode_value(_AROUND + encode_value([{key: value}]))
+            decode_value(_AROUND + encode_metric([{key: value}]))
         except (TypeError, ValueError) as error:
             why = str(error) or "it is nested too deeply"
+            shown = " ".join(reprlib.repr(value).split())
             return (
-                f"report: the metric {name_in_words(key)} can't be sent: {reprlib.repr(value)} ({why}); report numbers, "
-                "strings, lists or dicts"
+                f"report: the metric {name_in_words(key)} can't be sent: {shown} ({why}); report numbers, strings, lists "
+                "or dicts, x.tolist() of an array, and put what is large into a checkpoint"
             )
     return "report: the metrics can't be sent"
 

@@ -14,6 +14,10 @@ class ConfigurationError(MqtuneError, ValueError):
     """An argument is invalid."""
 
 
+class ReportInvalid(MqtuneError, TypeError):
+    """A report has a value that can't be sent, or a name that is no string."""
+
+
 class ReportTooLarge(ConfigurationError):
     """A report is too large."""
 

@@ -618,7 +618,8 @@ class Experiment:
         given, printed = (", ".join(f"{spelled(name)}: …" for name in metrics) for spelled in (repr, json.dumps))
         hint = f"call mqtune.report({{{given}}}), or have a script print [tune-metric]: {{{printed}}}"
         if not trial.last_metrics and not trial.attempt.reports:
-            return self._status_of_failed(trial, f"ended without any report: {hint}")
+            # A completed attempt has the error of a child process, which tried to report in the trial's place.
+            return self._status_of_failed(trial, f"ended without any report: {trial.attempt.error or hint}")
         last, number = trial.last_metrics, trial.attempt.reports
         keys = ", ".join(f"{name}={name_in_words(last[name])}" for name in metrics if name in last) or names_in_words(
             last

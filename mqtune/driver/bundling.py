@@ -161,7 +161,7 @@ class Project:
         spec: the trainable.
         code_root: the folder below which that was found.
         outside: folders whose files are no code, such as a checkpoint store; also ``mqtune_home`` is one.
-        cell: the trainable, if it is in no file; without a *folder* the modules that it imports go with it.
+        cell: the trainable's written module, if there is one; without a *folder* the modules that it imports go with it.
 
     Raises:
         ConfigurationError: it is no folder, or the trainable is not in it.
@@ -176,14 +176,19 @@ class Project:
         cell: Cell | None = None,
     ) -> None:
         #: What the key for code is needed for.
-        self.needs_key = "Process(bundle=…)" if folder is not None else f"trainable {spec.name!r}, defined in a cell,"
+        self.needs_key = (
+            "Process(bundle=…)" if folder is not None else f"trainable {spec.name!r}, which travels as source,"
+        )
         #: Whether all files of the folder go along, so that trials can run in it.
         self.has_all = folder is not None
         self.folder = Path(os.path.abspath(Path(folder or code_root).expanduser()))
         self._spec = spec
         self._first = spec.locate(code_root) if cell is None else code_root / cell.file
-        #: The file of a cell, which is not on the disk.
+        #: The file of a cell, which is not on the disk, and the script whose names it uses.
         self.written = {} if cell is None else {self._first: cell.source}
+        self.script = code_root / cell.script if cell is not None and cell.script else None
+        #: Values that travel as files, by the files' paths from the code root.
+        self._values = {} if cell is None else cell.values
         if self.folder not in self._first.parents:
             what = (
                 "is not a folder"
@@ -212,11 +217,14 @@ class Project:
         if self.has_all:
             self._files = packed(self.folder, self._below, self._outside)
         else:
-            _check_sizes(self.folder, {name: len(file.content) for name, file in needed.items()})
             self._files = needed
         if self.written:
             # The first of them is the trainable's own.
             self._files |= dict([next(iter(needed.items()))])
+            prefix = PurePath(self.root)
+            self._files |= {(prefix / name).as_posix(): File(content) for name, content in self._values.items()}
+        if self.written or not self.has_all:
+            _check_sizes(self.folder, {name: len(file.content) for name, file in self._files.items()})
         missing = [name for name in names if name not in self._files]
         if os.path.relpath(self._first, self._below) in missing:
             raise ConfigurationError(

@@ -86,6 +86,9 @@ class Deployment(Protocol):
     def local_slots(self) -> int | None:
         """The number of slots asked for on this machine, without a broker."""
 
+    def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+        """Start processes that must begin before this one has threads; *stack* ends them. Doing it again changes nothing."""
+
     def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
         """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
 
@@ -170,9 +173,7 @@ class BrokerDeployment:
             ConfigurationError: a trial is to run on several workers, and this machine alone is one.
         """
         stack.callback(self._held.close)
-        if self._broker is None:
-            check_gangs(plan.expected)
-        self._start_ahead(plan, folder, stack)
+        self.prepare(plan, folder, stack)
         server = self._connect(folder, sleep=interrupts.sleep)
         broker, client, is_local = server.url, server.client, server.is_local
         if plan.project is not None and not is_local:
@@ -263,12 +264,16 @@ class BrokerDeployment:
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker
 
-    def _start_ahead(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
-        """Start the worker of a new experiment on this machine alone, so that it imports what it needs while the server starts.
+    def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+        """Start the worker of a new experiment on this machine alone, which gets ready while the server starts.
 
-        One that exists may have ended, and may be deleted.
+        The importer of its program is a fork of this process, if that has no thread and no open file. An experiment that exists may
+        have ended, or be deleted soon, and its worker starts later.
         """
-        if not self.is_known and not plan.overwrites and not (folder / JOURNAL_FILE).exists():
+        if self._broker is None:
+            check_gangs(plan.expected)
+        is_new = not self.is_known and not plan.overwrites and not (folder / JOURNAL_FILE).exists()
+        if is_new and self._worker is None:
             make_folder(folder)
             self._worker = worker = PrivateWorker(folder)
             stack.callback(worker.kill)
@@ -325,6 +330,9 @@ class BackendDeployment:
 
     def close(self) -> None:
         """Do nothing: sessions close what they opened."""
+
+    def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+        """Do nothing: the backend starts its workers."""
 
     def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
         """Take the experiment's lock.

@@ -27,6 +27,7 @@ from mqtune.driver.settings import (
 from mqtune.journal.connection import redact
 from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
+from mqtune.trainable.spec import program_arguments
 
 #: What counts of a definition that was written before it had this, and what must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
@@ -59,9 +60,10 @@ class DefinitionWriter:
     def read_code(self) -> None:
         """Read the trainable's files, as far as they are here: the definition then says what they hold."""
         plan = self.plan
-        written = {} if plan.project is None else plan.project.written
-        self.sources = read_code(plan.spec, plan.code_root, written)
-        if plan.project is not None:
+        if plan.project is None:
+            self.sources = read_code(plan.spec, plan.code_root)
+        else:
+            self.sources = read_code(plan.spec, plan.code_root, plan.project.written, plan.project.script)
             self.bundle = plan.project.pack(self.sources)
 
     def definition(self, kept: bytes | None) -> Definition:
@@ -93,7 +95,13 @@ class DefinitionWriter:
         if not self.sources:
             # Where the code isn't, as with ``attach`` on another machine, it is what it was.
             now["code_files"] = before.get("code_files", {})
+        if isinstance(plan.settings.trainable, KnownTrainable):
+            # This process is not the program of its trials.
+            now["arguments"] = before.get("arguments", [])
         self._check_code(now["code_files"], before)
+        if now["arguments"] != before.get("arguments", now["arguments"]):
+            # It is no reason to refuse to continue: an argument may be the number of trials.
+            self.changed.append("sys.argv")
         return {**before, **{key: value for key, value in now.items() if key in MAY_CHANGE}}
 
     def learnt(self) -> Definition:
@@ -170,6 +178,7 @@ class DefinitionWriter:
             "resources": plan.expected[0].encode() if plan.asks is None else plan.asks.describe(),
             "max_trials": plan.limits.max_trials,
             "seed": seed,
+            "arguments": [] if plan.spec.kind == "script" else program_arguments(),
             "store": self.store,
             "code_files": fingerprints(plan.spec, self.sources),
             "code_root": str(plan.code_root),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from mqtune.backends.base import BackendSession, TakesResources
 from mqtune.backends.seating import not_offered
+from mqtune.core import errors
 from mqtune.core.errors import (
     CodeDiffers,
     CodeRefused,
@@ -31,7 +33,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_name
 from mqtune.core.text import printable
-from mqtune.core.trial import Action, CheckpointId, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Decide, DriverAction
 from mqtune.driver.requirements import differences
 from mqtune.driver.settings import FailFast
@@ -43,6 +45,9 @@ logger = logging.getLogger(__name__)
 _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
     kind.__name__: kind for kind in (CodeDiffers, CodeRefused, StoreUnavailable)
 }
+
+#: An unsendable report in the error of an attempt: a traceback of the trial's process, or the end of its script's output.
+_UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
 #: So many trials that fail, and none that does well, are no chance: whoever looks is told how to end the run.
 _ALL_FAILED: Final = 10
@@ -118,11 +123,13 @@ class FailureWatch:
         self._said_other_code: set[tuple[str, ...]] = set()
         #: In what workers differ from this machine, as far as that was logged.
         self._said_differences = {""}
+        self._said_begins = {""}
 
     def hear(self, event: Event) -> tuple[()]:
         """Look at an attempt that has started, or ended."""
         if isinstance(event, AttemptStarted):
             self._look_at_code(event)
+            self._look_at_begin(event)
             self._look_at_requirements(event)
         elif isinstance(event, AttemptEnded):
             self._look_at_end(event)
@@ -143,6 +150,13 @@ class FailureWatch:
                 ", ".join(files),
             )
 
+    def _look_at_begin(self, event: AttemptStarted) -> None:
+        """Warn, once for each reason, that each trial takes long to begin."""
+        why = event.environment.get("start")
+        if isinstance(why, str) and why not in self._said_begins:
+            self._said_begins.add(why)
+            logger.warning("the program takes long to begin: %s. See docs/processes.md", why)
+
     def _look_at_requirements(self, event: AttemptStarted) -> None:
         """Warn, once for all workers that are alike, that what this driver has brought runs there with other packages."""
         if event.environment.get("bundle") and (said := differences(event.environment)) not in self._said_differences:
@@ -160,6 +174,13 @@ class FailureWatch:
         elif attempt.error_type == TrainableNotFound.__name__ and not self._experiment.reports:
             # A process that is spawned finds out by itself that its trainable can't be imported.
             self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {trial.reason}")
+        elif (
+            attempt.end is AttemptEnd.FAILED
+            and not self._experiment.reports
+            and (found := _UNSENDABLE.search(attempt.error))
+        ):
+            # No trial can report.
+            self.failure = getattr(errors, found[1])(f"trial {trial.id}: {found[2]}")
         elif attempt.error_type == StoreMissing.__name__:
             # No trial can save its folder.
             said = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()

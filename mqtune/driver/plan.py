@@ -27,8 +27,9 @@ from mqtune.search.base import Searcher, searcher_named
 from mqtune.search.points import PointsFirst
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import Repeater
-from mqtune.search.space import AnySpace, Space
+from mqtune.search.space import SEPARATOR, AnySpace, Space
 from mqtune.trainable.class_ import check_reusable
+from mqtune.trainable.script_arguments import ArgumentTemplate
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Plan:
         self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
         if not isinstance(settings.space, Space):
             _warn_of_lists(settings.space)
+        self._check_call()
         given = settings.resources
         #: What trials ask for by their configs; None where all ask for the same.
         self.asks = None if given is None or isinstance(given, Resources) else ResourcesByConfig(given, self.space)
@@ -113,6 +115,22 @@ class Plan:
             self._bind(self.scheduler)
         self.limits = self._limits(as_rule(settings.stop), is_open=is_open)
         self.reading = Reading(settings.failures.metric_from, settings.failures.on_odd_report)
+
+    def _check_call(self) -> None:
+        """Check that the space has the parameters of a script's command line.
+
+        Raises:
+            ConfigurationError: one is missing, has no argument, or goes into a file.
+        """
+        template = ArgumentTemplate(self.spec.arguments)
+        is_in_file = self.settings.process.pass_config == "json"  # noqa: S105 - it is no password
+        if template.has_fields and is_in_file:
+            raise ConfigurationError(
+                "process=Process(pass_config='json') passes the config in a file, and the command of the script has {…} for it; "
+                "leave one of both out"
+            )
+        if not isinstance(self.space, AnySpace):
+            template.check({place.partition(SEPARATOR)[0] for place in self.space.places.values()})
 
     def _chosen_searcher(self) -> Searcher | None:
         """Return the searcher that was given, or that the scheduler brings; None for random search."""

@@ -83,6 +83,10 @@ class Runner:
     def run(self) -> Results:
         """Run to the end, or to Ctrl-C, and return the results; see ``Tuner.run``."""
         try:
+            if self._driver is None and not self._is_closed:
+                # Before the thread that watches for signals.
+                refuse_on_import()
+                self._deployment.prepare(self.plan, self.folder, self._opened)
             with self._interrupts.handled(self._end_at_once):
                 results = self._run()
         except KeyboardInterrupt:

@@ -35,6 +35,7 @@ from mqtune.search.points import Nobody
 from mqtune.search.space import AnySpace, Space
 from mqtune.trainable.cells import Cell, cell_of
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
+from mqtune.trainable.variables import check_variable
 
 T = TypeVar("T")
 #: What the journal says an experiment is, by the names of its options.
@@ -138,6 +139,15 @@ def _is_place(name: str, value: object) -> None:
         raise ConfigurationError(f"{name}={value!r}: give a folder,{url} or leave it out")
 
 
+def _is_environment(_: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise ConfigurationError(f"env={value!r}: give a dict of names and values, both texts")
+    for name, text in value.items():
+        check_variable(name, text)
+
+
 def _is_above_zero(name: str, value: object) -> object:
     return positive("", name, value)
 
@@ -227,22 +237,21 @@ class Process(_Checked):
     Args:
         sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
             waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
-        start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module, or the
-            installed packages that a Python script imports first; "spawn" imports them for each trial, for libraries that
-            can't be forked. By default "fork", on macOS "spawn".
-        reuse: whether a trial's process runs the next trial in its slot too, with what it has imported and holds on a GPU: of a
-            function, unless the trial has left something that can't be put back; of a class, with its instance, if its ``reset_config``
-            returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See docs/processes.md.
+        start_method: "fork" starts a trial in a fork of a process that has imported the installed packages of its program;
+            "spawn" starts an interpreter for each trial, for packages that can't be forked. By default "fork", on macOS "spawn".
+        reuse: whether the process of a trial runs the next trial in its slot too, with its instance, for a class whose
+            ``reset_config`` returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See docs/processes.md.
         ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
         pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has something
             in it, and to save to; by default if ``checkpoints`` names a store.
-        working_dir: where trials run. "code": where their worker was started (without a broker: where the driver was), which
-            all share, so that files they write there under one name overwrite each other. "trial": each attempt in a
-            folder of its own, which begins empty and is ``mqtune.get_context().folder``; it then names files in the code's
-            folder by an absolute path, such as one from ``__file__``.
-        keep_working_dir: of which attempts that folder stays on its worker's machine, beside their output, if there is
-            something in it: "always"; "failed", those that failed or were lost; or "never".
+        env: variables of the environment of trials, besides their worker's. They are there before the program is imported. Variables
+            by which other code would run, such as PYTHONPATH, are refused.
+        working_dir: where trials run. "trial": each attempt in a folder of its own, ``mqtune.get_context().folder``, in which relative
+            paths read the files of the code's folder, and new files are the attempt's own. "code": all in the code's folder, so that
+            files which they write there under one name overwrite each other. See docs/processes.md.
+        keep_working_dir: of which attempts the new files stay on their worker's machine, beside the output: "always"; "failed", those
+            that failed or were lost; or "never".
         code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run again
             after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none of its
             trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the code as it was.
@@ -261,7 +270,8 @@ class Process(_Checked):
     ttl_s: float | None = _option(None, optional_seconds, may_change=True)
     pass_config: PassConfig = _option("arguments", _one_of(*get_args(PassConfig)))
     pass_checkpoint_dir: bool | None = _option(None, _one_of(None, False, True))
-    working_dir: WorkingDir = _option("code", _one_of(*get_args(WorkingDir)), may_change=True, is_later=True)
+    env: Mapping[str, str] | None = _option(None, _is_environment, may_change=True, is_later=True, keep=dict)
+    working_dir: WorkingDir = _option("trial", _one_of(*get_args(WorkingDir)), may_change=True, is_later=True)
     keep_working_dir: KeepWorkingDir = _option(
         "always", _one_of(*get_args(KeepWorkingDir)), may_change=True, is_later=True
     )
@@ -339,7 +349,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 class KnownTrainable(NamedTuple):
-    """A trainable by its name in a definition, with the code root that it is found below, and its source if it is in no file."""
+    """A trainable by its name in a definition, its code root, and its written module if it has no name in a file."""
 
     spec: TrainableSpec
     code_root: Path
@@ -347,13 +357,13 @@ class KnownTrainable(NamedTuple):
 
     @classmethod
     def of(cls, trainable: AnyTrainable) -> Self:
-        """Return a function, class or script by its name.
+        """Return a function, class, script or callable object by its name.
 
         Raises:
-            TrainableNotFound: no worker could import it.
+            TrainableNotFound: no worker could import it, and it can't travel.
         """
         cell = cell_of(trainable)
-        return cls(*TrainableSpec.of(trainable)) if cell is None else cls(cell.spec, Path.cwd(), cell)
+        return cls(*TrainableSpec.of(trainable)) if cell is None else cls(cell.spec, cell.code_root, cell)
 
 
 class HasLocalSlots(Protocol):
@@ -491,7 +501,7 @@ def _changeable(group: object) -> Iterator[str]:
 
 #: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it, where.
 MAY_CHANGE: Final = frozenset(_changeable(Settings)).union(
-    ["stop", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
+    ["stop", "arguments", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
 )
 #: The names of the sources of a ``WarmStart``, and what was learnt from them; only where there is one.
 LEARN_FROM: Final = "learn_from"

@@ -9,11 +9,12 @@ from functools import reduce
 from types import ModuleType
 
 from mqtune.core.errors import TrialFailed
+from mqtune.trainable.rebuild import home_of
 
 
 def name_of(kind: type[BaseException], objective: Callable[..., object]) -> str:
     """Return an error type's name, the same in all processes: a worker has another name for the caller's script."""
-    module = "" if kind.__module__ == objective.__module__ else kind.__module__
+    module = "" if kind.__module__ == home_of(objective) else kind.__module__
     return f"{module}:{kind.__qualname__}"
 
 
@@ -44,7 +45,7 @@ def _type_named(name: str, objective: Callable[..., object]) -> type[Exception]:
         LookupError, AttributeError, TypeError: this process has no such type; Exception is none, as each error is one.
     """
     module, _, path = name.partition(":")
-    found: ModuleType | type = reduce(getattr, path.split("."), sys.modules[module or objective.__module__])
+    found: ModuleType | type = reduce(getattr, path.split("."), sys.modules[module or home_of(objective)])
     if found is Exception or not (isinstance(found, type) and issubclass(found, Exception)):
         raise TypeError(f"{name} is not one type of error")
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import re
 import secrets
 import time
@@ -29,6 +28,7 @@ from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
 from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, distribution_of, mark_of
 from mqtune.results.results import Results
+from mqtune.trainable.class_ import check_reusable
 from mqtune.tuner import Tuner
 
 try:
@@ -97,9 +97,9 @@ def optuna_optimize(
     again, with the parameters that it had; one that can't is FAIL; none stays RUNNING. Where the storage outlives this process,
     a call that was cut off is gone on with by the next call with that study: its trials run on meanwhile, and count.
 
-    An objective is a function at the top level of a module or script. Of ``trial.study`` it has the name, the directions, the
-    best value and parameters, user attributes, and ``stop``. Categories and attributes are plain values. Its own
-    ``mqtune.report`` and ``mqtune.save_checkpoint`` work too.
+    An objective is a function, lambda, closure, partial, bound method or callable instance. All but a function at the top level of
+    a file travel as source. Of ``trial.study`` it has the name, the directions, the best value and parameters, user attributes,
+    and ``stop``. Categories and attributes are plain values. Its own ``mqtune.report`` and ``mqtune.save_checkpoint`` work too.
 
     Args:
         study: any study of Optuna 4.3 to 5, over any storage; one call at a time.
@@ -134,6 +134,8 @@ def optuna_optimize(
         raise ConfigurationError(
             f"n_jobs={n_jobs} is invalid; give a number from 1, or -1 for as many as there are slots"
         )
+    if process.reuse:
+        check_reusable(func)
     if is_in_loop(study):
         raise RuntimeError("optuna_optimize: an objective or callback can't optimize its own study")
     kinds = (catch,) if isinstance(catch, type) else tuple(catch)
@@ -392,11 +394,8 @@ class _Call:
         is_serial: bool,
         is_shown: bool,
     ) -> None:
-        if not inspect.isfunction(objective):
-            raise ConfigurationError(
-                f"func={objective!r} is not a function, and workers import it by its name: give one at the top level of a "
-                "module or script that takes a trial"
-            )
+        if not callable(objective) or isinstance(objective, type):
+            raise ConfigurationError(f"func={objective!r} can't be called with a trial: give a function that takes one")
         known = KnownTrainable.of(objective)
         #: The trials of the experiment that have ended and are not told to the study yet.
         self.ended: list[TrialId] = []

@@ -50,10 +50,10 @@ class Trainable:
     ``reset_config`` takes its config, so that everything that ``setup`` brought into memory or onto a GPU is still there. They
     stay only if the trial completed, stopped or paused between two steps; never after an error, an interrupted step, a
     signal that ended the trial or an expired ``ttl_s``, nor if processes or non-daemon threads are left.
-    Environment, random generators and the working directory stay as they are; with ``working_dir="trial"`` each trial has its
-    own directory, already in ``reset_config``. ``cleanup`` is called when the process exits, not between its trials, and has
+    Environment and random generators stay as they are. Each trial has its own working directory, already in ``reset_config``,
+    unless ``working_dir="code"`` is set. ``cleanup`` is called when the process exits, not between its trials, and has
     one second if no trial runs there: the worker exits, there was no trial for two minutes, another experiment has the slot, or
-    the code has changed. Only on Linux; elsewhere each trial has a fresh process.
+    the code has changed. Only on Linux; elsewhere each trial has a new process.
 
     Attributes:
         config: the trial's config.
@@ -99,7 +99,7 @@ class Trainable:
         """
 
     def reset_config(self, config: Config) -> bool:
-        """Take another trial's config in place of ``setup``, and return True; otherwise a fresh process runs the trial.
+        """Take another trial's config in place of ``setup``, and return True; otherwise a new process runs the trial.
 
         Only for ``Process(reuse=True)``. If it returns True the instance must be as ``setup`` would leave it with this config:
         nothing of the trial before that a result depends on is left. ``self.config`` is still that trial's in here;
@@ -150,14 +150,14 @@ def check_reusable(trainable: object) -> None:
     """Check that a trainable's processes can be reused.
 
     Raises:
-        ConfigurationError: it is a script, or a class without a reset_config.
+        ConfigurationError: it is no class, or a class without a reset_config.
     """
-    if isinstance(trainable, str | os.PathLike):
+    if not isinstance(trainable, type):
         raise ConfigurationError(
-            f"reuse=True is for a function, or a class with a reset_config method, and {os.fspath(trainable)!r} is a script, whose "
-            "process ends with it; leave reuse out"
+            f"reuse=True is for a class with a reset_config method, and {trainable!r} is none; leave reuse out, or write a subclass of "
+            "mqtune.Trainable, whose setup does what all trials of a process share"
         )
-    if isinstance(trainable, type) and not _defines(trainable, "reset_config"):
+    if not _defines(trainable, "reset_config"):
         raise ConfigurationError(
             f"reuse=True: {trainable.__name__} has no reset_config(self, config); give it one that returns True when the "
             "instance is as setup would leave it, or leave reuse out"
@@ -374,14 +374,11 @@ class Steps:
 
 
 class Instance:
-    """A process's instance of a class, which gets another config for each attempt; see ``mqtune.trainable.process.life.Body``."""
+    """A process's instance of a class; with ``reset_config`` it gets another config for each attempt of the process."""
 
-    asks_inside = True
-    says_why = True
     _steps: Steps
 
     def __init__(self, trainable: type[Trainable], current: Session) -> None:
-        current.enter()
         self._name = trainable.__name__
         self._instance = trainable()
         self._steps = Steps(self._instance, current)

@@ -42,20 +42,25 @@ def changed_files(now: Mapping[str, str], before: object) -> list[str]:
 
 
 def read_code(
-    spec: TrainableSpec, code_root: Path, written: Mapping[Path, bytes] = MappingProxyType({})
+    spec: TrainableSpec,
+    code_root: Path,
+    written: Mapping[Path, bytes] = MappingProxyType({}),
+    script: Path | None = None,
 ) -> dict[str, bytes]:
     """Return the files of a trainable's code, by their paths from the folder of its own file, which is the first.
 
     They are found by their import statements; nothing is run. Of a script it is that file alone. It is empty if the trainable's
-    file is not below the code root. *written* has that file where it is not on the disk.
+    file is not below the code root. *written* has that file where it is not on the disk, and *script* is a script that it executes.
     """
     found: dict[str, bytes] = {}
     try:
         first = next(iter(written), None) or spec.locate(code_root)
     except TrainableNotFound:
         return found
-    folders = list(dict.fromkeys([*([first.parent] if spec.script else []), code_root, *_own_path(code_root)]))
-    waiting, seen = deque([first]), {first}
+    beside = [path.parent for path in (script, first if spec.script else None) if path is not None]
+    folders = list(dict.fromkeys([*beside, code_root, *_own_path(code_root)]))
+    waiting = deque([first] if script is None else [first, script])
+    seen = {*waiting}
     # Files may have been written just now.
     importlib.invalidate_caches()
     while waiting and len(found) < MOST_FILES:

@@ -199,26 +199,30 @@ def without_main(source: bytes) -> bytes:
     if b"__main__" not in source:
         return source.rstrip()
     lines = source.splitlines(keepends=True)
-    for node in reversed(body_of(source)):
-        if (
-            isinstance(node, ast.If)
-            and not node.orelse
-            and ast.unparse(node.test) in _IS_MAIN
-            and node.end_lineno is not None
-        ):
+    for node in reversed(_main_blocks(source)):
+        if not node.orelse and node.end_lineno is not None:
             del lines[node.lineno - 1 : node.end_lineno]
     # Empty lines at the end don't count.
     return b"".join(lines).rstrip()
 
 
+def guarded(source: bytes) -> list[ast.stmt]:
+    """Return the statements in a source's ``if __name__ == "__main__":`` blocks."""
+    return [statement for node in _main_blocks(source) for statement in node.body]
+
+
+def _main_blocks(source: bytes) -> list[ast.If]:
+    return [node for node in body_of(source) if isinstance(node, ast.If) and ast.unparse(node.test) in _IS_MAIN]
+
+
 #: CPython 3.11 counts how deep it is in a tree for all threads together, and raises a SystemError where two of them parse at once.
-_PARSING: Final = threading.Lock()
+PARSING: Final = threading.Lock()
 
 
 def body_of(source: bytes | str) -> list[ast.stmt]:
     """Return the statements of a source; none if it can't be parsed. Several threads may ask at once."""
     try:
-        with _PARSING:
+        with PARSING:
             return ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError):
         return []

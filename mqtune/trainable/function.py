@@ -6,18 +6,14 @@ import contextlib
 import inspect
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.trial import AttemptEnd, Metrics
-from mqtune.trainable.process.protocol import Ending
+from mqtune.core.codec import decode_value, encode_metric, encode_value
+from mqtune.core.trial import Metrics
 from mqtune.trainable.process.saver import make_folder, remove_folder
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import here
 from mqtune.trainable.spec import Function, extras_of
-
-if TYPE_CHECKING:
-    from mqtune.trainable.process.surroundings import Surroundings
 
 _DONE: Final = "done"
 #: The file with a checkpoint that is a dict, for a function that takes a folder.
@@ -30,62 +26,6 @@ _Reports = Generator[object, None, object]
 
 class _Done(BaseException):
     """The function has reported ``done``; a BaseException, so that ``except Exception`` doesn't swallow it."""
-
-
-class Calls:
-    """A function, which a process calls in each of its attempts; see ``mqtune.trainable.process.life.Body``."""
-
-    asks_inside = False
-    says_why = True
-
-    def __init__(self, function: Function, current: Session) -> None:
-        self._function = function
-        self._session = current
-        #: None in a process with one attempt, which need not know them.
-        self._surroundings: Surroundings | None = None
-
-    def begin(self) -> None:
-        """Note what the attempts share, if there may be several."""
-        if self._session.message["reuse"]:
-            from mqtune.trainable.process.surroundings import Surroundings  # noqa: PLC0415
-
-            self._surroundings = Surroundings()
-        self._enter()
-
-    def reset(self, current: Session) -> str:
-        """Begin another attempt; nothing keeps a function from it."""
-        self._session = current
-        self._enter()
-        # A driver, which imports this module too, has no use for it.
-        from mqtune.trainable.process.runner import seed_generators  # noqa: PLC0415
-
-        # An earlier trial may have seeded them.
-        seed_generators()
-        return ""
-
-    def _enter(self) -> None:
-        self._session.enter()
-        if self._surroundings is not None:
-            self._surroundings.begin()
-
-    def run(self) -> Ending:
-        """Call the function."""
-        run_function(self._function, self._session)
-        return Ending(AttemptEnd.COMPLETED)
-
-    def left(self) -> str:
-        """Put back what the attempt has changed, and look for what it has left."""
-        try:
-            found = self._surroundings.put_back() if self._surroundings is not None else ""
-        except Exception as error:  # noqa: BLE001 - a trial may have replaced what this calls
-            found = f"what it has left can't be seen: {type(error).__name__}: {error}"
-        broken = "it was stopped in the middle of an import" if self._session.broke_import else ""
-        return "; ".join(filter(None, (broken, found)))
-
-    def clean_up(self, _error: BaseException | None) -> None:
-        """Have whatever finalizers do done in the attempt that it belongs to."""
-        if self._surroundings is not None:
-            self._surroundings.collect()
 
 
 class Reporter:
@@ -208,7 +148,7 @@ def _as_metrics(value: object, what: str, current: Session) -> Metrics:
         return value
     metric = current.message["options"]["metric"]
     with contextlib.suppress(TypeError):
-        number = decode_value(encode_value(value))
+        number = decode_value(encode_metric(value))
         if isinstance(number, int | float) and not isinstance(number, bool) and isinstance(metric, str):
             return {metric: number}
     which = "a number, a dict of metrics" if isinstance(metric, str) else f"a dict of the metrics {metric}"
@@ -223,6 +163,6 @@ def _has_all(reported: Metrics, metrics: Metrics) -> bool:
 def _same(reported: object, value: object) -> bool:
     # NaN is not equal to itself, but is the same value; comparing arrays gives an array.
     try:
-        return encode_value(reported) == encode_value(value) or bool(reported == value)
+        return encode_value(reported) == encode_metric(value) or bool(reported == value)
     except (TypeError, ValueError):
         return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mqtune.core.codec import pack_metrics
 from mqtune.core.trial import Metrics
+from mqtune.trainable.process.children import NOTE, refuse
 from mqtune.trainable.process.protocol import RELAY
 from mqtune.trainable.process.saver import check_savable
 from mqtune.trainable.process.session import Context, Session
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.relay import RelayedSession
     from mqtune.trainable.process.saver import Savable
 
-#: The session of this process, if it is a trial's, or that of a script which a trial runs.
+#: The session of this process, if a trial or its script runs here.
 current: Session | RelayedSession | None = None
 
 
@@ -37,8 +38,9 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
 
     In a trial the report gets the next sequence number and a time, and reaches the driver in order and exactly once. The call
     returns when the report is in the pipe to the worker, and waits while that is full. With ``sync="lockstep"`` it returns
-    when the scheduler has decided on the report, or raises StopTrial if that ends the trial. NumPy scalars and
-    zero-dimensional tensors become numbers; NaN and infinity are allowed. Any thread of the trial's own process may call it.
+    when the scheduler has decided on the report, or raises StopTrial if that ends the trial. Of arrays, tensors
+    and series, those without a dimension become numbers, and those with one become lists; masked values become NaN. NaN and
+    infinity are allowed. Any thread of the trial's own process may call it, and no child process of it.
     Outside a trial it logs the metrics, and saves nothing.
 
     A checkpoint is complete before the report that names it is sent.
@@ -61,7 +63,8 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
             experiment's store; or a ``Checkpoint``.
 
     Raises:
-        TypeError: a value can't be sent, or a name is not a string; nothing was sent, and the message names it.
+        RuntimeError: this is a child process of the trial.
+        ReportInvalid: a value can't be sent, or a name is not a string; nothing was sent, and the message names it. It is a TypeError.
         ReportTooLarge: it has more than 1 MiB, packed; nothing was sent, and the message names the largest value.
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.
@@ -71,6 +74,8 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
     if current is not None:
         current.report(metrics, checkpoint)
         return
+    if NOTE in os.environ:
+        refuse("report")
     pack_metrics(0.0, metrics)
     if checkpoint is not None:
         _check(checkpoint)
@@ -83,7 +88,7 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
 
 
 def ask(question: Metrics) -> object:
-    """Report a question to whoever drives the experiment, and return the answer: what was given to ``Tuner.answer``.
+    """Report a question to the driver, and return the value that ``Tuner.answer`` got.
 
     It waits for that, also over a driver's end: the next one is handed the question again. It may come to the driver twice.
     Of a trial with several seats only seat 0 may ask.
@@ -93,7 +98,7 @@ def ask(question: Metrics) -> object:
 
     Raises:
         RuntimeError: outside a trial, or in a script, there is nobody to ask; or this is not the trial's seat 0.
-        TypeError, ReportTooLarge, StopTrial: as ``report``.
+        ReportInvalid, ReportTooLarge, StopTrial: as ``report``.
     """
     current = here()
     if not isinstance(current, Session):
@@ -128,14 +133,17 @@ def save_checkpoint(checkpoint: Savable) -> None:
         checkpoint: as in ``report``.
 
     Raises:
+        RuntimeError: this is a child process of the trial.
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.
     """
     current = here()
-    if current is None:
-        _check(checkpoint)
-    else:
+    if current is not None:
         current.save(checkpoint)
+        return
+    if NOTE in os.environ:
+        refuse("save_checkpoint")
+    _check(checkpoint)
 
 
 def should_checkpoint() -> bool:

@@ -13,20 +13,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.core.machine import end_of_file
 from mqtune.core.trial import AttemptEnd, Metrics
-from mqtune.trainable.process import warm_script
 from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.late_imports import check_batches
+from mqtune.trainable.process.output import flush
+from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Ending, Message
 from mqtune.trainable.process.relay import CONTEXT, address_of
+from mqtune.trainable.process.script_fork import ForkedScript, fork_script
 from mqtune.trainable.process.session import Session, StopTrial
-from mqtune.trainable.process.warm_script import ForkedScript
+from mqtune.trainable.script_arguments import ArgumentTemplate, Call, Item, OutputPatterns
 
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
@@ -41,89 +44,58 @@ _READ_BYTES: Final = 2**16
 _PIPE_BYTES: Final = 2**20
 #: How much of its last output the error of a failed script shows.
 _TAIL_BYTES: Final = 4_000
-#: How often the script is looked at where the kernel has no descriptor that tells of its end (macOS).
+#: How often the script is polled where the kernel has no descriptor for the end of a process (macOS).
 _LOOK_MS: Final = 20
-#: A shell's way to tell of a signal in an exit code: this and its number.
+#: Added to the number of a signal in an exit code, as shells do.
 _KILLED: Final = 128
 _TAG: Final = b"[tune-metric]: "
 _LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
 #: A line without an end is not kept beyond this, so that output of one endless line fills no memory; a report that
 #: Syne Tune's reporter would print has at most 50 kB.
 _MAX_LINE_BYTES: Final = 2**20
+#: Descriptors of this process's output: the trial's own files.
+_STDOUT: Final = 1
+_STDERR: Final = 2
+#: The pipes of a script's output, by the descriptor to read: the log to copy each to, and its finder of reports.
+Streams = dict[int, tuple[int, "MetricLines"]]
+#: How a script is called that is given as a path.
+_PLAIN_CALL: Final[Call] = {"module": "", "arguments": (), "metrics": ()}
 #: How much of a malformed line is shown.
 _SHOWN_BYTES: Final = 1_000
 
 
-def arguments_of(config: Mapping[str, object]) -> list[str]:
-    """Return a config as arguments ``--name value``: text as it is, numbers, booleans and None as Python writes them.
-
-    Lists and dicts become JSON. No shell is involved, so spaces, quotes and newlines arrive unchanged.
+def arguments_of(config: Mapping[str, object], items: Sequence[Item] = ()) -> list[str]:
+    """Return a script's arguments for a config, by its own items or else as ``--name value``.
 
     Raises:
-        ConfigurationError: a value can't be an argument.
+        ConfigurationError: an item does not fit the config, or a value can't be an argument.
     """
-    arguments = []
-    for name, value in config.items():
-        text = json.dumps(value) if isinstance(value, list | dict) else str(value)
-        if isinstance(value, bytes) or "\0" in text:
-            raise ConfigurationError(
-                f"the config's {name!r} is {value!r}, which can't be an argument of a script; give text without NUL"
-            )
-        arguments += [f"--{name}", text]
-    return arguments
-
-
-class Scripts:
-    """A process beside scripts, each of which is a process of its own; see ``mqtune.trainable.process.life.Body``."""
-
-    asks_inside = False
-    #: It is nothing that a user has asked for.
-    says_why = False
-
-    def __init__(self, path: Path, current: Session) -> None:
-        self._path = path
-        self._session = current
-        self._home = os.open(".", os.O_RDONLY)
-        self._is_completed = False
-
-    def begin(self) -> None:
-        """Nothing is to be done before the first script."""
-
-    def reset(self, current: Session) -> str:
-        """Begin another attempt; nothing keeps a script from it."""
-        self._session = current
-        return ""
-
-    def run(self) -> Ending:
-        """Run the script to its end."""
-        self._is_completed = False
-        self._session.enter()
-        ending = ScriptRun(self._path, self._session).run()
-        self._is_completed = ending.end is AttemptEnd.COMPLETED
-        return ending
-
-    def left(self) -> str:
-        """Leave the attempt's folder, and look whether the script has completed: else it may go on in a process that it has left."""
-        os.fchdir(self._home)
-        return "" if self._is_completed else "its script has not completed"
-
-    def clean_up(self, _error: BaseException | None) -> None:
-        """Nothing of a script's is in this process."""
+    return ArgumentTemplate(items).fill(config)
 
 
 class ScriptRun:
     """One attempt of a script; all of it runs in the main thread.
 
-    A file that ends in .py is run by this process's Python: in a fork of this process if its first imports are done here, or if the
-    file has changed; any other must be executable. Its output goes to the trial's own files, and its reports to the session. When
+    A file that ends in .py runs in a fork of this process, which has imported packages for it, or in an interpreter of its own with
+    ``start_method="spawn"``. Any other file must be executable. Its output goes to the trial's own files, and its reports to the session. When
     the trial is told to end, its whole process group gets SIGTERM.
     """
 
-    def __init__(self, path: Path, current: Session) -> None:
+    def __init__(self, path: Path, current: Session, program: Program) -> None:
         self._path = path
         self._session = current
+        self._spawns = program.spawns
         self._folder: WatchedFolder | None = None
-        self._lines = MetricLines()
+        options = current.message["options"]
+        #: How the script is called; see ``mqtune.Script``.
+        self._call = cast("Call", options.get("call", _PLAIN_CALL))
+        metric = cast("str | Sequence[str]", options.get("metric", ()))
+        patterns = [
+            OutputPatterns(self._call["metrics"], [metric] if isinstance(metric, str) else metric) for _ in range(2)
+        ]
+        self._lines = MetricLines(patterns[0])
+        #: Where there are patterns, the errors are read too. They are read by themselves, as the order of two pipes is unknown.
+        self._error_lines = MetricLines(patterns[1], reads_tags=False) if patterns[1] else None
         self._told: StopTrial | None = None
         #: Whether the stop signal may raise now, and whether it came while it might not.
         self._may_raise = False
@@ -132,13 +104,13 @@ class ScriptRun:
 
     def _arguments(self) -> list[str]:
         message = self._session.message
-        config = message["config"]
+        config, items = message["config"], self._call["arguments"]
         if message["options"].get("pass_config") == "json":
             file = self._session.scratch / "config.json"
             file.write_text(json.dumps(config), encoding="utf-8")
-            arguments = [_CONFIG_ARGUMENT, str(file)]
+            arguments = [*arguments_of({}, items), _CONFIG_ARGUMENT, str(file)]
         else:
-            arguments = arguments_of(config)
+            arguments = arguments_of(config, items)
         # A script without checkpoints would refuse the argument, and on one machine there is always a store.
         if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
@@ -162,23 +134,46 @@ class ScriptRun:
         output, theirs = os.pipe()
         os.set_blocking(output, False)
         self._channel, inherited = Channel.pair()
+        streams = {output: (_STDOUT, self._lines)}
         try:
-            return self._ending(self._see_through(self._start(theirs, inherited), output))
+            with self._errors_to_pipe(streams):
+                process = self._start(theirs, inherited)
+            return self._ending(self._see_through(process, streams))
         finally:
-            os.close(output)
+            for stream in streams:
+                os.close(stream)
             self._channel.close()
 
-    def _see_through(self, process: subprocess.Popen[bytes] | ForkedScript, output: int) -> int:
+    @contextmanager
+    def _errors_to_pipe(self, streams: Streams) -> Iterator[None]:
+        """Give a process that starts within the block a pipe for its errors, if there are patterns."""
+        if self._error_lines is None:
+            yield
+            return
+        errors, theirs = os.pipe()
+        os.set_blocking(errors, False)
+        streams[errors] = (_STDERR, self._error_lines)
+        flush()
+        own = os.dup(_STDERR)
+        os.dup2(theirs, _STDERR)
+        os.close(theirs)
+        try:
+            yield
+        finally:
+            os.dup2(own, _STDERR)
+            os.close(own)
+
+    def _see_through(self, process: subprocess.Popen[bytes] | ForkedScript, streams: Streams) -> int:
         """Serve the script to its end, or have it end when that is told; return its exit code."""
         try:
-            code = self._serve(process, output)
+            code = self._serve(process, streams)
         except StopTrial as stop:
             self._told = stop
             # A script that had exited before ended by itself.
             was_over = process.poll() is not None
             if not was_over:
                 os.killpg(os.getpgrp(), signal.SIGTERM)
-            code = self._serve(process, output)
+            code = self._serve(process, streams)
             if not was_over:
                 self._save_rest(code >= 0)
                 raise
@@ -191,11 +186,16 @@ class ScriptRun:
         own = dict(zip(CONTEXT, map(str, values), strict=True))
         path = self._path.absolute()
         try:
-            here = warm_script.warm or warm_script.as_it_was(path)
-            if here is not None:
-                return here.start(self._given, own, output, channel, self._channel)
-            command = [*([sys.executable] if path.suffix == ".py" else []), str(path), *self._given]
+            module = self._call["module"]
+            if path.suffix == ".py" and not self._spawns:
+                return fork_script(path, self._given, own, output, channel, module=module, root=_root_of(path, module))
+            # Not by the current folder, where another module may have that name.
+            program = ["-P", "-m", module] if module else [str(path)]
+            command = [*([sys.executable] if path.suffix == ".py" else []), *program, *self._given]
             environment = {**UNBUFFERED, **os.environ, **own, RELAY: address_of(channel.fileno())}
+            if module:
+                before = os.environ.get("PYTHONPATH")
+                environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_root_of(path, module)), before]))
             return subprocess.Popen(
                 command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output
             )
@@ -208,11 +208,12 @@ class ScriptRun:
             os.close(output)
             channel.close()
 
-    def _serve(self, process: subprocess.Popen[bytes] | ForkedScript, output: int) -> int:
+    def _serve(self, process: subprocess.Popen[bytes] | ForkedScript, streams: Streams) -> int:
         """Carry out the script's requests, until it has exited; return its exit code, negative for a signal."""
         end = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         poll = select.poll()
-        poll.register(output, select.POLLIN)
+        for stream in streams:
+            poll.register(stream, select.POLLIN)
         poll.register(self._channel.fileno(), select.POLLIN)
         if end >= 0:
             poll.register(end, select.POLLIN)
@@ -221,34 +222,36 @@ class ScriptRun:
                 with self._interruptible():
                     ready = {fd for fd, _ in poll.poll(None if end >= 0 else _LOOK_MS)}
                 code = process.poll()
-                if output in ready and not self._pass_on(output):
-                    poll.unregister(output)
+                for stream in streams.keys() & ready:
+                    if not self._pass_on(stream, *streams[stream]):
+                        poll.unregister(stream)
                 if self._channel.fileno() in ready and not self._answer():
                     poll.unregister(self._channel.fileno())
                 if code is not None:
                     break
             # The last output fits into the pipe; a process that the script has left may write to it for ever.
-            for _ in range(0, _PIPE_BYTES, _READ_BYTES):
-                if not self._pass_on(output):
-                    break
-            self._take(self._lines.finish())
+            for stream, (log, lines) in streams.items():
+                for _ in range(0, _PIPE_BYTES, _READ_BYTES):
+                    if not self._pass_on(stream, log, lines):
+                        break
+                self._take(lines.finish())
         finally:
             if end >= 0:
                 os.close(end)
         return code
 
-    def _pass_on(self, output: int) -> bool:
-        """Copy the script's output to the log, and send the reports in it; return False at its end."""
+    def _pass_on(self, stream: int, log: int, lines: MetricLines) -> bool:
+        """Copy a stream of the script to its log, and send its reports; return False at its end."""
         try:
-            data = os.read(output, _READ_BYTES)
+            data = os.read(stream, _READ_BYTES)
         except BlockingIOError:
             return True
         # A full disk should not end the trial.
         with suppress(OSError):
             rest = memoryview(data)
             while rest:
-                rest = rest[os.write(1, rest) :]
-        self._take(self._lines.feed(data))
+                rest = rest[os.write(log, rest) :]
+        self._take(lines.feed(data))
         return bool(data)
 
     def _take(self, found: Iterable[Metrics | str]) -> None:
@@ -306,6 +309,9 @@ class ScriptRun:
                 # The script waits meanwhile, so all files in its folder were written before.
                 checkpoint = None if request["checkpoint"] is None else _content(request["checkpoint"])
                 self._report(request["metrics"], checkpoint, math.inf)
+            case "imported":
+                check_batches(request["batches"])
+                current.imported += request["batches"]
             case "save":
                 current.save(_content(request["checkpoint"]))
             case "save_wanted":
@@ -369,36 +375,55 @@ def _description(checkpoint: Checkpoint | None) -> Message | None:
     }
 
 
-class MetricLines:
-    """Finds reports in a script's output, which comes in pieces of any size.
+def _root_of(path: Path, module: str) -> Path:
+    """Return the folder from which Python finds the module of a file."""
+    depth = module.count(".") + (path.name == "__main__.py" and module.rpartition(".")[2] != "__main__")
+    return path.parents[depth]
 
-    Each is a line such as Syne Tune's reporter prints: ``[tune-metric]: {"loss": 0.1}``.
+
+class MetricLines:
+    """Finds reports in a stream of a script's output, which comes in pieces of any size.
+
+    A line ends with a newline or, as those of progress bars, with a carriage return.
+
+    Args:
+        patterns: read reports from lines.
+        reads_tags: whether a line such as Syne Tune's reporter prints is a report too: ``[tune-metric]: {"loss": 0.1}``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patterns: OutputPatterns | None = None, *, reads_tags: bool = True) -> None:
+        self._patterns = patterns or None
+        self._reads_tags = reads_tags
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Metrics | str]:
         """Take a piece of output; yield the metrics of each report that is complete now, or why it can't be read."""
         data = self._rest + data
-        end = data.rfind(b"\n") + 1
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         rest = data[end:]
         self._rest = rest if len(rest) <= _MAX_LINE_BYTES else b""
-        if _TAG in data[:end]:
-            yield from _reports_in(data[:end])
-        if not self._rest and _TAG in rest:
+        yield from self._reports_in(data[:end])
+        if not self._rest and self._has_tag(rest):
             yield f"no report: a line of more than {_MAX_LINE_BYTES:,} bytes was printed: {_beginning(rest)}"
 
     def finish(self) -> Iterator[Metrics | str]:
-        """Yield the report in the last line, which need not end in a newline."""
+        """Yield the reports at the end of the output, whose last line need not end in a newline."""
         rest, self._rest = self._rest, b""
-        yield from _reports_in(rest)
+        yield from self._reports_in(rest)
+        if self._patterns is not None:
+            yield from self._patterns.finish()
 
+    def _reports_in(self, text: bytes) -> Iterator[Metrics | str]:
+        if self._patterns is None and not self._has_tag(text):
+            return
+        for line in text.splitlines():
+            if self._has_tag(line):
+                yield _report_in(line)
+            elif self._patterns is not None:
+                yield from self._patterns.read(line.decode(errors="replace"))
 
-def _reports_in(text: bytes) -> Iterator[Metrics | str]:
-    for line in text.splitlines():
-        if _TAG in line:
-            yield _report_in(line)
+    def _has_tag(self, text: bytes) -> bool:
+        return self._reads_tags and _TAG in text
 
 
 def _report_in(line: bytes) -> Metrics | str:

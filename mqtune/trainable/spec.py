@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import inspect
 import io
 import os
@@ -20,11 +19,12 @@ from typing import Any, Final, Literal, NoReturn, cast, get_args
 
 from mqtune.core.calls import signature_of
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import frozen
+from mqtune.trainable import main_module
+from mqtune.trainable.script_arguments import Item, Script, are_items, are_patterns
 
 Function = Callable[..., Any]
-#: What can be tuned: a function, a class that derives from ``mqtune.Trainable``, or the path of a script.
-AnyTrainable = Function | str | os.PathLike[str]
+#: A function, a class that derives from ``mqtune.Trainable``, or a script by its path or with its arguments.
+AnyTrainable = Function | str | os.PathLike[str] | Script
 #: What a process runs: a function, a class, or a script's path.
 Loaded = Function | Path
 #: The kinds of trainables.
@@ -35,8 +35,6 @@ _KINDS: Final = get_args(Kind)
 _LONGEST_NAME: Final = 4_096
 #: The parameters that a function may have beside the config, by name.
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
-#: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
-_SCRIPT_MODULE: Final = "__mqtune_script__"
 #: The path of an adapter: a module below mqtune, and a name in it. A message from elsewhere must not have anything else imported.
 _ADAPTER: Final = re.compile(r"mqtune(?:\.[a-z][a-z0-9_]*)+:[a-z][a-z0-9_]*")
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
@@ -53,8 +51,9 @@ class TrainableSpec:
     A function or class is looked up in the module or file by ``name``; a script is that file. Whatever is not there, or can't
     be a trainable, raises TrainableNotFound.
 
-    ``adapter`` is the path, ``module:name``, of what makes a trainable of a function that is written for another library; see
-    ``adapter``.
+    ``adapter`` is the path, ``module:name``, of the adapter of a function that is written for another library; see ``adapter``.
+    ``is_main`` says that the module was run by ``python -m``, and is the main module of each trial too. A script always is.
+    ``arguments`` and ``metrics`` are those of ``Script``, which may be a module, too.
     """
 
     name: str
@@ -62,15 +61,20 @@ class TrainableSpec:
     script: str = ""
     kind: Kind = "function"
     adapter: str = ""
+    is_main: bool = False
+    arguments: tuple[Item, ...] = ()
+    metrics: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return self.script if self.kind == "script" else f"{self.module or self.script}:{self.name}"
+        if self.kind == "script":
+            return self.script or f"-m {self.module}"
+        return f"{self.module or self.script}:{self.name}"
 
-    def encode(self) -> dict[str, str]:
+    def encode(self) -> dict[str, object]:
         """Return plain values for a message."""
-        values = asdict(self)
-        # Definitions have been without it.
-        return values if self.adapter else {key: value for key, value in values.items() if key != "adapter"}
+        values = asdict(self) | {"arguments": [list(item) for item in self.arguments], "metrics": list(self.metrics)}
+        # Earlier definitions lack these.
+        return {key: value for key, value in values.items() if value or key not in _OPTIONAL}
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
@@ -80,11 +84,14 @@ class TrainableSpec:
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
         kind, adapter = found.get("kind", "function"), found.get("adapter", "")
         is_known = kind in _KINDS and (adapter == "" or (kind == "function" and _is_path(adapter)))
-        if not is_named or not is_known:
+        is_known = is_known and isinstance(found.get("is_main", False), bool)
+        arguments, metrics = found.get("arguments", ()), found.get("metrics", ())
+        is_call = are_items(arguments) and are_patterns(metrics) and (kind == "script" or not (arguments or metrics))
+        if not (is_named and is_known and is_call):
             raise TrainableNotFound(
                 f"{reprlib.repr(found)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
             )
-        return cls(**found)
+        return cls(**found | {"arguments": tuple(map(tuple, arguments)), "metrics": tuple(metrics)})
 
     @classmethod
     def of(cls, trainable: object, *, adapter: str = "") -> tuple[TrainableSpec, Path]:
@@ -94,6 +101,11 @@ class TrainableSpec:
         """
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
+        if isinstance(trainable, Script):
+            spec, code_root = (
+                _name_module(trainable.module) if trainable.module else _name_script(Path(trainable.program))
+            )
+            return replace(spec, arguments=trainable.items, metrics=trainable.metrics), code_root
         if inspect.isclass(trainable):
             _check_class(trainable)
             return cls._name(trainable, "class")
@@ -133,11 +145,11 @@ class TrainableSpec:
                 "move it to the top level of its module"
             )
         if module != "__main__":
-            return cls(name, module=module, kind=kind), _root_of(sys.modules[module])
+            return cls(name, module=module, kind=kind), root_of(sys.modules[module])
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         if spec is not None and spec.name != "__main__":
-            return cls(name, module=spec.name.removesuffix(".__main__"), kind=kind), _root_of(main, spec.name)
+            return cls(name, module=spec.name, kind=kind, is_main=True), root_of(main, spec.name)
         file = getattr(main, "__file__", None)
         if file is None or is_in_session(main):
             raise TrainableNotFound(
@@ -145,7 +157,7 @@ class TrainableSpec:
                 "session), so workers can't import it; put it into one, such as train.py, and run or import that: in a notebook "
                 "the line %%writefile train.py at the top of its cell does it, and then `from train import …`"
             )
-        script, root = _below_root(Path(file))
+        script, root = below_root(Path(file))
         return cls(name, script=script, kind=kind), root
 
     def locate(self, code_root: Path) -> Path:
@@ -156,7 +168,8 @@ class TrainableSpec:
         if not all(parts) or any(part == ".." or "/" in part for part in parts):
             raise TrainableNotFound(f"{what} is not a path below a code root")
         base = code_root.joinpath(*parts)
-        choices = [base] if self.script else [base.with_name(base.name + ".py"), base / "__init__.py"]
+        package = "__main__.py" if self.kind == "script" else "__init__.py"
+        choices = [base] if self.script else [base.with_name(base.name + ".py"), base / package]
         path = next((path for path in choices if path.is_file()), None)
         if path is None:
             raise TrainableNotFound(
@@ -166,24 +179,29 @@ class TrainableSpec:
         _check_inside(path, code_root, what)
         return path
 
-    def load(self, code_root: Path) -> Loaded:
-        """Import the function or class from below *code_root*, which goes first on ``sys.path``; user code runs.
+    def put_first(self, code_root: Path) -> None:
+        """Put the folders from which the program imports its own modules first on ``sys.path``."""
+        folders = [] if self.kind == "script" else [str(code_root)]
+        if self.script:
+            folders.insert(0, str(self.locate(code_root).parent))
+        main_module.put_first(*dict.fromkeys(folders))
 
-        Of a script the path is returned, and nothing runs.
+    def load(self, code_root: Path) -> Loaded:
+        """Execute the function's or class's module, from below *code_root*, and return it; user code runs.
+
+        The folder goes first on ``sys.path``. A driver's script, and a module that ``python -m`` has run, become ``__main__``, with
+        their main guard false. Of a trainable that is a script the path is returned, and nothing runs.
         """
         path = self.locate(code_root)
         if self.kind == "script":
             _check_executable(path)
-            # Here, once, and not in each trial.
-            importlib.import_module("mqtune.trainable.script")
             return path
-        # A script can import modules from its own folder, as when Python runs it.
-        for folder in dict.fromkeys((str(code_root), str(path.parent) if self.script else str(code_root))):
-            # In front, so that no installed module of the same name is imported instead.
-            if sys.path[0] != folder:
-                sys.path.insert(0, folder)
+        self.put_first(code_root)
         with imported_on_worker(path):
-            module = _import_script(path) if self.script else importlib.import_module(self.module)
+            if self.script or self.is_main:
+                module = main_module.execute_file(path, module=self.module)
+            else:
+                module = importlib.import_module(self.module)
         file = getattr(module, "__file__", None)
         if file is None or not os.path.samefile(file, path):
             raise TrainableNotFound(
@@ -206,6 +224,8 @@ class TrainableSpec:
 
 #: Looked up once: a worker decodes a spec for each attempt.
 _FIELDS: Final = tuple(field.name for field in fields(TrainableSpec))
+#: Fields that a definition has only where they are set.
+_OPTIONAL: Final = ("adapter", "is_main", "arguments", "metrics")
 
 
 def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -287,10 +307,19 @@ def _check_class(trainable: type) -> None:
 def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
-        raise TrainableNotFound(f"trainable script {str(path)!r} {what}; give the path of a program")
+        raise TrainableNotFound(
+            f"trainable script {str(path)!r} {what}; give the path of your own program, such as train.py, without an interpreter"
+        )
     _check_executable(path)
-    script, root = _below_root(path)
+    script, root = below_root(path)
     return TrainableSpec(path.stem, script=script, kind="script"), root
+
+
+def _name_module(module: str) -> tuple[TrainableSpec, Path]:
+    """Return the spec of a module that is run as a script, which Python looks for in the current folder."""
+    spec, root = TrainableSpec(module.rpartition(".")[2], module=module, kind="script"), Path.cwd()
+    spec.locate(root)
+    return spec, root
 
 
 def is_in_session(main: ModuleType) -> bool:
@@ -299,7 +328,15 @@ def is_in_session(main: ModuleType) -> bool:
     return (spec is None or spec.name == "__main__") and (file is None or not Path(file).is_file())
 
 
-def _below_root(path: Path) -> tuple[str, Path]:
+def program_arguments() -> list[str]:
+    """Return ``sys.argv`` of this program; empty in a session, whose arguments are the interpreter's."""
+    if is_in_session(sys.modules["__main__"]):
+        return []
+    # A name that is not Unicode can't be sent.
+    return [str(argument).encode(errors="backslashreplace").decode() for argument in sys.argv]
+
+
+def below_root(path: Path) -> tuple[str, Path]:
     """Return a file's path below its code root, and that."""
     path = Path(os.path.normpath(path.absolute()))
     # Both workers and scripts are usually started in the project's folder.
@@ -312,18 +349,7 @@ def _check_executable(path: Path) -> None:
         raise TrainableNotFound(f"trainable script {str(path)!r} is not executable; run: chmod +x {path}")
 
 
-def _import_script(path: Path) -> ModuleType:
-    loader = frozen().loader(_SCRIPT_MODULE, str(path))
-    spec = importlib.util.spec_from_file_location(_SCRIPT_MODULE, path, loader=loader)
-    if spec is None or spec.loader is None:
-        raise TrainableNotFound(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_SCRIPT_MODULE] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _root_of(module: ModuleType, name: str | None = None) -> Path:
+def root_of(module: ModuleType, name: str | None = None) -> Path:
     """Return the folder that must be on ``sys.path`` for the module to be imported by its name."""
     file = getattr(module, "__file__", None)
     if file is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
-from signal import SIGKILL
+from signal import SIG_IGN, SIGHUP, SIGKILL, getsignal
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
@@ -251,12 +251,16 @@ class TrialWorker(Worker):
         return prepared
 
     def install_platform_tweaks(self, worker: Any) -> None:
+        """Install the signal handlers. SIGHUP drains the worker, unless it was ignored before, as by nohup."""
+        hang_up = getsignal(SIGHUP)
         super().install_platform_tweaks(worker)
         # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.
         self.app.trials = self.pool
         leaving = Shutdown(self._leave, self.app.requeue_all, shutdown_s(self.app.settings.grace_s))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
+        # Celery's own handler would restart the worker.
+        platforms.signals["SIGHUP"] = SIG_IGN if hang_up is SIG_IGN else leaving.begin
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
         """Revoke tasks, and journal that: Celery's workers forget revokes when they end, and workers that join later never hear of them."""

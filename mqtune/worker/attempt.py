@@ -20,7 +20,9 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
+from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
+from mqtune.trainable.script_arguments import Call
 from mqtune.worker.control_pipe import ControlPipe
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
@@ -155,6 +157,8 @@ class AttemptRun:
         #: When nothing of it was left; when the next signal is due (SIGTERM, then SIGKILL); when its time to live ends.
         self.gone_at = self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
+        #: The error of a child process of the trial that has tried to report, if the trial itself has made no report.
+        self._refusal = ""
         #: Whether its process may run another attempt, and why not, as far as this worker knows.
         self._stays = False
         self._retired = ""
@@ -440,7 +444,7 @@ class AttemptRun:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
             try:
                 self._worker.logs.begin(stdout, stderr)
-                message = self._start_message(grant, stdout, stderr, folder, reuse=self._reuses or zygote.runs_scripts)
+                message = self._start_message(grant, stdout, stderr, folder, reuse=self._reuses)
                 status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
                 problem = (type(error).__name__, str(error))
@@ -452,6 +456,7 @@ class AttemptRun:
                 text = f"on worker {self._worker.name}: the trial's process could not be started: {error}"
                 problem = (type(error).__name__, text)
             finally:
+                self._refusal = "" if self.seat or self.has_reported else refusal_in(folder)
                 self._worker.scratch.remove(folder)
         if problem[0] and self.pid is None and self._intent is Intent.RUN:
             self._worker.slots.back_off.note_problem(f"{problem[0]}: {problem[1]}")
@@ -479,10 +484,18 @@ class AttemptRun:
             "sync": self.definition.get("sync", "stream"),
             "folder": str(folder),
             "working_dir": str(self._working_dir or ""),
+            "place": "",
             "reuse": reuse,
             "definition": self._here.mark,
-            "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
+            "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition} | self._call(),
         }
+
+    def _call(self) -> dict[str, object]:
+        """Return how a script is called, for its options; a function or a class has none."""
+        spec = self._here.spec
+        if spec.kind != "script":
+            return {}
+        return {"call": Call(module=spec.module, arguments=spec.arguments, metrics=spec.metrics)}
 
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
         """Start the trial and wait for its end; returns its wait status, if that is known."""
@@ -513,8 +526,7 @@ class AttemptRun:
                 if not gone.again:
                     break
                 pid = zygote.wait_started()
-            # A script has ended, whatever stays beside it.
-            self._stays = gone.stays and self._reuses
+            self._stays = gone.stays
             self._retired = self._why_retired(turn) or gone.left
             if self._stays and self._retired:
                 # A zygote that is dead has ended it too.
@@ -633,6 +645,7 @@ class AttemptRun:
             has_gap=self._has_gap,
             fault=self._fault,
             has_devices=bool(self.devices),
+            refusal=self._refusal,
         ).ending()
         return AttemptEnded(
             trial=self.trial,

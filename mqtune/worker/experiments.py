@@ -20,6 +20,7 @@ from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.importers import ImportKey
+from mqtune.worker.scratch import places_of
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class ExperimentHere:
         self.has_signed_code = False
         self._has_store = False
         self._key: ImportKey | None = None
+        self._key_is_for: tuple[Path, Path | None] | None = None
         #: Slots may ask at the same time, and would write to the same draft.
         self._lock = threading.Lock()
 
@@ -101,14 +103,16 @@ class ExperimentHere:
             log_root: the folder below which the manifest is written, in the experiment's.
         """
         with self._lock:
-            if self._key is None or (self._key.code_root, self._key.folder) != (code_root, folder):
+            if self._key is None or self._key_is_for != (code_root, folder):
                 files = resolve(self.spec, code_root, self.definition.get("code_files"))
                 manifest = self._write(log_root, encode_value(files)) if files else None
-                key = ImportKey.of(self.definition, code_root, manifest, folder)
+                key = ImportKey.of(
+                    self.name, self.definition, code_root, places_of(self.name, log_root), manifest, folder
+                )
                 if manifest is None:
                     # The next attempt may find the files, or be able to write.
                     return key
-                self._key = key
+                self._key, self._key_is_for = key, (code_root, folder)
             return self._key
 
     def _write(self, log_root: Path, content: bytes) -> Path | None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
+import os
+import reprlib
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
 from mqtune.trainable.frozen_code import are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of
-from mqtune.trainable.process.importer import arguments
-from mqtune.trainable.process.late_imports import Batch
+from mqtune.trainable.process.importer import command
+from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch
+from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import UNBUFFERED, Message
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.variables import check_variable
 from mqtune.worker.late_imports import LateImports
 from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
@@ -46,7 +52,11 @@ IMPORT_TIMEOUT_S: Final = 600.0
 IMPORT_LOOK_S: Final = 5.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
-#: Of how many trainables a worker keeps unused importers: more experiments rarely take turns on it.
+#: How often it is checked whether a process has ended.
+_LOOK_S: Final = 0.01
+#: Bytes of the seed of random generators: PyTorch takes 8.
+_SEED_BYTES: Final = 8
+#: Of how many programs a worker keeps unused importers: more experiments rarely take turns on it.
 KEPT: Final = 4
 _KIB: Final = 1024
 
@@ -69,33 +79,128 @@ class ImportFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImportKey:
-    """Identifies the trials that can be run from one import.
+    """Identifies the trials that can be run from one import: their program, and the variables that the experiment sets."""
 
-    ``code`` is the name of the manifest, which is a hash of its content: the same for experiments with the same code. ``folder`` is
-    where trials run, None for the worker's own.
-    """
-
-    spec: TrainableSpec
-    code_root: Path
-    start_method: str
-    code: str = ""
-    manifest: Path | None = field(default=None, compare=False)
-    folder: Path | None = field(default=None, compare=False)
+    program: Program
+    environment: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
         cls,
+        experiment: str,
         definition: Mapping[str, Any],
         code_root: Path,
+        places: Path,
         manifest: Path | None = None,
         folder: Path | None = None,
     ) -> ImportKey:
-        """Return the key for the trials of an experiment."""
-        spec = TrainableSpec.decode(definition["trainable"])
+        """Return the key for the trials of an experiment.
+
+        Args:
+            experiment: the experiment's name.
+            definition: the experiment's definition.
+            code_root: the folder below which its code is.
+            places: the folder for the working folders of attempts.
+            manifest: the file that names the experiment's code; None without one.
+            folder: the folder in which the program would run; None for the worker's own.
+
+        Raises:
+            ConfigurationError: the definition has an option with an invalid value.
+        """
         start_method = definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        return cls(spec, code_root, start_method, "" if manifest is None else manifest.name, manifest, folder)
+        has_own_folder = definition.get("working_dir") == "trial"
+        seed = hashlib.sha256(encode_value([experiment, definition.get("seed")])).digest()[:_SEED_BYTES]
+        program = Program(
+            TrainableSpec.decode(definition["trainable"]),
+            code_root,
+            Path.cwd() if folder is None else folder,
+            manifest,
+            tuple(map(str, definition.get("arguments", ()))),
+            int.from_bytes(seed),
+            places if has_own_folder else None,
+            spawns=start_method == "spawn",
+        )
+        return cls(program, checked_environment(definition.get("env") or {}))
+
+    @property
+    def spec(self) -> TrainableSpec:
+        """The trainable."""
+        return self.program.spec
+
+
+def checked_environment(values: object) -> tuple[tuple[str, str], ...]:
+    """Return the variables that an experiment sets for its trials.
+
+    Raises:
+        ConfigurationError: they are invalid, or one could have other code run than the trainable.
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(text, str) for pair in values.items() for text in pair):
+        raise ConfigurationError(f"env={reprlib.repr(values)}: give names and values as texts")
+    return tuple(sorted((name, check_variable(name, value)) for name, value in values.items()))
+
+
+class Child:
+    """A child that this process has had before it became a worker's program, with the methods of ``subprocess.Popen``."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on after *timeout* seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(_LOOK_S)
+        assert self.returncode is not None  # noqa: S101 - it has ended
+        return self.returncode
+
+    def kill(self) -> None:
+        """Send it SIGKILL, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class OfferedImporter:
+    """A fork of the driver that waits to be the importer of its program.
+
+    Args:
+        fd: the descriptor of the channel to it.
+        code_root: the folder below which the program is.
+    """
+
+    def __init__(self, fd: int, code_root: Path) -> None:
+        os.set_inheritable(fd, False)
+        self.channel = Channel.of_fd(fd)
+        self._code_root = code_root
+        received = self.channel.receive()
+        #: None if it has died.
+        self.pid: int | None = None if received is None else received[0]["pid"]
+
+    @property
+    def process(self) -> Child:
+        """Its process."""
+        assert self.pid is not None  # noqa: S101 - it suits a program
+        return Child(self.pid)
+
+    def suits(self, key: ImportKey) -> bool:
+        """Whether it can be the importer of this program."""
+        return self.pid is not None and not key.program.spawns and key.program.code_root == self._code_root
 
 
 class Importer:
@@ -108,8 +213,12 @@ class Importer:
         environment: variables of its environment, besides the worker's.
         log: the file for its output.
         preloads: the modules that it imports besides the trainable's.
+        refused: the packages that it must not import.
         varies: the names of those variables that are not the same in all slots.
+        offered: a process that waits to be one; None to start one.
     """
+
+    _process: subprocess.Popen[bytes] | Child
 
     def __init__(
         self,
@@ -118,15 +227,18 @@ class Importer:
         log: Path,
         preloads: Sequence[Batch] = (),
         varies: Collection[str] = (),
+        refused: Collection[str] = (),
+        offered: OfferedImporter | None = None,
     ) -> None:
         self.key = key
+        self._refused = refused
         self._slot_environment = dict(environment)
         #: The versions of the imported packages; empty until these are imported.
         self.environment: dict[str, Any] = {}
         #: How often it has imported something; 0 until it is ready for the first time.
         self.imports = 0
-        #: The modules that it had to import besides the trainable's.
-        self._loaded: set[str] = set()
+        #: The modules that it was asked to import besides the trainable's.
+        self._told: set[str] = set()
         self._zygotes: list[ZygoteHandle] = []
         #: How many turns use it, and when the last of them began or ended; kept by ``Importers``.
         self.users = 0
@@ -136,19 +248,32 @@ class Importer:
         #: Held by the thread that waits for an import, or for a fork.
         self._exchange = threading.Lock()
         self._failure: Exception | None = None
-        self._channel, theirs = Channel.pair()
-        self._channel.limit(EXCHANGE_S)
+        begin = {"do": "begin", "program": key.program.encode(), "varies": [*varies], "refused": [*refused]}
+        variables = {
+            **(UNBUFFERED if key.program.is_script else {}),
+            **without_secrets(),
+            **environment,
+            **dict(key.environment),
+        }
         with open_log(log) as output:
-            self._process = reaper.start(
-                arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest, varies=varies),
-                {**(UNBUFFERED if key.spec.kind == "script" else {}), **without_secrets(), **environment},
-                cwd=key.folder,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        theirs.close()
+            if offered is not None:
+                self._process, self._channel = offered.process, offered.channel
+                reaper.add(self._process.pid)
+                self._channel.send({**begin, "environment": variables}, [output.fileno()])
+            else:
+                self._channel, theirs = Channel.pair()
+                self._process = reaper.start(
+                    command("importer", theirs.fileno()),
+                    variables,
+                    cwd=key.program.home,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                )
+                theirs.close()
+                self._channel.send(begin)
+        self._channel.limit(EXCHANGE_S)
         self._asked = self._ask(preloads)
 
     def _ask(self, batches: Sequence[Batch]) -> list[str]:
@@ -216,26 +341,30 @@ class Importer:
             spec = self.key.spec
             try:
                 if self.is_ready:
-                    news = late_imports.of(spec, self._loaded)
-                    if not news or self.key.start_method != "fork":
+                    news = late_imports.of(spec, self._told)
+                    if not news or self.key.program.spawns:
                         return
                     on_import()
                     self._asked = self._ask(news)
-                loaded = self._wait_for_import(timeout_s)
+                loaded = self._wait_for_import(late_imports, timeout_s)
             except (ImportFailed, ZygoteDied) as error:
                 self._failure = error
                 raise
-            self._loaded.update(loaded)
+            # To ask again for a module that it had, or can't import, changes nothing.
+            self._told.update(self._asked, loaded)
             late_imports.settle(spec, self._asked, loaded)
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
         """Return which of the modules that it was asked for besides is the reason of an error, empty for any, and why; None if none is."""
-        if not (self._asked or self._loaded) or not isinstance(error, ZygoteDied) or self.was_killed:
+        if isinstance(error, UnsafeImport):
+            return error.module, str(error)
+        if not isinstance(error, ZygoteDied) or self.was_killed:
             return None
-        # Perhaps one of them has crashed.
-        return (error.module if isinstance(error, UnsafeImport) else ""), str(error)
+        # Perhaps one of them has crashed. A script can show itself which one.
+        can_do_without = self.key.program.is_script and EVERY_PACKAGE not in self._refused
+        return ("", str(error)) if self._asked or self._told or can_do_without else None
 
-    def _wait_for_import(self, timeout_s: float) -> Sequence[str]:
+    def _wait_for_import(self, late_imports: LateImports, timeout_s: float) -> Sequence[str]:
         """Wait until it is ready; return which of the modules that it was asked for it had to import."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -247,12 +376,13 @@ class Importer:
                 case "unsafe":
                     raise UnsafeImport(message["module"], message["why"])
                 case "imported":
+                    # Its next start knows them.
+                    late_imports.learn(self.key.spec, message["batches"])
+                    self._asked += [name for _, names in message["batches"] for name in names]
                     self._files = [(path, mtime) for path, mtime in message["files"]]
                     self.environment = message["environment"]
                 case _:
                     break
-        if message["fresh"]:
-            self.environment["fresh"] = message["fresh"]
         self._has_looked = message["looked"]
         self.imports += 1
         loaded: Sequence[str] = message["loaded"]
@@ -263,7 +393,9 @@ class Importer:
         while not is_readable(self._channel.fileno(), min(IMPORT_LOOK_S, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
-            is_stopped = process_stat(self.pid)[0] == _STOPPED
+            # Its scout may be stopped.
+            states = {process_stat(pid)[0] for pid in (self.pid, *children_of(self.pid))}
+            is_stopped = _STOPPED in states
             if is_stopped and was_stopped:
                 raise self._kill("was stopped while it imported")
             was_stopped = is_stopped
@@ -334,10 +466,11 @@ class Importer:
     @property
     def size(self) -> int:
         """How many bytes it and its zygotes take, with what they keep; pages that they share with others count in part."""
-        pids = [self.pid]
+        # Its child may be a scout that has replaced it.
+        pids = {self.pid, *children_of(self.pid)}
         for zygote in self._zygotes:
             if not zygote.is_dead:
-                pids += [zygote.pid, *children_of(zygote.pid)]
+                pids |= {zygote.pid, *children_of(zygote.pid)}
         return sum(map(_pss_bytes, pids))
 
     def end(self) -> None:
@@ -385,6 +518,8 @@ class Importers:
         self.log = log
         self.late_imports = late_imports
         self._varies = varies
+        #: A fork of the driver, for the first program that it suits.
+        self.offered: OfferedImporter | None = None
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         #: In the order of their last use.
@@ -406,8 +541,11 @@ class Importers:
             current = next((one for one in mine if one.serves(environment) and one.is_current()), None)
             is_new = current is None
             if current is None:
-                preloads = self.late_imports.of(key.spec)
-                current = Importer(key, environment, self.log, preloads, self._varies)
+                preloads, refused = self.late_imports.of(key.spec), self.late_imports.refused(key.spec)
+                offered = self.offered if self.offered is not None and self.offered.suits(key) else None
+                if offered is not None:
+                    self.offered = None
+                current = Importer(key, environment, self.log, preloads, self._varies, refused, offered)
             else:
                 self._all.remove(current)
             self._all.append(current)
@@ -504,7 +642,9 @@ class SlotZygotes:
             wait()
             known.zygote.close()
         imports = importer.imports
-        zygote = importer.fork(self.environment, self._log, self._on_empty)
+        # The experiment's own variables count before those of the slot: a slot's number of cores is a default.
+        variables = {**self.environment, **dict(importer.key.environment)}
+        zygote = importer.fork(variables, self._log, self._on_empty)
         with self._lock:
             # Those of importers that were closed are closed too.
             self._forked = {key: one for key, one in self._forked.items() if not one.zygote.is_closed}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.trainable.process.late_imports import Batch, check_batches
+from mqtune.trainable.process.late_imports import EVERY_PACKAGE, USUAL, Batch, check_batches
 from mqtune.trainable.spec import TrainableSpec
 
 logger = logging.getLogger(__name__)
@@ -25,11 +25,6 @@ logger = logging.getLogger(__name__)
 _REMEMBERED: Final = 200
 #: After so many packages that are not safe to import early, none is imported early for that trainable: each has cost an import.
 _MOST_REFUSED: Final = 3
-#: What nearly every trial imports late that uses the package: with PyTorch's first optimizer come 900 modules. It is imported early
-#: before a trial has said so; what trials say then, if that has changed, is learned as ever.
-USUAL: Final = ("torch._dynamo",)
-#: Stands for every package, in what is refused.
-_ALL: Final = "*"
 
 
 #: The changes of a batch, as what can be compared and kept.
@@ -47,8 +42,12 @@ class _Known:
     #: Every module that was ever said to be imported late.
     heard: set[str] = field(default_factory=set)
 
+    @property
+    def refuses_all(self) -> bool:
+        return EVERY_PACKAGE in self.refused or len(self.refused) > _MOST_REFUSED
+
     def batches(self, told: Collection[str]) -> list[Batch]:
-        if _ALL in self.refused or len(self.refused) > _MOST_REFUSED:
+        if self.refuses_all:
             return []
         known = [*self.tried.items(), *self.untried.items()]
         left = [(name, changes) for name, changes in known if name not in told and _package(name) not in self.refused]
@@ -102,8 +101,14 @@ class LateImports:
         """Have the package of a module not imported early any more, or, without a module, no package."""
         logger.info("trainable %s: %s", spec, why)
         with self._lock:
-            self._of(spec).refused.add(_package(module) or _ALL)
+            self._of(spec).refused.add(_package(module) or EVERY_PACKAGE)
         self._keep(spec)
+
+    def refused(self, spec: TrainableSpec) -> list[str]:
+        """Return the packages that a trainable's importer must not import; ``EVERY_PACKAGE`` stands for all."""
+        with self._lock:
+            known = self._of(spec)
+            return [EVERY_PACKAGE] if known.refuses_all else sorted(known.refused)
 
     def _of(self, spec: TrainableSpec) -> _Known:
         if self._known is None:

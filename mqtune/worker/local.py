@@ -29,6 +29,7 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue, Task
 from mqtune.worker.attempt import AttemptRun, stop_s
+from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.runtime import LEASE_S, Ahead, WorkerRuntime, take_process
@@ -86,6 +87,10 @@ class LocalWorker:
         self._busy: set[threading.Thread] = set()
         #: What has ended a thread, and is to end this worker.
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def offer(self, importer: OfferedImporter) -> None:
+        """Have a fork of the driver be the first importer."""
+        self._runtime.offer(importer)
 
     def serve(self, ahead: Ahead) -> NoReturn:
         """Join the fleet and take attempts, until a signal ends this process.
@@ -182,7 +187,7 @@ def _logging(task: Task) -> Iterator[None]:
         logger.exception("trial %s could not be run", trial)
 
 
-def main(owner_fd: int) -> None:
+def main(owner_fd: int, importer_fd: int | None = None) -> None:
     """Wait for the settings, and be that worker."""
     os.set_inheritable(owner_fd, False)
     line = _read_line(owner_fd)
@@ -201,7 +206,10 @@ def main(owner_fd: int) -> None:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         take_name(fleet, name, LEASE_S)
         take_process()
-        LocalWorker(client, name, settings, fleet.token).serve(ahead)
+        worker = LocalWorker(client, name, settings, fleet.token)
+        if importer_fd is not None:
+            worker.offer(OfferedImporter(importer_fd, settings.code_root))
+        worker.serve(ahead)
     except MqtuneError as error:
         # One line instead of a traceback.
         sys.exit(f"mqtune: {error}")
@@ -219,4 +227,5 @@ def _read_line(fd: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(os.environ.pop("MQTUNE_OWNER_FD")))
+    offered = os.environ.pop("MQTUNE_IMPORTER_FD", None)
+    main(int(os.environ.pop("MQTUNE_OWNER_FD")), None if offered is None else int(offered))

@@ -101,6 +101,7 @@ class AttemptOutcome:
         has_gap: whether the journal lacks reports that it sent.
         fault: type and text of what its worker has ended it for; None for nothing.
         has_devices: whether its slot has devices.
+        refusal: the error of a child process that has tried to report, if the trial itself has made no report; or empty.
     """
 
     intent: Intent
@@ -113,6 +114,7 @@ class AttemptOutcome:
     has_gap: bool = False
     fault: tuple[str, str] | None = None
     has_devices: bool = False
+    refusal: str = ""
 
     def ending(self) -> Ending:
         """Return how the attempt ended.
@@ -128,7 +130,7 @@ class AttemptOutcome:
             return Ending(AttemptEnd.FAILED, *self.fault)
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
-            return Ending(AttemptEnd.COMPLETED)
+            return Ending(AttemptEnd.COMPLETED, error=self.refusal)
         error = self.problem if said is None else (said["error_type"], said["error"])
         if self.outlived_s is not None:
             return Ending(AttemptEnd.FAILED, "TimeToLive", _outlived(self.outlived_s, error[1]))
@@ -147,6 +149,8 @@ class AttemptOutcome:
         end = AttemptEnd.FAILED if said is None else AttemptEnd(said["end"])
         if end is AttemptEnd.FAILED and self.has_devices and broken_device(error[1]):
             return Ending(AttemptEnd.HANDED_BACK, DEVICE_BROKEN, error[1])
+        if self.refusal and self.refusal not in error[1]:
+            error = (error[0], f"{self.refusal}\n{error[1]}")
         return Ending(end, *error)
 
     def _failed_before(self, *, heard: bool) -> bool:

@@ -44,6 +44,7 @@ from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.health import HealthCheck
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
@@ -277,6 +278,10 @@ class WorkerRuntime:
         self._slots.review()
         self._look.set()
         self.services.wake_consumer()
+
+    def offer(self, importer: OfferedImporter) -> None:
+        """Have a fork of the driver be the importer of its program."""
+        self._slots.importers.offered = importer
 
     def start(self, ahead: Ahead | None = None, *, also: Callable[[], Iterable[Step]] = tuple) -> None:
         """Start the threads and join the fleet.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import math
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Final
 from mqtune.core.machine import is_gone, is_here, process_mark
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim
+from mqtune.trainable.process.working_folder import KEPT_LINKS, discard, settle
 
 #: Below the log folder, which several workers, also of several machines, may share.
 _FOLDER: Final = ".scratch"
@@ -27,10 +29,22 @@ _LOCK: Final = ".lock"
 #: differ by minutes, and a machine that slept for so long has lost its attempts.
 _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
+#: Below an experiment's folder: the working folders of attempts that run, by worker. No trial can have this name.
+WORK_FOLDER: Final = ".work"
 #: Below an attempt's folder: its working directory, if that is never kept.
 _WORK: Final = "work"
 #: Below a worker's folder; no experiment has such a name.
 _BUNDLES: Final = ".bundles"
+
+
+def _mark() -> str:
+    """Return a name that only this process has, of all machines that share a folder."""
+    return f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
+
+
+def places_of(experiment: str, log_root: Path) -> Path:
+    """Return the folder below which this worker's attempts of an experiment have their working folders."""
+    return log_root.absolute() / experiment / WORK_FOLDER / _mark()
 
 
 class Scratch:
@@ -49,7 +63,7 @@ class Scratch:
         self._all = self._log_root / _FOLDER
         self._clock = clock
         # Without spaces: scripts get this path.
-        self._mine = self._all / f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
+        self._mine = self._all / _mark()
         self._lock: int | None = None
         self._kept_at = -math.inf
 
@@ -72,11 +86,23 @@ class Scratch:
         return []
 
     def discard(self, worker: Path) -> bool:
-        """Delete the folder of a worker that is gone, and return whether nothing of it is left."""
+        """Delete the folder of a worker that is gone, and return whether nothing of it is left.
+
+        The new files of its attempts are put into their working directories.
+        """
+        for places in self._log_root.glob(f"*/{WORK_FOLDER}/{glob.escape(worker.name)}"):
+            self._settle_all(places)
         shutil.rmtree(worker, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._lock_of(worker).unlink(missing_ok=True)
         return not (os.path.lexists(worker) or os.path.lexists(self._lock_of(worker)))
+
+    def _settle_all(self, places: Path) -> None:
+        for link in places.parent.parent.glob("*/*"):
+            # Attempts that were lost with their worker count as failed.
+            if link.is_symlink() and places in Path(os.readlink(link)).parents:
+                self.leave(link, "failed", AttemptEnd.LOST)
+        shutil.rmtree(places, ignore_errors=True)
 
     def keep(self) -> None:
         """Show that this worker is alive; called with each heartbeat."""
@@ -129,20 +155,33 @@ class Scratch:
         return self._log_root / experiment / claim.trial / f"{claim.attempt}-{claim.mark}"
 
     def leave(self, working_dir: Path, keep: str, end: AttemptEnd) -> None:
-        """Delete the working directory of an ended attempt, unless it is to be kept and not empty."""
+        """Put the new files of an ended attempt into its working directory, or delete them; an empty one is deleted."""
+        if not working_dir.is_symlink():
+            # Its process has not begun.
+            return
+        working = Path(os.readlink(working_dir))
         if keep == "always" or (keep == "failed" and end in (AttemptEnd.FAILED, AttemptEnd.LOST)):
-            with contextlib.suppress(OSError):
-                working_dir.rmdir()
+            settle(working.parent, working, working_dir)
         else:
-            self.remove(working_dir)
+            discard(working.parent)
+        if working_dir.is_symlink():
+            working_dir.unlink()
 
     def remove(self, folder: Path) -> None:
-        """Delete an attempt's folder; a no-op if it does not exist."""
+        """Delete an attempt's folder, and a working directory that is not kept; a no-op if it does not exist."""
+        working_dir = folder / _WORK
+        if working_dir.is_symlink():
+            discard(Path(os.readlink(working_dir)).parent)
         if os.path.lexists(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Delete this worker's folder, unless it still has content."""
+        """Delete this worker's folders, unless they still have content."""
+        for places in self._log_root.glob(f"*/{WORK_FOLDER}/{glob.escape(self._mine.name)}"):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(places / KEPT_LINKS, ignore_errors=True)
+                places.rmdir()
+                places.parent.rmdir()
         with contextlib.suppress(OSError):
             self._mine.rmdir()
         if self._lock is not None:

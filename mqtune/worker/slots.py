@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -380,7 +379,7 @@ class Slots:
 
     def code_roots(self) -> set[Path]:
         """Return the code roots of all importers."""
-        return {importer.key.code_root for importer in self.importers.all}
+        return {importer.key.program.code_root for importer in self.importers.all}
 
     def trim(self, idle_s: float) -> None:
         """Close importers that no trial has used for *idle_s* seconds, and those that use too much memory."""
@@ -496,9 +495,6 @@ def import_in(
             elif again and isinstance(error, ZygoteDied) and importer.was_killed:
                 # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
                 again = False
-            elif again and isinstance(error, ZygoteDied) and key.spec.kind == "script":
-                # One of its imports crashes: its trials, each in an interpreter of its own, say so.
-                key, again = replace(key, start_method="spawn"), False
             else:
                 raise
 

@@ -141,11 +141,6 @@ class ZygoteHandle:
         self._channel = channel
         self._on_empty = on_empty
 
-    @property
-    def runs_scripts(self) -> bool:
-        """Whether its trials are scripts; each is a process of its own beside one that may run further ones."""
-        return self.spec.kind == "script"
-
     def fileno(self) -> int:
         """Return the descriptor that is readable when the zygote has sent a message."""
         return self._channel.fileno()
@@ -171,8 +166,7 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or accepts no messages.
         """
-        # The process beside scripts keeps nothing of theirs.
-        self.may_keep = self.may_keep or (message["reuse"] and not self.runs_scripts)
+        self.may_keep = self.may_keep or message["reuse"]
         if not self._channel.send({**message, "do": "start"}, fds):
             # After a message that was sent in part no other can be sent. A thread that still waits for the end of the trial before
             # gets ZygoteDied.
@@ -258,7 +252,7 @@ class ZygoteHandle:
         self._forget_trial()
         if not is_over:
             return Gone(None, again=True)
-        self.may_keep = message["stays"] and not self.runs_scripts
+        self.may_keep = message["stays"]
         return Gone(message["status"], message["stays"], message["left"])
 
     def take_over(self, why: str) -> Gone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 import optuna
 
@@ -87,3 +88,21 @@ def stoppable(trial: optuna.Trial) -> float:
         trial.report(x, step := step + 1)
         time.sleep(0.05)
     return x
+
+
+class ShiftError(Exception):
+    """An error of this module's own type."""
+
+
+def shifted(shifts: Sequence[float], trial: optuna.Trial) -> float:
+    if trial.number == 1:
+        raise ShiftError("the second trial")
+    return trial.suggest_float("x", 0, 1) + float(sum(shifts))
+
+
+class Shifted:
+    def __init__(self, shifts: Sequence[float]) -> None:
+        self.shifts = shifts
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        return shifted(self.shifts, trial)

@@ -20,6 +20,7 @@ from mqtune.core.errors import (
     ConfigurationError,
     InsufficientResources,
     NameTaken,
+    ReportInvalid,
     TrainableNotFound,
 )
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus, attempt_and_number
@@ -91,15 +92,19 @@ def test_an_argument_that_is_elsewhere_is_refused_with_where_it_is(name: str, me
 
 
 def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_built():
-    def inner(config):
-        pass
+    lock = threading.Lock()
+
+    class Inner(mqtune.Trainable):
+        def step(self):
+            pass
 
     for trainable, what in (
-        (inner, "inside a function"),
-        (lambda config: None, "lambda"),
+        (Inner, "inside a function"),
+        (lambda config: lock, r"lock, a lock, no plain value\. Load it inside the function"),
+        (functools.partial(lambda config, epochs: None, epochs=lock), "epochs, a lock, no plain value"),
+        (functools.partial(trainables.steady, epochs=3), "'steady' can't be called with a config: .*epochs=3"),
         (3, "not a function"),
         (pow, "not a function"),
-        (functools.partial(trainables.steady, epochs=3), "no name.*into the search space as constants"),
     ):
         with pytest.raises(TrainableNotFound, match=what):
             mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")
@@ -112,7 +117,6 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
         ("exits", 1, None, "SystemExit: 3"),
         ("exits_hard", 7, None, "exited with code 7"),
         ("killed", None, 9, "killed by SIGKILL"),
-        ("reports_a_set", 1, None, "the metric 'seen' can't be sent"),
     ],
 )
 def test_a_trainable_that_breaks_makes_a_failed_trial_that_says_why(tune: Tune, trainable, exit_code, number, words):
@@ -125,6 +129,15 @@ def test_a_trainable_that_breaks_makes_a_failed_trial_that_says_why(tune: Tune, 
     assert words in trial.reason
     assert (trial.attempt.exit_code, trial.attempt.signal) == (exit_code, number)
     assert trial.attempt.end is AttemptEnd.FAILED
+
+
+def test_the_first_report_that_can_not_be_sent_ends_the_run(tune: Tune):
+    tuner = tune("reports_a_set", {"x": mqtune.uniform(0, 1)}, max_trials=40)
+
+    with pytest.raises(ReportInvalid, match=r"^trial \d+: report: the metric 'seen' can't be sent: \{1, 2\} \(set is"):
+        tuner.run()
+
+    assert len(tuner.get_trials()) < 10
 
 
 def test_binary_output_is_kept_and_shown(tune: Tune):

@@ -216,6 +216,51 @@ def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp
         assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
 
 
+WORKER: Final = [sys.executable, "-m", "mqtune", "worker", "--name", "here"]
+
+
+def ready_lines(log: Path) -> int:
+    """How often a worker has begun."""
+    return log.read_text().count(" ready")
+
+
+def test_a_terminal_that_closes_drains_its_worker(own_broker: str, tmp_path: Path, tune_here: Tune):
+    log = tmp_path / "w.log"
+    with (
+        running(WORKER, settings(own_broker, tmp_path), log) as worker,
+        contextlib.closing(tune_here("slow")) as tuner,
+    ):
+        eventually(lambda: reports_come(tuner), 30)
+        family = family_of(worker.pid)
+        worker.send_signal(signal.SIGHUP)
+        # A restart keeps the number of the process, which does not exit then.
+        assert worker.wait(timeout=20) == 0
+        assert ready_lines(log) == 1
+        eventually(lambda: all_gone(family), 15)
+        (trial,) = tuner.get_trials()
+        eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
+        assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+
+
+def test_a_worker_under_nohup_runs_on_when_its_terminal_closes(own_broker: str, tmp_path: Path, tune_here: Tune):
+    log = tmp_path / "w.log"
+    with (
+        running(["nohup", *WORKER], settings(own_broker, tmp_path), log) as worker,
+        contextlib.closing(tune_here("slow")) as tuner,
+    ):
+        eventually(lambda: reports_come(tuner), 30)
+        worker.send_signal(signal.SIGHUP)
+        # Later than the signal, from the broker to the trial and back.
+        tuner.stop_all("the test is over")
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+        with contextlib.closing(tune_here("steady", name="later")) as later:
+            eventually(lambda: later.step(0.1) or later.is_finished, 30)
+            assert [attempt.end for attempt in later.get_trials()[0].attempts] == [AttemptEnd.COMPLETED]
+        assert [attempt.end for attempt in tuner.get_trials()[0].attempts] == [AttemptEnd.STOPPED]
+        assert worker.poll() is None
+        assert ready_lines(log) == 1
+
+
 def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(
     own_broker: str, tmp_path: Path, tune_here: Tune, caplog: pytest.LogCaptureFixture
 ):

@@ -208,5 +208,5 @@ def test_a_trainable_of_a_cell_runs_on_another_machines_worker_and_an_edited_cel
     assert "VALUE = 1" in (tmp_path / "ran" / "train_cell.py").read_text()
 
     monkeypatch.delenv("MQTUNE_CODE_KEY")
-    with pytest.raises(ConfigurationError, match=r"trainable 'train', defined in a cell, needs MQTUNE_CODE_KEY"):
+    with pytest.raises(ConfigurationError, match=r"trainable 'train', which travels as source, needs MQTUNE_CODE_KEY"):
         tuned(2, 3)

@@ -37,14 +37,12 @@ def states(study: optuna.Study) -> list[Any]:
     return [trial.state for trial in study.get_trials(deepcopy=False)]
 
 
-@pytest.mark.parametrize("reuse", [False, True])
-def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str, reuse: bool) -> None:
+def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str) -> None:
     here, there = (
         optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=4)) for _ in range(2)
     )
 
-    process = mqtune.Process(reuse=reuse)
-    optuna_optimize(there, objectives.by_run, n_trials=8, n_jobs=1, backend=fleet, process=process)
+    optuna_optimize(there, objectives.by_run, n_trials=8, n_jobs=1, backend=fleet)
     here.optimize(objectives.by_run, n_trials=8)
 
     assert [trial.params for trial in there.trials] == [trial.params for trial in here.trials]
@@ -52,7 +50,7 @@ def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str, reuse: boo
     assert [trial.distributions for trial in there.trials] == [trial.distributions for trial in here.trials]
     assert [trial.user_attrs["seen"] for trial in there.trials] == [trial.user_attrs["seen"] for trial in here.trials]
     pids = {trial.user_attrs["pid"] for trial in there.trials}
-    assert len(pids) < 8 if reuse else len(pids) == 8
+    assert len(pids) == 8
     assert os.getpid() not in pids
     assert experiment_of(there) is None
 
@@ -152,6 +150,15 @@ def test_callbacks_have_the_callers_study_and_what_they_do_to_it_counts(fleet: s
     assert len(given) == len(study.trials) == 2
     assert (study.trials[1].state, study.trials[1].params) == (COMPLETE, {"x": 0.125})
     assert study.sampler is later
+
+
+def test_an_objective_has_a_process_for_each_trial() -> None:
+    study = optuna.create_study()
+
+    with pytest.raises(ConfigurationError, match="reuse=True is for a class"):
+        optuna_optimize(study, objectives.by_run, n_trials=1, process=mqtune.Process(reuse=True))
+
+    assert study.trials == []
 
 
 def test_n_jobs_minus_one_is_as_many_as_there_are_slots(fleet: str) -> None:
@@ -269,7 +276,7 @@ def test_a_trial_that_somebody_ends_in_the_study_is_stopped(fleet: str) -> None:
 
 def test_what_can_not_be_run_is_refused_before_anything_begins(fleet: str) -> None:
     study = optuna.create_study()
-    for objective in (lambda trial: 0.0, object(), len):
-        with pytest.raises(ConfigurationError, match="import"):
+    for objective, why in ((lambda trial: 0.0, "MQTUNE_CODE_KEY"), (object(), "object"), (len, "len")):
+        with pytest.raises(ConfigurationError, match=why):
             optuna_optimize(study, objective, n_trials=1, backend=fleet)
     assert study.user_attrs == {}

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from pair import finished, paused, rows
 from running import running_worker, tuner_on
 from trainables_reusing import Reuses
-from trainables_reusing_function import reuses
 from waiting import eventually, lives
 
 import mqtune
 from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import DEMANDS
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.journal.connection import connect
@@ -33,7 +33,7 @@ LASTING = mqtune.Resources(cpus=CPUS)
 ENDING = mqtune.Resources(cpus=9, tags=("ending",))
 ENDLESS = 100_000
 SPACE = {
-    "do": mqtune.choice(["", "thread", "chdir"]),
+    "do": mqtune.choice(["", "thread"]),
     "lr": mqtune.uniform(0, 100),
     "steps": mqtune.randint(1, ENDLESS + 1),
     "step_s": mqtune.uniform(0, 1),
@@ -183,22 +183,23 @@ def test_a_worker_that_ends_takes_the_process_along(broker: str, new_bench, tmp_
         assert bench.notes("cleanup") == [trial.attempt.pid]
 
 
-# Functions.
-
-
-@pytest.fixture
-def functions(worker: subprocess.Popen[bytes], new_bench: Callable[..., Bench]) -> Bench:
-    return new_bench(tuned=reuses)
-
-
-def test_a_process_that_a_trial_has_changed_is_replaced_and_the_record_says_why(functions: Bench):
-    good, bad, after = functions.run(do="chdir"), functions.run(do="thread", lr=2.0), functions.run(lr=3.0)
+def test_a_process_in_which_a_trial_has_left_a_thread_is_replaced_and_the_record_says_why(bench: Bench):
+    good, bad, after = bench.run(), bench.run(do="thread", lr=2.0), bench.run(lr=3.0)
 
     assert (good.attempt.pid, good.attempt.retired) == (bad.attempt.pid, "")
-    assert bad.attempt.retired == "it has left the threads reporter"
+    assert bad.attempt.retired == "it has left the threads counter"
     assert after.attempt.pid != bad.attempt.pid
     assert not psutil.pid_exists(bad.attempt.pid)
-    assert set(functions.values(bad)) - {-1e9} == {-2.0, -4.0, -6.0}
-    assert functions.values(after) == [-3.0, -6.0, -9.0]
-    shown = CliRunner().invoke(group, ["show", str(functions.tuner.results().folder), bad.id]).output
-    assert "the process of attempt 1 took no other trial: it has left the threads reporter" in " ".join(shown.split())
+    assert bench.values(bad) == [-2.0, -4.0, -6.0]
+    assert bench.values(after) == [-3.0, -6.0, -9.0]
+    shown = CliRunner().invoke(group, ["show", str(bench.tuner.results().folder), bad.id]).output
+    assert "the process of attempt 1 took no other trial: it has left the threads counter" in " ".join(shown.split())
+
+
+def reports_once(config):
+    mqtune.report({"loss": config["lr"]})
+
+
+def test_a_function_has_a_process_for_each_trial(broker: str):
+    with pytest.raises(ConfigurationError, match=r"reuse=True is for a class with a reset_config method"):
+        tuner_on(broker, reports_once, SPACE, process=mqtune.Process(reuse=True))

@@ -117,13 +117,15 @@ def prints_binary(config):
 
 
 def stubborn(config):
-    """Swallow the stop, and try to report on."""
+    """Swallow the stop, and train on without a report."""
+    is_told = False
     for epoch in range(3000):
         try:
             time.sleep(0.01)
-            mqtune.report({"loss": 1.0 + epoch})
+            if not is_told:
+                mqtune.report({"loss": 1.0 + epoch})
         except BaseException:
-            continue
+            is_told = True
 
 
 def reports_something_else(config):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,9 @@ class Reuses(mqtune.Trainable):
     def step(self):
         time.sleep(self.config["step_s"])
         self.total += self.config["lr"]
+        if self.config.get("do") == "thread" and not self.training_iteration:
+            # Longer than the trial.
+            threading.Thread(target=time.sleep, args=(2,), name="counter").start()
         done = self.training_iteration + 1 >= self.config["steps"]
         return {"loss": -self.total, "step": self.training_iteration + 1, "pid": os.getpid(), "done": done}
 

@@ -166,7 +166,7 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
         "seed": seed + place,
         "scheduler": scheduler,
         "trainable": trainable,
-        "reuse": trainable != "script" and random.random() < 0.5,
+        "reuse": trainable == "class" and random.random() < 0.5,
         "epochs": epochs,
         "constants": constants,
         "breaks_at": random.choice([[0], [0, 0, 0, 3]]),

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import psutil
 import pytest
-from attempts import gone, start_message
+from attempts import gone, import_key, start_message
 from test_zygotes import frames
-from waiting import eventually, lives
+from waiting import eventually, is_gone, lives
 
 from mqtune.trainable.process.protocol import FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import importers
-from mqtune.worker.importers import Importer, ImportFailed, ImportKey
+from mqtune.worker.importers import Importer, ImportFailed
 from mqtune.worker.late_imports import LateImports
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
 
@@ -30,15 +30,18 @@ import mqtune
 PID = os.getpid()
 
 def says(config):
-    mqtune.report({{"devices": os.environ["{DEVICES}"], "imported_by": PID, "parent": os.getppid()}})
+    package = globals().get("PACKAGE", 0)
+    mqtune.report({{"devices": os.environ["{DEVICES}"], "imported_by": PID, "parent": os.getppid(), "package": package}})
     while config.get("waits"):
         time.sleep(0.01)
 """
-#: What a module may find out on import of the devices that it may use.
+#: What code may find out on import of the devices that it may use.
 LOOKS: Final = {
     "reads": f"import os; DEVICE = os.environ.get('{DEVICES}')",
     "does not": "import os; HOME = os.environ.get('HOME')",
 }
+#: The first lines of a program that takes so long that it is executed once for all trials.
+SLOW: Final = "import time\nwhile time.process_time() < 1: pass\n"
 
 
 class Slots:
@@ -46,8 +49,8 @@ class Slots:
 
     def __init__(self, folder: Path, code: str) -> None:
         self.folder = folder
-        (folder / "job_code.py").write_text(code + CODE)
-        key = ImportKey(TrainableSpec("says", module="job_code"), folder, "fork")
+        (folder / "job_code.py").write_text(f"{code}\n{CODE}")
+        key = import_key(TrainableSpec("says", module="job_code"), folder)
         self.importer = Importer(key, {DEVICES: "0"}, folder / "log", varies=[DEVICES])
         self.importer.get_ready(LateImports(folder))
 
@@ -69,8 +72,9 @@ class Slots:
 
 
 @pytest.fixture
-def slots(tmp_path: Path) -> Iterator[Callable[..., Slots]]:
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Slots]]:
     made: list[Slots] = []
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
 
     def make(code: str = "") -> Slots:
         made.append(Slots(tmp_path, code))
@@ -81,8 +85,23 @@ def slots(tmp_path: Path) -> Iterator[Callable[..., Slots]]:
         one.importer.close()
 
 
-def test_slots_share_what_was_imported_once_and_each_trial_finds_its_own_devices(slots: Callable[..., Slots]) -> None:
-    two = slots()
+def install(folder: Path, name: str, code: str) -> None:
+    """Write a package as if it were installed."""
+    (folder / "site-packages").mkdir(exist_ok=True)
+    (folder / "site-packages" / f"{name}.py").write_text(code)
+
+
+def scout_of(importer: Importer) -> int:
+    """The process that has executed a slow program for all trials, and forks their zygotes."""
+    (child,) = psutil.Process(importer.pid).children()
+    return child.pid
+
+
+def test_slots_share_installed_packages_and_each_trial_executes_a_quick_program_with_its_own_devices(
+    slots: Callable[..., Slots], tmp_path: Path
+) -> None:
+    install(tmp_path, "installed", "import os; IMPORTED_BY = os.getpid()")
+    two = slots("import installed; PACKAGE = installed.IMPORTED_BY")
     reports = []
     for device in ("0", "1"):
         zygote = two.fork(device)
@@ -91,23 +110,53 @@ def test_slots_share_what_was_imported_once_and_each_trial_finds_its_own_devices
         assert reports[-1]["parent"] == zygote.pid
 
     assert [report["devices"] for report in reports] == ["0", "1"]
-    assert [report["imported_by"] for report in reports] == [two.importer.pid] * 2
+    assert [report["imported_by"] for report in reports] == [report["pid"] for report in reports]
+    assert [report["package"] for report in reports] == [two.importer.pid] * 2
+
+
+def test_a_slow_program_that_leaves_no_trace_is_executed_once_for_all_slots(slots: Callable[..., Slots]) -> None:
+    two = slots(SLOW)
+    scout = scout_of(two.importer)
+    reports = []
+    for device in ("0", "1"):
+        zygote = two.fork(device)
+        reports.append(two.start(zygote))
+        assert gone(zygote).status == 0
+
+    assert [report["devices"] for report in reports] == ["0", "1"]
+    assert [report["imported_by"] for report in reports] == [scout] * 2
+
+
+def test_a_slow_program_that_leaves_a_trace_is_executed_by_each_trial_and_the_reason_is_known(
+    slots: Callable[..., Slots], tmp_path: Path
+) -> None:
+    (tmp_path / "data").touch()
+    one = slots(f"{SLOW}HELD = open({str(tmp_path / 'data')!r})")
+    zygote = one.fork("0")
+
+    report = one.start(zygote)
+
+    assert report["imported_by"] == report["pid"]
+    assert f"it has opened {tmp_path / 'data'}" in zygote.environment["start"]
 
 
 @pytest.mark.parametrize("looks", LOOKS)
-def test_an_import_that_reads_which_devices_there_are_serves_only_slots_with_the_same(
-    slots: Callable[..., Slots], looks: str
+@pytest.mark.parametrize("where", ["package", "slow program", "quick program"])
+def test_an_import_for_all_slots_that_reads_their_devices_serves_only_slots_with_the_same(
+    slots: Callable[..., Slots], tmp_path: Path, looks: str, where: str
 ) -> None:
-    importer = slots(LOOKS[looks] + "\n").importer
+    install(tmp_path, "installed", LOOKS[looks])
+    codes = {"package": "import installed", "slow program": f"{LOOKS[looks]}\n{SLOW}", "quick program": LOOKS[looks]}
+    importer = slots(codes[where]).importer
 
     assert importer.serves({DEVICES: "0"})
-    assert importer.serves({DEVICES: "1"}) is (looks == "does not")
+    # Each trial executes a quick program itself, with its own devices.
+    assert importer.serves({DEVICES: "1"}) is (looks == "does not" or where == "quick program")
 
 
 def test_what_a_trial_has_imported_late_may_look_at_devices_too(slots: Callable[..., Slots], tmp_path: Path) -> None:
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "looks_late.py").write_text(LOOKS["reads"])
-    two = slots(f"import sys; sys.path.append({str(tmp_path / 'site-packages')!r})\n")
+    install(tmp_path, "looks_late", LOOKS["reads"])
+    two = slots()
     late = LateImports(tmp_path)
     late.learn(two.importer.key.spec, [({}, ["looks_late"])])
     assert two.importer.serves({DEVICES: "1"})
@@ -124,39 +173,50 @@ def test_devices_that_an_import_has_set_itself_are_those_of_its_trials(slots: Ca
     assert [two.start(two.fork(device))["devices"] for device in ("0", "1")] == ["7", "7"]
 
 
-def test_what_an_import_that_is_done_again_had_set_is_not_there(slots: Callable[..., Slots]) -> None:
+def test_each_trial_executes_a_program_that_changes_its_devices_and_starts_a_thread_anew(
+    slots: Callable[..., Slots],
+) -> None:
     one = slots(
         "import os, threading\n"
         "os.environ['CUDA_VISIBLE_DEVICES'] += '+'\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
 
-    report = one.start(one.fork("0"))
+    for _ in range(2):
+        zygote = one.fork("0")
+        report = one.start(zygote)
+        assert gone(zygote).status == 0
+        assert (report["devices"], report["imported_by"]) == ("0+", report["pid"])
 
-    assert (report["devices"], report["imported_by"]) == ("0+", report["pid"])
 
-
-def test_behind_an_import_that_has_opened_a_device_each_trial_has_an_interpreter_of_its_own(
+def test_a_program_that_opens_a_device_is_executed_only_once_the_trial_before_has_ended(
     slots: Callable[..., Slots], tmp_path: Path
 ) -> None:
-    """No child can use a device that its parent has opened."""
+    """No child can use a device that its parent has opened, and the trial before may still have all of its memory."""
     device = tmp_path / "nvidia0"
     device.touch()
     two = slots(
-        "from mqtune.trainable.process import late_imports\n"
-        f"late_imports.DEVICE_FILES = ({str(device)!r},)\nHELD = open({str(device)!r})\n"
+        "from mqtune.trainable.process import footprint\n"
+        f"footprint.DEVICE_FILES = ({str(device)!r},)\nHELD = open({str(device)!r})\n"
     )
     zygote = two.fork("1")
+    eventually(lambda: psutil.Process(zygote.pid).children())
 
-    report = two.start(zygote)
+    report = two.start(zygote, waits=True)
 
     assert (report["devices"], report["imported_by"]) == ("1", report["pid"])
-    assert zygote.environment["fresh"] == f"its imports have opened {device}"
+    # Of the trial, and of the process for the next one.
+    eventually(lambda: len(psutil.Process(zygote.pid).children()) == 2)
+    tree = [psutil.Process(two.importer.pid), *psutil.Process(two.importer.pid).children(recursive=True)]
+    assert [process.pid for process in tree if str(device) in {file.path for file in process.open_files()}] == [
+        report["pid"]
+    ]
     assert two.importer.serves({DEVICES: "1"})
-    assert str(device) not in {file.path for file in psutil.Process(two.importer.pid).open_files()}
+    zygote.kill(report["pid"])
+    gone(zygote)
 
 
-#: Uses OpenMP, as PyTorch does, on import and in its trials.
+#: Uses OpenMP, as PyTorch does.
 PARALLEL: Final = """
 import numpy
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -166,33 +226,45 @@ def fit():
     HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
 
 fit()
+"""
+#: And does so in a trial.
+IN_TRIAL: Final = """
 import mqtune
 report, mqtune.report = mqtune.report, lambda metrics: (fit(), report(metrics))
 """
 
 
+@pytest.mark.parametrize("where", ["package", "slow program"])
 def test_a_trial_computes_in_parallel_behind_an_import_that_has(
-    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch
+    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    one = slots(PARALLEL)
+    install(tmp_path, "parallel", PARALLEL)
+    one = slots((SLOW + PARALLEL if where == "slow program" else "from parallel import fit") + IN_TRIAL)
     zygote = one.fork("0")
 
-    # What has a pool of threads in its parent would wait for it for ever.
+    # A child of a process with a pool of threads would wait for them for ever.
     report = one.start(zygote)
 
-    assert report["imported_by"] == one.importer.pid
+    assert (report["imported_by"] == report["pid"]) is (where == "package")
     assert gone(zygote).status == 0
 
 
-def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Slots]) -> None:
-    two = slots()
+#: The process that imports, and the code of a program for which that forks zygotes.
+WHICH: Final = {"importer": "", "importer behind its scout": SLOW, "scout": SLOW}
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Slots], which: str) -> None:
+    two = slots(WHICH[which])
     zygote = two.fork("0")
     trial = psutil.Process(two.start(zygote, waits=True)["pid"])
+    scouts = [scout_of(two.importer)] if WHICH[which] else []
 
-    os.kill(two.importer.pid, signal.SIGKILL)
+    os.kill(scouts[0] if which == "scout" else two.importer.pid, signal.SIGKILL)
     eventually(lambda: two.importer.is_dead)
 
+    eventually(lambda: all(map(is_gone, scouts)))
     assert lives(trial)
     zygote.kill(trial.pid)
     assert os.WTERMSIG(gone(zygote).status or 0) == signal.SIGKILL
@@ -203,14 +275,21 @@ def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Sl
     zygote.close()
 
 
+@pytest.mark.parametrize("which", WHICH)
 def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
-    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch
+    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    two = slots()
+    two = slots(WHICH[which])
     zygote = two.fork("0")
     trial = psutil.Process(two.start(zygote, waits=True)["pid"])
     monkeypatch.setattr(importers, "START_S", 0.3)
-    os.kill(two.importer.pid, signal.SIGSTOP)
+    if which == "importer behind its scout":
+        # It does nothing any more.
+        os.kill(two.importer.pid, signal.SIGSTOP)
+        monkeypatch.setattr(importers, "START_S", 30)
+        two.fork("1")
+        monkeypatch.setattr(importers, "START_S", 0.3)
+    os.kill(two.importer.pid if which == "importer" else scout_of(two.importer), signal.SIGSTOP)
 
     with pytest.raises(ZygoteSilent, match=r"forked no zygote within 0\.3 s and was killed"):
         two.fork("1")
@@ -224,7 +303,7 @@ def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
 
 def test_an_import_that_fails_says_with_which_error_and_of_which_type(tmp_path: Path) -> None:
     (tmp_path / "job_code.py").write_text("import not_installed\n")
-    key = ImportKey(TrainableSpec("says", module="job_code"), tmp_path, "fork")
+    key = import_key(TrainableSpec("says", module="job_code"), tmp_path)
     importer = Importer(key, {}, tmp_path / "log", varies=[DEVICES])
     try:
         with pytest.raises(ImportFailed, match=r"No module named 'not_installed'\n?$") as found:
@@ -248,20 +327,28 @@ def large_pages(pid: int) -> int:
     reason="the kernel puts no memory that is in use into large pages",
 )
 def test_what_is_imported_lies_in_large_pages_which_a_fork_copies_sooner(slots: Callable[..., Slots]) -> None:
-    one = slots("HELD = bytearray(64 << 20)\n")
+    one = slots(f"{SLOW}HELD = bytearray(64 << 20)\n")
 
-    assert large_pages(one.importer.pid) >= 48 << 20
+    assert large_pages(scout_of(one.importer)) >= 48 << 20
     assert one.start(one.fork("0"))["devices"] == "0"
 
 
-def test_eight_slots_take_little_more_memory_than_one(slots: Callable[..., Slots]) -> None:
-    slots_ = slots("import random; HELD = [str(random.random()) for _ in range(400_000)]\n")
+#: Holds some 100 MB, so that a copy in each slot would show beside the few MB that each process has of its own.
+HOLDS: Final = "import random; HELD = [str(random.random()) for _ in range(1_200_000)]\n"
+
+
+@pytest.mark.parametrize("where", ["package", "slow program"])
+def test_eight_slots_take_little_more_memory_than_one(slots: Callable[..., Slots], tmp_path: Path, where: str) -> None:
+    install(tmp_path, "holds", HOLDS)
+    slots_ = slots("import holds" if where == "package" else HOLDS)
+    scouts = len(psutil.Process(slots_.importer.pid).children())
     slots_.fork("0")
-    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == 2)
+    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == scouts + 2)
     with_one = slots_.importer.size
 
     for device in range(1, 8):
         slots_.fork(str(device))
-    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == 16)
+    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == scouts + 16)
 
-    assert slots_.importer.size < 1.5 * with_one
+    assert with_one > 64 << 20
+    assert slots_.importer.size < 1.35 * with_one

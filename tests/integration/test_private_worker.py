@@ -235,12 +235,13 @@ def test_a_worker_that_can_take_nothing_any_more_ends_and_says_why(
     assert "WRONGTYPE" in worker.log.read_text()
 
 
-def test_a_worker_imports_what_it_is_started_for_before_that_comes_and_once_for_all_slots(
+def test_a_worker_executes_a_slow_program_that_it_is_started_for_before_its_trials_come_and_once_for_all_slots(
     worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient, tmp_path: Path
 ) -> None:
     note = tmp_path / "imported"
     (tmp_path / "noted.py").write_text(
-        f"import os\nwith open({str(note)!r}, 'a') as file: print(os.getpid(), file=file)\ndef train(config): pass\n"
+        f"import os, time\nwith open({str(note)!r}, 'a') as file: print(os.getpid(), file=file)\n"
+        "while time.process_time() < 1: pass\ndef train(config): pass\n"
     )
     spec = TrainableSpec("train", module="noted")
     journal = RedisJournal(redis_client, "x", patience_s=5)
@@ -251,4 +252,5 @@ def test_a_worker_imports_what_it_is_started_for_before_that_comes_and_once_for_
 
     eventually(note.exists, 30, "it has imported the trainable")
     (importer,) = process.children()
-    eventually(lambda: note.read_text() == f"{importer.pid}\n")
+    # The scout executes it, and replaces the importer.
+    eventually(lambda: [f"{scout.pid}\n" for scout in importer.children()] == [note.read_text()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -149,11 +150,47 @@ def deaf(config):
         except mqtune.StopTrial:
             pass
 
+def catches_all(config):
+    while True:
+        try:
+            time.sleep(0.01)
+            mqtune.report({"loss": 1})
+        except:
+            pass
+
+def reports_while_it_unwinds(config):
+    try:
+        endless(config)
+    except mqtune.StopTrial:
+        try:
+            mqtune.report({"loss": 2})
+        except BaseException:
+            pass
+        mqtune.save_checkpoint({"epoch": 7})
+        raise
+    finally:
+        print("cleaned up", flush=True)
+
+def reports_from_a_fork(config):
+    import multiprocessing
+    child = multiprocessing.get_context("fork").Process(target=mqtune.report, args=({"loss": 1},))
+    child.start()
+    child.join()
+    if config.get("fails"):
+        raise ValueError("the child has failed")
+
+def reports_from_a_program(config):
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "import mqtune; mqtune.report({'loss': 1})"])
+    if config.get("also"):
+        mqtune.report({"loss": 2})
+
 def keeps_files(config):
     Path("model.txt").write_text(config["who"])
     time.sleep(config.get("sleep_s", 0))
     context = mqtune.get_context()
-    mqtune.report({"loss": 1, "here": os.getcwd(), "folder": str(context.folder), "there": os.listdir(".")})
+    folder = {"folder": str(context.folder), "real_folder": os.path.realpath(context.folder)}
+    mqtune.report({"loss": 1, "here": os.getcwd(), "code": Path("worker_code.py").read_text()[:10], **folder})
     if config.get("fails"):
         raise ValueError("no luck")
 
@@ -613,6 +650,66 @@ def test_a_word_that_no_driver_of_this_version_says_is_passed_over(
     assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
 
 
+@pytest.mark.parametrize(
+    ("intent", "end", "told"),
+    [(Intent.STOP, AttemptEnd.STOPPED, "stop"), (Intent.PAUSE, AttemptEnd.PAUSED, "pause")],
+)
+def test_a_trial_that_catches_every_stop_ends_at_a_report_and_says_why(
+    machine: Machine, intent: Intent, end: AttemptEnd, told: str
+) -> None:
+    why = (
+        f"did not end when it was told to {told}: a bare `except:` or `except BaseException:` has caught StopTrial; write "
+        "`except Exception:`"
+    )
+    one = machine.start("catches_all").has_reported(3)
+    began = time.monotonic()
+
+    ended = one.intend(intent).ended()
+
+    assert time.monotonic() - began < attempt_module.TOLD_GRACE_S - 3, "it had the slot until its worker lost patience"
+    assert (ended.end, ended.signal, ended.error) == (end, signal.SIGTERM, why)
+    assert ended.stderr_tail == f"{why}\n"
+
+
+@pytest.mark.parametrize("how", ["reports_from_a_fork", "reports_from_a_program"])
+def test_a_trial_without_reports_says_that_a_child_process_has_tried_to_report(machine: Machine, how: str) -> None:
+    one = machine.start(how)
+
+    ended = one.ended()
+
+    assert (ended.end, one.reports) == (AttemptEnd.COMPLETED, [])
+    assert ended.error == (
+        "report: this is a child process of the trial, which can't report or save: pass the values to the trial's own process, such "
+        "as through a multiprocessing.Queue or a file, and report them there"
+    )
+    assert f"RuntimeError: {ended.error}" in ended.stderr_tail
+
+
+def test_the_error_of_a_trial_that_fails_without_reports_names_the_child_process_first(machine: Machine) -> None:
+    ended = machine.start("reports_from_a_fork", {"fails": True}).ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "ValueError")
+    assert ended.error.startswith("report: this is a child process of the trial, ")
+    assert ended.error.rstrip().endswith("ValueError: the child has failed")
+
+
+def test_a_child_process_that_has_tried_to_report_is_no_error_of_a_trial_that_reports_itself(machine: Machine) -> None:
+    one = machine.start("reports_from_a_program", {"also": True})
+
+    assert (one.ended().end, one.ended().error) == (AttemptEnd.COMPLETED, "")
+    assert [report.metrics["loss"] for report in one.reports] == [2]
+
+
+def test_a_stopped_trial_can_report_once_more_and_save_while_it_unwinds(machine: Machine) -> None:
+    one = machine.start("reports_while_it_unwinds").has_reported(3)
+
+    ended = one.intend(Intent.STOP).ended()
+
+    assert (ended.end, ended.error, ended.exit_code) == (AttemptEnd.STOPPED, "", 0)
+    assert ended.stdout_tail.endswith("cleaned up\n")
+    assert len(one.of(CheckpointSaved)) == 1
+
+
 def test_one_that_is_paused_and_then_stopped_is_stopped(machine: Machine) -> None:
     one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
     one.intend(Intent.STOP)
@@ -887,7 +984,10 @@ def test_a_trial_that_no_zygote_starts_is_lost_with_the_reason(
 # Where a trial runs.
 
 
-def test_trials_with_folders_of_their_own_do_not_overwrite_each_others_files(machine: Machine) -> None:
+def test_trials_with_folders_of_their_own_read_the_codes_files_and_do_not_overwrite_each_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(machine.code_root)
     settings = {"working_dir": "trial", "keep_working_dir": "always"}
     for who in ("0001", "0002"):
         one = machine.start("keeps_files", {"who": who}, trial=who, **settings)
@@ -895,13 +995,19 @@ def test_trials_with_folders_of_their_own_do_not_overwrite_each_others_files(mac
         assert one.ended().end is AttemptEnd.COMPLETED
         (started,) = one.of(AttemptStarted)
         metrics = one.reports[0].metrics
-        assert metrics["here"] == metrics["folder"] == started.working_dir
-        assert metrics["there"] == ["model.txt"]
+        # The folder that others see is a link to the place of the attempt, until that has ended.
+        assert (metrics["folder"], metrics["real_folder"]) == (started.working_dir, metrics["here"])
+        assert metrics["code"] == CODE[:10]
+        assert os.listdir(started.working_dir) == ["model.txt"]
         assert (Path(started.working_dir) / "model.txt").read_text() == who
+        assert not Path(metrics["here"]).exists()
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("always", {"bad", "well"}), ("failed", {"bad"}), ("never", set())])
-def test_a_folder_of_its_own_is_kept_by_the_rule(machine: Machine, keep: str, kept: set[str]) -> None:
+def test_a_folder_of_its_own_is_kept_by_the_rule(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, keep: str, kept: set[str]
+) -> None:
+    monkeypatch.chdir(machine.code_root)
     settings = {"working_dir": "trial", "keep_working_dir": keep}
     folders = {}
     # One in which nothing was written is never kept.
@@ -909,7 +1015,7 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(machine: Machine, keep: str, ke
         one = machine.start(name, {"who": trial, "fails": trial == "bad"}, trial=trial, **settings)
         one.ended()
         folders[trial] = Path(one.of(AttemptStarted)[0].working_dir)
-        assert one.reports[0].metrics["here"] == str(folders[trial])
+        assert not Path(one.reports[0].metrics["here"]).exists()
 
     assert {trial for trial, folder in folders.items() if folder.exists()} == kept
     assert not list(machine.services.scratch._mine.glob("*"))
@@ -1032,6 +1138,25 @@ def test_an_import_that_fails_says_which_code_is_not_the_experiments(machine: Ma
 
     assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "SyntaxError")
     assert "versioned_first.py, versioned_later.py there is not as it was when the experiment began" in ended.error
+
+
+@pytest.mark.parametrize("first", ["", "import sys\nsys.setrecursionlimit(2000)\n"])
+def test_a_program_with_a_package_that_no_fork_can_have_runs_in_each_trial(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whether its first statement imports the package, or a later one, which its scout finds."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (installed / "starts_a_thread.py").write_text(f"import os\nPID = os.getpid()\n{thread}")
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    code = "import mqtune\ndef own(config): mqtune.report({'loss': 1, 'same': starts_a_thread.PID == starts_a_thread.os.getpid()})\n"
+    (machine.code_root / "worker_code.py").write_text(f"{first}import starts_a_thread\n{code}")
+
+    for trial in ("0001", "0002"):
+        one = machine.start("own", trial=trial)
+        assert one.ended().end is AttemptEnd.COMPLETED
+        assert one.reports[0].metrics["same"] is True
 
 
 def test_a_script_with_an_import_that_crashes_says_so_in_a_process_of_its_own(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from attempts import forked, gone, start_message
+from attempts import forked, gone, import_key, start_message
 from waiting import eventually, is_gone, lives
 
 from mqtune.core.codec import decode_value
@@ -21,7 +21,7 @@ from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import importers
 from mqtune.worker.control_pipe import ControlPipe
-from mqtune.worker.importers import Importer, ImportKey
+from mqtune.worker.importers import Importer
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
 
 #: What comes with every report.
@@ -73,7 +73,7 @@ def saves_when_told(config):
         raise
 
 def looks_for(config):
-    mqtune.report({"lives": os.path.exists(f"/proc/{HELPER.pid}")})
+    mqtune.report({"lives": os.path.exists(f"/proc/{HELPER.pid}"), "helper": HELPER.pid})
 
 def stays(config):
     leaves(config)
@@ -96,7 +96,7 @@ class Trials:
         (folder / "job_code.py").write_text(before + CODE)
         self.folder = folder
         self.controls: list[ControlPipe] = []
-        key = ImportKey(TrainableSpec(name, module="job_code"), folder, start_method)
+        key = import_key(TrainableSpec(name, module="job_code"), folder, start_method)
         self.importer = Importer(key, {"SLOT": "seven"}, folder / "zygote.log")
 
     def get_ready(self) -> None:
@@ -390,21 +390,23 @@ def spares(zygote: psutil.Process, trial: int) -> set[int]:
     return {child.pid for child in zygote.children() if lives(child)} - {trial}
 
 
-def test_what_a_module_starts_on_import_lives_as_long_as_its_importer(tmp_path: Path) -> None:
+def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(tmp_path: Path) -> None:
     helper = "import subprocess; HELPER = subprocess.Popen(['sleep', '60'])\n"
     one = Trials(tmp_path, "looks_for", "fork", helper)
     one.get_ready()
-    importer = psutil.Process(one.importer.pid)
-    (process,) = [child for child in importer.children() if "sleep" in child.cmdline()]
+    helpers = []
     for _ in range(2):
         _, pipe = one.start({})
-        assert next(frames(pipe))[1][1]["lives"]
+        report = next(frames(pipe))[1][1]
+        assert report["lives"]
         one.wait_ended()
         os.close(pipe)
+        helpers.append(report["helper"])
+        assert is_gone(report["helper"])
 
     one.close()
 
-    eventually(lambda: not lives(process))
+    assert len({*helpers}) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process table says so on Linux alone")

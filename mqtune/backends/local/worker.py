@@ -9,11 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mqtune.backends.local.processes import wait_for_end
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.driver_fork import fork_importer, why_no_fork
+from mqtune.trainable.process.output import flush
 
 #: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
@@ -52,9 +57,31 @@ class WorkerProcess:
         log: the file for what it prints.
         arguments: what Python runs; the number of the pipe's end that it watches follows, or stands in the environment.
         environment: variables of its environment, besides this process's.
+        has_importer: whether its first importer is a fork of this process.
     """
 
-    def __init__(self, log: Path, arguments: Sequence[str], environment: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, log: Path, arguments: Sequence[str], environment: Mapping[str, str] = {}, *, has_importer: bool = False
+    ) -> None:
+        offered: dict[str, Any] = {}
+        with ExitStack() as stack:
+            if has_importer:
+                flush()
+                worker_end, importer_end = Channel.pair()
+                stack.callback(worker_end.close)
+                stack.callback(importer_end.close)
+                environment = {**environment, "MQTUNE_IMPORTER_FD": str(worker_end.fileno())}
+                offered = {"pass_fds": [worker_end.fileno()], "preexec_fn": partial(fork_importer, importer_end)}
+            self._start(log, arguments, environment, **offered)
+
+    def _start(
+        self,
+        log: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        preexec_fn: Callable[[], None] | None = None,
+    ) -> None:
         self.log = log
         owned, self._owner = os.pipe()
         # Settings for an operator's own workers do not apply to this one.
@@ -65,7 +92,8 @@ class WorkerProcess:
                     # -P: what lies where the driver was started, such as a folder named mqtune, must not be imported instead.
                     [sys.executable, "-P", *arguments],
                     env={**inherited, **environment, "MQTUNE_OWNER_FD": str(owned)},
-                    pass_fds=[owned],
+                    pass_fds=[owned, *pass_fds],
+                    preexec_fn=preexec_fn,  # noqa: PLW1509 - there are no threads then
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -117,7 +145,8 @@ class PrivateWorker(WorkerProcess):
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "worker.log", ["-m", "mqtune.worker.local"])
+        has_importer = not why_no_fork()
+        super().__init__(folder / "worker.log", ["-m", "mqtune.worker.local"], has_importer=has_importer)
         self._folder = folder
 
     def begin(

@@ -25,6 +25,14 @@ def own_children() -> list[int]:
         return []
 
 
+def end_children(but: Collection[int] = ()) -> None:
+    """Kill this process's children, except for some."""
+    for child in own_children():
+        if child not in but:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
 def children_of(pid: int) -> list[int]:
     """Return the children of a process; none where the kernel does not list them (Linux does)."""
     found: list[int] = []

@@ -21,8 +21,8 @@ _DIST_INFO: Final = ".dist-info"
 class Environment(TypedDict, total=False):
     """The versions that a trial runs with.
 
-    ``differs`` names files that are not as they were when the experiment began; ``fresh`` says why an attempt did not begin with
-    the imports of others.
+    ``differs`` names files that are not as they were when the experiment began; ``start`` names the traces of a slow program, which
+    each trial therefore executes.
     """
 
     python: str
@@ -31,7 +31,7 @@ class Environment(TypedDict, total=False):
     packages: dict[str, str]
     code: str
     differs: list[str]
-    fresh: str
+    start: str
 
 
 def describe_environment(modules: Iterable[str], files: Collection[str]) -> Environment:

@@ -1,25 +1,28 @@
-"""The importer of a trainable: a process of a worker that imports it once, and forks the zygote of each slot.
+"""The importer of a program: a process of a worker that imports installed packages once, and forks the zygote of each slot.
 
-A worker starts it as a Python of its own (``arguments``) with one end of a channel. What it has imported its zygotes share, and so do
-their trials. A zygote gets the variables of its slot's environment when it is forked, before any function of the user's runs. So an
-import that has looked at one of these, or has opened a device, may hold what is so in one slot alone: ``ready`` says it, and the worker
-starts an importer for each of the other environments.
+Each trial's process executes the program itself, in a fork that has these packages. So the files that the program opens, its threads,
+its random numbers and its arguments are those of one trial, as if its author had started it. A *scout*, a fork that no trial uses,
+executes the program first. It tells the files that the program consists of, the packages that it imports, and its traces: all that
+it leaves beside its modules (``footprint``). A program that takes long and leaves no trace is executed once: its scout becomes the
+importer, and trials are forked behind it.
 
-User code has run in it, on import, and may have set any signal's handler. So it relies on no signal: all are blocked. It forks nothing
-while a thread runs, whose locks would stay locked in a child, nor behind an import that has opened a device, which no
-child can use: it then starts anew, imports nothing, and the zygotes' trials each start an interpreter.
+A zygote gets the variables of its slot's environment when it is forked. So an import that has looked at one of these may hold a value of
+one slot alone: ``ready`` says it, and the worker starts an importer for each of the other environments.
+
+User code may have set any signal's handler. So this process relies on no signal: all are blocked.
 
 Messages from the worker:
 
-- ``preload``, the first message, and again at any time: import these modules too, which trials would import late.
+- ``begin``, the first message: the program, the names of the variables that differ between slots, and the packages that must not be
+  imported here.
+- ``preload``, the second message, and again at any time: import these packages too, which trials would import late.
 - ``fork``, with one end of the new zygote's channel and the file for its output: fork a zygote for a slot with this environment.
 
 Messages to the worker:
 
-- ``imported``, with the files of the user's code and the versions of everything, after the first imports; or ``broken``, if the
-  trainable can't be imported, and then it ends.
-- ``ready``, after that and after each ``preload``; or ``unsafe``, with a preloaded module behind which no zygote can be
-  forked, and then it ends.
+- ``imported``, with the files of the user's code, the packages that its scout has imported, and the versions of everything; or
+  ``broken``, if the trainable can't be imported, and then it ends.
+- ``ready``, after that and after each ``preload``; or ``unsafe``, with a package behind which no zygote can be forked, and then it ends.
 - ``forked``, with the zygote's process id, and a pidfd where the system has these.
 """
 
@@ -31,29 +34,34 @@ import os
 import select
 import signal
 import sys
-import threading
+import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, cast
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import freeze, frozen, loaded_files, times_of, unfrozen
+from mqtune.trainable.frozen_code import loaded_files, unfrozen
+from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import LIBC, become_subreaper, die_with_parent, own_children
+from mqtune.trainable.process.descendants import LIBC, become_subreaper, die_with_parent, end_children
 from mqtune.trainable.process.environment import describe_environment
-from mqtune.trainable.process.late_imports import Batch, Looks, device_files, end_openmp_threads, memory_map, preload
-from mqtune.trainable.process.life import run_attempts
+from mqtune.trainable.process.first_imports import first_imports
+from mqtune.trainable.process.late_imports import Batch, Looks, preload, without_packages
+from mqtune.trainable.process.life import Executed, run_attempts
+from mqtune.trainable.process.native_threads import limit_threads
 from mqtune.trainable.process.output import flush, shape_output
-from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, describe_error
+from mqtune.trainable.process.program import Program
+from mqtune.trainable.process.protocol import STOP_SIGNAL
+from mqtune.trainable.process.scout import Verdict, scout
 from mqtune.trainable.process.zygote import Signals, Zygote
-from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
-#: What an importer and a spawned spare run: ``main``, without what lies where the worker was started, such as a folder named mqtune, in
-#: the place of what is installed. Python's -P has the same effect, but a script that is run here would see it.
+#: The command of an importer, a scout and a spare that is spawned: ``main``, without the folder in which the worker was started: a
+#: folder named mqtune in it must not take the place of the installed package. Python's -P has the same effect, but a script that is
+#: run here would see it.
 _COMMAND: Final = """\
 import sys
 sys.flags.safe_path or sys.path.pop(0)
@@ -67,46 +75,42 @@ _MADV_COLLAPSE: Final = 25
 _REAP_MS: Final = 1_000
 #: Standard output and error.
 _OUTPUTS: Final = (1, 2)
-#: How many changed files an error names; nobody would read more.
-_MAX_DIFFERING: Final = 5
-#: How much is kept of why trials start interpreters: it is in the journal, for each attempt.
-_MAX_WHY_CHARS: Final = 300
+#: How long a scout may take to end, with its exit handlers, before it is killed.
+_SCOUT_END_S: Final = 5.0
+_LOOK_S: Final = 0.01
 
 
 class Importer:
-    """Imports a trainable, and forks zygotes from what it has imported.
+    """Imports the packages of a program, and forks zygotes from itself.
 
     Args:
         channel: to the worker.
-        spec: the trainable.
-        code_root: the folder below which it is.
-        manifest: the file that names the experiment's code; None if there is none.
-        fork: whether trials are forked from what is imported here; else nothing is.
-        fresh: why trials start interpreters although forks were wanted; empty if that is not so.
+        program: the program.
         varies: the variables of the environment that are not the same in all slots.
+        refused: the packages behind which no zygote can be forked.
+        begun: the modules that are no part of the program.
     """
 
     def __init__(
         self,
         channel: Channel,
-        spec: TrainableSpec,
-        code_root: Path,
-        manifest: Path | None,
-        *,
-        fork: bool,
-        fresh: str,
+        program: Program,
         varies: Collection[str],
+        refused: Collection[str],
+        begun: frozenset[str],
     ) -> None:
         self._channel = channel
-        self._spec = spec
-        self._code_root = code_root
-        self._manifest = manifest
-        self._fork = fork
-        self._fresh = fresh
+        self._refused = refused
+        self._program = program
         self._looks = Looks(varies)
-        self._trainable: Loaded | None = None
-        self._before = frozenset(sys.modules)
+        self._before = begun
         self._environment = dict(os.environ)
+        #: What the scout has executed for all trials; None if each trial executes the program.
+        self._executed: Executed | None = None
+        #: Whether trials execute it before their start message.
+        self._is_ahead = True
+        #: The files, beside its code, that the program reads: a process that has read an older one is replaced.
+        self._data: list[str] = []
         #: The modules that the last ``preload`` had to import; the others came with these, or were there.
         self._loaded: list[str] = []
         #: The zygotes that it has forked and not reaped, each with its pidfd.
@@ -114,11 +118,7 @@ class Importer:
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Serve the worker until it closes the channel or dies. The zygotes live on: each ends when the worker closes its own channel.
-
-        Raises:
-            BecomeScript: in a fork that is to become a script.
-        """
+        """Serve the worker until it closes the channel or dies. The zygotes live on: each ends when the worker closes its own channel."""
         me = os.getpid()
         try:
             if not self._prepare():
@@ -128,119 +128,134 @@ class Importer:
                 pass
         finally:
             if os.getpid() == me:
-                self._end_own_children()
+                end_children(self._zygotes)
 
     def _prepare(self) -> bool:
-        """Import the trainable, and what trials import late; if that fails, say why and return False."""
-        if self._fork and not self._import():
-            return False
-        if self._fork or not self._fresh:
-            self._channel.send({"is": "imported", **self._describe()})
-        if self._fork and (why := self._why_no_fork()):
-            self._start_anew("spawn", why)
+        """Import the packages, and have a scout execute the program; if that fails, say why and return False."""
         received = self._channel.receive()
         if received is None:
             return False
-        self._signals = Signals.block()
-        # If it is stopped (SIGSTOP) it goes on when the worker dies, and sees that.
-        die_with_parent(os.getppid(), signal.SIGCONT)
-        if not self._preload(received[0]["batches"]):
+        # For a trial that saves or loads a dict the import would take longer than all else until its first report.
+        from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
+
+        if self._program.is_script:
+            # Here, once, and not in each trial.
+            from mqtune.trainable import script  # noqa: F401, PLC0415
+
+        # An import finds the path of a trial. The scout says that the program is missing.
+        with suppress(TrainableNotFound):
+            self._program.spec.put_first(self._program.code_root)
+        known: list[Batch] = received[0]["batches"]
+        if not self._preload([*first_imports(self._program), *known]) or not self._send_scout():
             return False
+        self._signals = Signals.block()
+        if self._executed is None:
+            # If it is stopped (SIGSTOP) it continues when the worker dies, and sees that. A scout is killed with the process that it
+            # has replaced, of whose end the worker knows.
+            die_with_parent(os.getppid(), signal.SIGCONT)
         _use_large_pages()
         self._say_ready()
         return True
 
-    def _import(self) -> bool:
-        # What an import starts, and leaves to nobody, ends with this process.
-        become_subreaper()
-        try:
-            with self._looks:
-                self._trainable = self._spec.load(self._code_root)
-                if self._spec.kind == "function":
-                    # Cached here, and not looked up by each trial.
-                    extras_of(self._trainable)
-                elif isinstance(self._trainable, Path) and self._trainable.suffix == ".py" and not self._fresh:
-                    self._warm_up(self._trainable.absolute())
-        except BaseException as error:  # noqa: BLE001 - user code runs on import
-            text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
-            if differs := self._differs():
-                text = f"{text.rstrip()}\n{', '.join(differs)} there is not as it was when the experiment began"
-            self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": text})
-            return False
-        # What a dead zygote leaves is for the worker to end.
-        become_subreaper(on=False)
-        # For a trial that saves or loads a dict the import would take longer than all else until its first report.
-        from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
+    def _send_scout(self) -> bool:
+        """Have a scout execute the program, and decide how trials do; return False if the program can't be executed.
 
+        It returns in the scout, too, if that becomes the importer.
+        """
+        program = self._program
+        if program.is_script:
+            return self._describe_script()
+        scout = self._start_scout()
+        if scout is None:
+            return True
+        verdict = scout.verdict
+        batches = without_packages(verdict["batches"], self._refused)
+        if batches and verdict["error"] is None and not program.spawns:
+            # It has imported packages that the importer lacked. Behind these a second one shows the program's own part.
+            scout.dismiss()
+            if not self._preload(batches):
+                return False
+            scout = self._start_scout()
+            if scout is None:
+                return True
+            verdict = scout.verdict
+        if verdict["error"] is not None:
+            scout.dismiss()
+            kind, text = verdict["error"]
+            self._channel.send({"is": "broken", "error_type": kind, "error": text})
+            return False
+        is_behind = verdict["is_slow"] and verdict["is_clean"] and not program.spawns
+        environment, files = verdict["environment"], [*verdict["files"]]
+        if is_behind:
+            files += verdict["data"]
+        elif verdict["is_slow"] and verdict["why"]:
+            environment["start"] = f"each trial executes it, in {verdict['seconds']:.1f} s, as {verdict['why']}"
+        self._is_ahead = not verdict["is_exclusive"]
+        self._data = [path for path, _ in verdict["data"]]
+        found = [*batches, *verdict["batches"]]
+        self._channel.send({"is": "imported", "batches": found, "files": files, "environment": environment})
+        if is_behind:
+            scout.replace_importer(self._channel)
+        scout.dismiss()
         return True
 
-    def _warm_up(self, script: Path) -> None:
-        """Do a script's first imports, or start this process anew without these."""
-        from mqtune.trainable.process.warm_script import NotForkable, warm_up  # noqa: PLC0415
-
+    def _describe_script(self) -> bool:
+        program = self._program
         try:
-            warm_up(script)
-        except NotForkable as refusal:
-            self._start_anew("fork", str(refusal))
-
-    def _why_no_fork(self) -> str:
-        """Return why no trial can be forked behind the imports; empty if it can."""
-        if threading.active_count() > 1:
-            # A lock that it holds would stay locked for ever in a forked child.
-            return f"its imports have started the thread {threading.enumerate()[-1].name}"
-        devices = device_files()
-        return f"its imports have opened {devices[0]}" if devices else ""
-
-    def _start_anew(self, role: str, why: str) -> NoReturn:
-        """Become another importer, which finds the environment as it was before the imports."""
-        self._end_own_children()
-        fd = self._channel.fileno()
-        os.set_inheritable(fd, True)
-        command = arguments(
-            role,
-            fd,
-            self._spec,
-            self._code_root,
-            self._manifest,
-            parent=os.getppid(),
-            fresh=why.replace("\0", "")[:_MAX_WHY_CHARS],
-            varies=self._looks.names,
-        )
-        os.execve(sys.executable, command, self._environment)  # noqa: S606 - by no shell
-
-    def _describe(self) -> dict[str, object]:
-        """Return the files of the user's code that were imported, and the versions of everything."""
-        script = self._trainable if isinstance(self._trainable, Path) else None
-        files = loaded_files(self._code_root, script)
+            path = program.spec.locate(program.code_root)
+        except TrainableNotFound as error:
+            self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": str(error)})
+            return False
+        files = loaded_files(program.code_root, path)
         imported = [name for name in sys.modules if name not in self._before]
         environment = describe_environment(imported, [path for path, _ in files])
-        if differs := self._differs():
-            environment["differs"] = differs
-        # Files that differ may be corrected, also when nothing has imported them yet.
-        watched = {*unfrozen(files), *times_of(frozen().differing)}
-        return {"files": list(watched), "environment": environment}
+        self._channel.send({"is": "imported", "batches": [], "files": unfrozen(files), "environment": environment})
+        return True
 
-    def _differs(self) -> list[str]:
-        """Return some files that differ from the experiment's, for an error."""
-        return [os.path.relpath(path, self._code_root) for path in frozen().differing[:_MAX_DIFFERING]]
+    def _start_scout(self) -> _Scout | None:
+        """Start a scout and return it with its verdict. Return None in the scout itself, once that is to be the importer."""
+        flush()
+        ours, theirs = Channel.pair()
+        if self._program.spawns:
+            os.set_inheritable(theirs.fileno(), True)
+            pid = os.posix_spawn(sys.executable, command("scout", theirs.fileno()), os.environ)
+            ours.send({"do": "execute", "program": self._program.encode()})
+        else:
+            me = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                self._become_scout(me, theirs)
+                return None
+        theirs.close()
+        return _Scout(pid, ours)
+
+    def _become_scout(self, importer: int, channel: Channel) -> None:
+        try:
+            die_with_parent(importer)
+            self._executed = scout(channel, self._program, self._looks, self._before)
+            gc.collect()
+            gc.freeze()
+        except BaseException:  # noqa: BLE001 - no error of a scout may make it an importer
+            sys.stderr.write(traceback.format_exc())
+            flush()
+            os._exit(1)
 
     def _preload(self, batches: Iterable[Batch]) -> bool:
-        """Import modules that trials have imported late; return False, and say so, if no zygote can be forked behind one of them."""
-        # A script that has an interpreter of its own finds nothing of what is imported here.
-        if self._fork and not self._fresh:
-            self._loaded, unsafe = preload(batches, self._looks)
+        """Import packages that trials import; return False, and say so, if no zygote can be forked behind one of them."""
+        if not self._program.spawns:
+            self._loaded, unsafe = preload(without_packages(batches, self._refused), self._looks)
             if unsafe is not None:
                 self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
                 return False
-        end_openmp_threads()
+        footprint.end_openmp_threads()
         # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
         gc.collect()
         gc.freeze()
         return True
 
     def _say_ready(self) -> None:
-        looked = self._fork and bool(self._looks.seen)
-        self._channel.send({"is": "ready", "loaded": self._loaded, "looked": looked, "fresh": self._fresh})
+        self._channel.send({"is": "ready", "loaded": self._loaded, "looked": bool(self._looks.seen)})
 
     def _serve(self) -> bool:
         """Wait for one event and handle it; return False when the worker is gone, or nothing can be forked any more."""
@@ -293,11 +308,16 @@ class Importer:
             os.environ.update({n: v for n, v in environment.items() if os.environ.get(n) == begun.get(n)})
             become_subreaper()
             die_with_parent(importer, signal.SIGCONT)
-            spawn = None if self._fork else partial(_spare, self._spec, self._code_root, self._manifest)
-            Zygote(Channel.of_fd(channel), self._trainable, self._code_root, self._signals, spawn).run()
-        except BecomeScript:
-            raise
-        except BaseException:  # noqa: BLE001 - nothing of a zygote may go on as its importer
+            Zygote(
+                Channel.of_fd(channel),
+                self._program,
+                self._executed,
+                self._signals,
+                spawn=partial(command, "spare") if self._program.spawns else None,
+                is_ahead=self._is_ahead,
+                data=self._data,
+            ).run()
+        except BaseException:  # noqa: BLE001 - no error of a zygote may make it an importer
             sys.stderr.write(traceback.format_exc())
             flush()
             os._exit(1)
@@ -315,12 +335,52 @@ class Importer:
                 self._poll.unregister(pidfd)
                 os.close(pidfd)
 
-    def _end_own_children(self) -> None:
-        """End the processes that imports have started."""
-        for child in own_children():
-            if child not in self._zygotes:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+
+class _Scout:
+    """A scout, as its importer sees it.
+
+    Args:
+        pid: its process id.
+        channel: to it.
+    """
+
+    def __init__(self, pid: int, channel: Channel) -> None:
+        self._pid = pid
+        self._channel = channel
+        received = channel.receive()
+        if received is None:
+            # The program has ended its process. The worker sees how by the end of this one.
+            _end_as(os.waitpid(pid, 0)[1])
+        self.verdict = cast("Verdict", received[0])
+
+    def dismiss(self) -> None:
+        """Have it end, with its exit handlers; it is killed if that takes too long."""
+        self._channel.close()
+        kill_at = time.monotonic() + _SCOUT_END_S
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() >= kill_at:
+                os.kill(self._pid, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+
+    def replace_importer(self, channel: Channel) -> NoReturn:
+        """Have it serve the worker from now on. This process ends with it, and in the same way."""
+        channel.close()
+        self._channel.send({"do": "stay"})
+        self._channel.close()
+        # It is killed with the worker, and the scout with it.
+        die_with_parent(os.getppid())
+        _end_as(os.waitpid(self._pid, 0)[1])
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this process as a child of it has ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def _use_large_pages() -> None:
@@ -331,9 +391,9 @@ def _use_large_pages() -> None:
     """
     if LIBC is None:
         return
-    for line in memory_map().splitlines():
-        place, rights, _, _, _, *name = line.split(maxsplit=5)
-        if "w" in rights and name in ([], ["[heap]"]):
+    for line in footprint.memory_map().split("\n"):
+        place, rights, *_, name = [*line.split(maxsplit=5), *[""] * 6][:6]
+        if "w" in rights and name in ("", "[heap]"):
             first, last = (int(address, 16) for address in place.split("-"))
             begin, end = -(-first // _LARGE_PAGE) * _LARGE_PAGE, last // _LARGE_PAGE * _LARGE_PAGE
             if end > begin:
@@ -341,73 +401,59 @@ def _use_large_pages() -> None:
                 LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
 
 
-def _spare(spec: TrainableSpec, code_root: Path, manifest: Path | None, fd: int) -> list[str]:
-    return arguments("spare", fd, spec, code_root, manifest)
+def command(role: str, fd: int, parent: int | None = None) -> list[str]:
+    """Return the command that starts an importer, a scout or a spare as a child of *parent*, or of this process.
 
-
-def arguments(
-    role: str,
-    fd: int,
-    spec: TrainableSpec,
-    code_root: Path,
-    manifest: Path | None = None,
-    *,
-    parent: int | None = None,
-    fresh: str = "",
-    varies: Iterable[str] = (),
-) -> list[str]:
-    """Return the command line that starts an importer (role ``fork`` or ``spawn``) or a ``spare`` as a child of *parent*, or this process."""
-    return [
-        sys.executable,
-        "-c",
-        _COMMAND,
-        role,
-        str(parent or os.getpid()),
-        str(fd),
-        spec.name,
-        spec.module,
-        spec.script,
-        spec.kind,
-        spec.adapter,
-        str(code_root),
-        str(manifest or ""),
-        fresh,
-        ",".join(sorted(varies)),
-    ]
+    Its first message, on the channel with this descriptor, says all else.
+    """
+    return [sys.executable, "-c", _COMMAND, role, str(parent or os.getpid()), str(fd)]
 
 
 def main(argv: list[str]) -> None:
-    """Run as an importer or a spare on an inherited channel."""
-    role, parent, fd, name, module, script, kind, adapter, root, manifest, fresh, varies = argv
+    """Run as an importer, a scout or a spare on an inherited channel."""
+    role, parent, fd = argv
     # It was inherited, and children must not inherit it in turn: they would keep it open.
     os.set_inheritable(int(fd), False)
-    channel = Channel.of_fd(int(fd))
-    spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind), adapter), Path(root)
-    code = Path(manifest) if manifest else None
-    if code is not None:
-        freeze(code, is_run=spec.kind == "script")
+    serve(Channel.of_fd(int(fd)), int(parent), role)
+
+
+def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = frozenset()) -> None:
+    """Run as an importer, a scout or a spare; what to do comes on the channel.
+
+    Args:
+        channel: to the worker, the importer or the zygote.
+        parent: the process with which this one ends.
+        role: "importer", "scout" or "spare".
+        begun: the modules that are no part of the program, for a fork of the driver; by default those that are imported now.
+    """
+    received = channel.receive()
+    if received is None:
+        return
+    message, files = received
+    for file in files:
+        # A fork of the driver has its output and its environment from the worker now.
+        for stream in _OUTPUTS:
+            os.dup2(file, stream)
+        os.close(file)
+        os.environ.clear()
+        os.environ.update(message["environment"])
+        os.chdir(message["program"]["home"])
+        limit_threads()
+    program = Program.decode(message["program"])
+    program.freeze()
+    program.set_arguments()
     shape_output()
     # While user code is imported nothing watches the channel. Afterwards a dead worker is seen there.
-    die_with_parent(int(parent))
-    become: Callable[[], None] | None = None
-    try:
-        if role == "spare":
-            signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
-            run_attempts(channel, lambda: spec.load(code_root), code_root)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
-        warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-        Importer(
-            channel,
-            spec,
-            code_root,
-            code,
-            fork=role == "fork",
-            fresh=fresh,
-            varies=frozenset(filter(None, varies.split(","))),
-        ).run()
-    except BecomeScript as fork:
-        become = fork.args[0]
-    # Outside the block, where no error of the script has one of this process as its context.
-    if become is not None:
-        become()
+    die_with_parent(parent)
+    if role == "spare":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
+        place = Path(message["place"]) if message["place"] else None
+        run_attempts(channel, program, place, ahead=message["ahead"])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = begun or frozenset(sys.modules)
+    if role == "scout":
+        scout(channel, program, Looks(()), before)
+        return
+    # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
+    Importer(channel, program, frozenset(message["varies"]), frozenset(message["refused"]), before).run()

@@ -1,47 +1,50 @@
-"""Modules that a trial imports late, when its function runs: found at its end, and imported in the zygote before further trials.
+"""Modules that a trial imports late: recorded at its end, and imported before further trials.
 
-Each trial is a fork of a zygote that has imported the trainable's module, and nothing that its function imports later. PyTorch alone
+Each trial is a fork of a zygote that has imported the trainable's module, but not the later imports of its function. PyTorch alone
 imports some 900 modules when a trial makes its first optimizer, which takes longer than many a trial.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import importlib
 import os
 import re
 import reprlib
-import signal
 import sys
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from mqtune.trainable.process.descendants import own_children
+from mqtune.trainable.process import footprint
 
+#: Stands for all packages, where packages are named that an importer must not import.
+EVERY_PACKAGE: Final = "*"
+#: Modules that nearly every trial imports late if it uses the package: with PyTorch's first optimizer come 900 modules. They are
+#: imported early before a trial has said so.
+USUAL: Final = ("torch._dynamo",)
+#: Variables that mqtune sets for each attempt.
+_OF_ATTEMPTS: Final = ("MQTUNE_", "PWD")
 #: Folders of installed packages, in a path.
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-#: The linear algebra of NumPy, SciPy, and what is built on them. Each copy starts a thread for each core but one when it is loaded,
-#: ends them before a fork, and starts them again behind it.
-_FORK_SAFE_POOL: Final = re.compile(r"openblas[^/]*\.so", re.IGNORECASE)
-
-
-#: Files that a process has open if it uses a GPU: NVIDIA's devices, AMD's compute interface, and render nodes.
-DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
-
-#: GNU's OpenMP, which PyTorch, scikit-learn and XGBoost each bring along, and how it is told to end its threads (omp_pause_hard).
-_GNU_OPENMP: Final = re.compile(r"/\S*libgomp[^/\s]*\.so\S*")
-_PAUSE_HARD: Final = 2
-
-#: Modules that were imported one after the other, and what the trial had changed in its surroundings before: for each variable of the
-#: environment a hash of its value, empty if it was removed.
+#: Modules in the order of their imports, and the changes that the trial had made to its surroundings before: for each variable of the
+#: environment a hash of its value, empty for a removed one.
 Batch = tuple[Mapping[str, str], Sequence[str]]
 
 
+def without_packages(batches: Iterable[Batch], packages: Collection[str]) -> list[Batch]:
+    """Return batches without the modules of some packages."""
+    if EVERY_PACKAGE in packages:
+        return []
+    left = ((changes, [name for name in names if name.partition(".")[0] not in packages]) for changes, names in batches)
+    return [(changes, names) for changes, names in left if names]
+
+
 def check_batches(said: Iterable[tuple[object, object]]) -> None:
-    """Raise a TypeError or ValueError unless these are batches, which user code may have written or changed."""
+    """Raise a TypeError or ValueError unless these are batches.
+
+    User code may have written or changed them.
+    """
     for changes, modules in said:
         if type(changes) is not dict or type(modules) is not list:
             raise TypeError(f"that it has imported {reprlib.repr(said)}")
@@ -50,13 +53,13 @@ def check_batches(said: Iterable[tuple[object, object]]) -> None:
 
 
 class Looks:
-    """Notes whether what runs within it, by ``with``, reads some variables of the environment; it can be entered again.
+    """Notes whether the code in its ``with`` block reads some variables of the environment.
 
-    What reads the environment in C, and opens no device, is not seen. ``os.environ`` stays the same object.
+    It can be entered again. Code in C that reads the environment, and opens no device, is not seen. ``os.environ`` stays the same object.
 
     Attributes:
         names: the variables.
-        seen: those that were read.
+        seen: the variables that were read.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -80,39 +83,15 @@ class Looks:
         os.environ.__class__ = self._plain
 
 
-def device_files() -> list[str]:
-    """Return the files of GPUs that this process has open."""
-    return sorted(path for _, path in _open_files() if path.startswith(DEVICE_FILES))
-
-
-def end_openmp_threads() -> None:
-    """End the threads of OpenMP that this thread has used, which start again when they are needed.
-
-    A process that is forked while they are there would wait for them for ever, as it has none of them.
-    """
-    for path in set(_GNU_OPENMP.findall(memory_map())):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_NOW).omp_pause_resource_all(_PAUSE_HARD)
-
-
-def memory_map() -> str:
-    """Return what lies where in this process's memory, a line for each mapping; empty where the system does not list them."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            return maps.read()
-    except OSError:
-        return ""
-
-
 class Unsafe(NamedTuple):
-    """An import after which no trial may be forked: the module, and what its import has left."""
+    """A module after whose import no trial may be forked, and the import's traces in words."""
 
     module: str
     why: str
 
 
 class ImportWatch:
-    """Notes which modules are imported from ``begin`` on, and what had changed by then that an import may look at."""
+    """Notes modules imported from ``begin`` on, and the changed surroundings of each."""
 
     def __init__(self) -> None:
         self._first = self._last = _surroundings()
@@ -132,17 +111,18 @@ class ImportWatch:
         self._batches[-1][1].append(fullname)
 
     def end(self) -> list[Batch]:
-        """Return the modules of Python and of installed packages that were imported, in their order, and note no more.
+        """Return the imported modules of Python and of packages, in order, and stop noting.
 
-        The user's own are left out: their code may do anything on import, and may change.
+        The user's own modules are left out: their code may do anything on import, and may change.
         """
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
-        found = ((changes, list(filter(_is_library, names))) for changes, names in self._batches)
+        found = ((changes, list(filter(is_library, names))) for changes, names in self._batches)
         return [(changes, names) for changes, names in found if names]
 
 
-def _is_library(name: str) -> bool:
+def is_library(name: str) -> bool:
+    """Whether a module is Python's or an installed package's, and not the user's own."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
     if not isinstance(origin, str):
         return False
@@ -150,8 +130,13 @@ def _is_library(name: str) -> bool:
 
 
 def _surroundings() -> dict[str, str]:
+    environ: Any = os.environ
+    # Past ``Looks``, which notes the variables that the program reads.
+    variables = {environ.decodekey(name): environ.decodevalue(value) for name, value in environ._data.items()}
+    # Each attempt has values of its own, which no import goes by.
+    variables = {name: value for name, value in variables.items() if not name.startswith(_OF_ATTEMPTS)}
     # No variable has an empty name.
-    return {**os.environ, "": os.pathsep.join(map(str, sys.path))}
+    return {**variables, "": os.pathsep.join(map(str, sys.path))}
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
@@ -165,7 +150,7 @@ def _hashed(name: str, value: str | None) -> str:
 
 
 def _has(changes: Mapping[str, str]) -> bool:
-    """Return whether what a trial had changed is so here."""
+    """Return whether the changes of a trial are in force here."""
     if not changes:
         return True
     here = _surroundings()
@@ -175,85 +160,38 @@ def _has(changes: Mapping[str, str]) -> bool:
 def preload(
     batches: Iterable[Batch], looks: contextlib.AbstractContextManager[None] | None = None
 ) -> tuple[list[str], Unsafe | None]:
-    """Import modules in a process that is forked afterwards; stop at the first that is not safe to fork behind, and return it.
+    """Import modules before a fork, and stop at the first import that is unsafe.
 
-    Beside it, return those that it had to import: the others came with these, were there, or are parts of packages that are not.
+    A module is imported only in the surroundings in which the trial has imported it: where the trial had set variables of the
+    environment or ``sys.path`` before, the imports of other modules must have set these here too. So an import finds the same
+    surroundings as in the trial; devices are the same in both. An import is safe if it leaves no trace (``footprint``). A module that
+    can't be imported is left to the trial.
 
-    A module is imported only in the surroundings in which the trial has imported it: where that had set variables of the environment
-    or ``sys.path`` before, the imports of other modules must have set these here too. So an import meets what it would meet in the trial;
-    devices are the same in both. Safe is an import that leaves no thread, child, open file, signal handler or working
-    directory that was not there before: a forked trial would lack the thread, share the file, and keep the rest. A module that can't
-    be imported is left to the trial.
+    Returns:
+        The modules that it had to import, and the unsafe import, or None. Other modules came with these, were imported before, or
+        belong to packages that are not imported.
     """
     loaded: list[str] = []
-    before = _footprint()
+    before = footprint.take()
     for changes, modules in batches:
         for name in modules:
             package, is_part, _ = name.partition(".")
             if name in sys.modules or (is_part and package not in sys.modules) or not _has(changes):
                 continue
-            with contextlib.suppress(BaseException), looks or contextlib.nullcontext():
-                importlib.import_module(name)
-            after = _footprint()
-            if why := _difference(before, after):
-                return loaded, Unsafe(name, why)
+            try:
+                with looks or contextlib.nullcontext():
+                    importlib.import_module(name)
+            except ModuleNotFoundError:
+                # Another version of the package, or none.
+                continue
+            except BaseException as error:  # noqa: BLE001 - an import may raise anything, in the middle of its changes
+                return loaded, Unsafe(name, f"it has raised {type(error).__name__}")
+            after = footprint.take()
+            if left := footprint.traces(before, after):
+                # No user can change the package's import.
+                words = footprint.describe(trace._replace(way_out="") for trace in left)
+                return loaded, Unsafe(name, f"it has {words}")
             before = after
             if name in sys.modules:
                 loaded.append(name)
     return loaded, None
-
-
-class _Footprint(NamedTuple):
-    threads: int
-    native_threads: int
-    children: frozenset[int]
-    files: frozenset[tuple[int, str]]
-    handlers: tuple[object, ...]
-    folder: str
-
-
-def _footprint() -> _Footprint:
-    end_openmp_threads()
-    return _Footprint(
-        threads=threading.active_count(),
-        native_threads=_native_threads(),
-        children=frozenset(own_children()),
-        files=_open_files(),
-        handlers=tuple(map(signal.getsignal, sorted(signal.valid_signals()))),
-        folder=os.getcwd(),
-    )
-
-
-def _difference(before: _Footprint, after: _Footprint) -> str:
-    """Return what an import has left; empty if it is nothing."""
-    if after.threads > before.threads or after.native_threads > before.native_threads:
-        return "it has started a thread"
-    if after.children != before.children:
-        return "it has started a process"
-    if opened := after.files - before.files:
-        return f"it has opened {min(path for _, path in opened)}"
-    if after.handlers != before.handlers:
-        return "it has changed a signal's handler"
-    return "" if after.folder == before.folder else "it has changed the working directory"
-
-
-def _native_threads() -> int:
-    """Return how many threads this process has, without those that end before a fork; 0 where the system does not list them."""
-    try:
-        threads = len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 0
-    pools = len(set(_FORK_SAFE_POOL.findall(memory_map())))
-    # A pool may have fewer.
-    return max(1, threads - pools * ((os.cpu_count() or 1) - 1))
-
-
-def _open_files() -> frozenset[tuple[int, str]]:
-    """Return the open files, devices among them, each with its descriptor; none where the system does not list them."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for fd in os.listdir("/proc/self/fd"):
-            # That of the list itself is closed already.
-            with contextlib.suppress(OSError):
-                found.add((int(fd), os.readlink(f"/proc/self/fd/{fd}")))
-    return frozenset(found)

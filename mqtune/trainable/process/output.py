@@ -7,13 +7,20 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TextIO
 
 from mqtune.trainable.process.descendants import LIBC
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
+#: Standard output and error as this process has begun with them; empty until they were shaped.
+_begun: list[TextIO] = []
+#: Standard output and error.
+_DESCRIPTORS: Final = (1, 2)
+#: How much of a program's output while it is imported each trial repeats: a person reads no more.
+_MAX_CAPTURED_BYTES: Final = 1 << 20
 #: Errors of a file system that can't be written now: it is full, or a network's that can't be reached.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
 
@@ -58,6 +65,7 @@ class _Output(io.FileIO):
 
 def shape_output() -> None:
     """Make standard output and error line-buffered, for any text and file; forked trials inherit them."""
+    _begun.extend((sys.stdout, sys.stderr))
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
             io.BufferedWriter(_Output(fd, before.name)),
@@ -67,6 +75,14 @@ def shape_output() -> None:
         )
         for fd, before in ((1, sys.stdout), (2, sys.stderr))
     )
+    # A program that wraps sys.stdout.buffer anew frees the wrapper before, unless these names have it, too.
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def restore_output() -> None:
+    """Undo ``shape_output``, for a program that is to find its output as Python begins it."""
+    if _begun:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = _begun  # type: ignore[misc,assignment]
 
 
 def take_over_output(stdout: str, stderr: str) -> None:
@@ -78,3 +94,45 @@ def take_over_output(stdout: str, stderr: str) -> None:
             file = os.open(os.devnull, os.O_WRONLY)
         os.dup2(file, fd)
         os.close(file)
+
+
+class CapturedOutput:
+    """Keeps what this process prints, also from code in C, until it is known where that belongs."""
+
+    def __init__(self) -> None:
+        self._before = [os.dup(fd) for fd in _DESCRIPTORS]
+        self._files = [_temporary_file() for _ in _DESCRIPTORS]
+        for fd, file in zip(_DESCRIPTORS, self._files, strict=True):
+            os.dup2(file, fd)
+
+    def end(self) -> list[bytes]:
+        """Have output go where it went before; return the captured one, at most a megabyte of each stream."""
+        flush()
+        flush_native()
+        captured = [os.pread(file, _MAX_CAPTURED_BYTES, 0) for file in self._files]
+        for fd, before, file in zip(_DESCRIPTORS, self._before, self._files, strict=True):
+            os.dup2(before, fd)
+            os.close(before)
+            os.close(file)
+        return captured
+
+
+def _temporary_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("output")
+    # Only macOS needs the import.
+    import tempfile  # noqa: PLC0415
+
+    file, path = tempfile.mkstemp()
+    os.unlink(path)
+    return file
+
+
+def write_output(printed: Sequence[bytes]) -> None:
+    """Write captured output to standard output and error."""
+    for fd, data in zip(_DESCRIPTORS, printed, strict=True):
+        # A full disk should not end the trial.
+        with contextlib.suppress(OSError):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]

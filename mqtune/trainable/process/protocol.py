@@ -21,7 +21,8 @@ class StartMessage(TypedDict):
 
     ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s`` is the
     time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is first needed and
-    deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its own.
+    deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its own, and ``place``
+    is the folder in which the zygote has had that made.
     ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with. ``checkpoint`` is the id of the checkpoint to
     start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis and still exists; ``store`` is the URL of the
     experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
@@ -45,6 +46,7 @@ class StartMessage(TypedDict):
     sync: str
     folder: str
     working_dir: str
+    place: str
     reuse: bool
     definition: bytes
     seat: int
@@ -104,10 +106,6 @@ PIPE_CLOSED: Final = (
 )
 #: The folder of the code that calls user code.
 _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
-
-class BecomeScript(BaseException):
-    """Raised in the process that is to become a script, up to the bottom of its stack; its argument is called there."""
 
 
 class Ending(NamedTuple):

@@ -12,6 +12,7 @@ carried out, so that a report in lockstep waits for its decision:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -22,13 +23,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from mqtune.core import errors
-from mqtune.core.codec import pack_metrics
+from mqtune.core.codec import decode_value, pack_metrics
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import CheckpointId, Metrics
 from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.children import refuse
+from mqtune.trainable.process.output import flush
 from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Message, Told
 from mqtune.trainable.process.saver import check_savable
-from mqtune.trainable.process.session import Context, StopTrial, file_of
+from mqtune.trainable.process.session import RAISED_AT_MOST, Context, StopTrial, file_of, swallowed
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
@@ -45,7 +48,6 @@ CONTEXT: Final = (
     "MQTUNE_SEATS",
     "MQTUNE_ADDRESS",
 )
-_CHILD: Final = "report: this is a child process of the trial's script; report from the script's own process"
 
 
 def address_of(fd: int) -> str:
@@ -61,7 +63,7 @@ def join() -> RelayedSession:
     address = os.environ[RELAY]
     fd = int(address.partition(":")[0])
     if address_of(fd) != address:
-        raise RuntimeError(_CHILD)
+        refuse("report", "trial's script")
     os.set_inheritable(fd, False)
     return RelayedSession(Channel.of_fd(fd))
 
@@ -82,6 +84,9 @@ class RelayedSession:
         self._signalled = False
         #: Whether StopTrial was raised: SIGTERM raises it once, and not in the blocks that clean up after it.
         self._was_told = False
+        #: How often the main thread has raised it, and its last action.
+        self._raised = 0
+        self._told: Told = ""
         self._checkpoint: Checkpoint | None = None
         self.next_checkpoint: Path | None = None
         trial, attempt, experiment, folder, seat, seats, address = (os.environ[name] for name in CONTEXT)
@@ -92,12 +97,14 @@ class RelayedSession:
 
     def report(self, metrics: Metrics, checkpoint: Savable | None = None) -> None:
         """Send one report; see the function of the same name."""
+        if self._raised >= RAISED_AT_MOST and threading.get_ident() == self._main and os.getpid() == self._pid:
+            self._end_deaf_process()
         # Here already, so that the error of a value that can't be sent has the script's line.
-        pack_metrics(0.0, metrics)
+        _, plain = decode_value(pack_metrics(0.0, metrics))
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         portable = None if checkpoint is None else _portable(checkpoint)
-        self._ask({"do": "report", "metrics": metrics, "checkpoint": portable})
+        self._ask({"do": "report", "metrics": plain, "checkpoint": portable})
 
     def save(self, checkpoint: Savable) -> None:
         """Save a checkpoint without a report, also when the trial was told to end."""
@@ -126,7 +133,7 @@ class RelayedSession:
 
     def _ask(self, question: Mapping[str, object]) -> Message:
         if os.getpid() != self._pid:
-            raise RuntimeError(_CHILD)
+            refuse("report", "trial's script")
         is_main = threading.get_ident() == self._main
         # The signal handler may send a request too, but not in the middle of another one.
         if is_main:
@@ -145,7 +152,7 @@ class RelayedSession:
             raise _error_of(answer["type"], answer["text"])
         if answer["is"] == "told":
             self._was_told = True
-            raise StopTrial(answer["action"])
+            raise self._stop(answer["action"])
         if is_main:
             self._handle_signal()
         return answer
@@ -158,8 +165,22 @@ class RelayedSession:
     def _handle_signal(self) -> None:
         if self._signalled and not self._was_told:
             self._was_told = True
-            action: Told = self._ask({"do": "action"})["action"]
-            raise StopTrial(action)
+            raise self._stop(self._ask({"do": "action"})["action"])
+
+    def _stop(self, told: Told) -> StopTrial:
+        """Return the StopTrial to raise, and count it."""
+        self._told = told
+        self._raised += threading.get_ident() == self._main
+        return StopTrial(told)
+
+    def _end_deaf_process(self) -> None:
+        """Say why this process does not end as it was told, and end it by SIGTERM, unless the script handles that itself."""
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"{swallowed(self._told)}\n")
+        flush()
+        if signal.getsignal(signal.SIGTERM) == self._on_terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(self._pid, signal.SIGTERM)
 
 
 def _portable(checkpoint: Savable) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Runs one attempt in its own process, from the loaded trainable to the exit code, with its output in its own files."""
+"""Runs one attempt in its own process, from its begin to the exit code, with its output in its own files."""
 
 from __future__ import annotations
 
@@ -6,49 +6,29 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import flush
-from mqtune.trainable.process.protocol import (
-    PIPE_CLOSED_CODE,
-    STOP_SIGNAL,
-    BecomeScript,
-    Ending,
-    describe_error,
-)
+from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, describe_error
 from mqtune.trainable.process.session import Session, StopTrial
-from mqtune.trainable.spec import Loaded
-
-#: Runs a loaded trainable, and returns how it ended.
-Run = Callable[[Loaded, Session], Ending]
 
 
-def seed_generators() -> None:
-    """Seed the global generators of Python and of NumPy anew, as far as they were imported, so that no trial has another's numbers."""
-    for name in ("random", "numpy.random"):
-        if name in sys.modules:
-            sys.modules[name].seed()
+def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending]) -> int:
+    """Run an attempt, report its end to the worker, and return the code to exit with.
 
-
-def run_attempt(load: Callable[[], Loaded], current: Session, run: Run) -> int:
-    """Run the trainable, tell the worker how it ended, and return the code to exit with."""
-    watch = ImportWatch()
-
-    def load_and_watch() -> Loaded:
-        loaded = load()
-        if not isinstance(loaded, Path):
-            watch.begin()
-        return loaded
-
-    ending = _call(load_and_watch, current, run)
+    Args:
+        current: the attempt's session.
+        watch: notes the modules that the attempt imports.
+        run: runs the trainable.
+    """
+    ending = _call(run)
     flush()
     said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}
     try:
-        current.end(encode_value({**said, "imported": watch.end()}))
+        current.end(encode_value({**said, "imported": [*watch.end(), *current.imported]}))
     except StopTrial:
         # The worker is gone.
         pass
@@ -60,16 +40,13 @@ def run_attempt(load: Callable[[], Loaded], current: Session, run: Run) -> int:
     return ending.code
 
 
-def _call(load: Callable[[], Loaded], current: Session, run: Run) -> Ending:
+def _call(run: Callable[[], Ending]) -> Ending:
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
-        loaded = load()
-        ending = run(loaded, current)
+        ending = run()
     except StopTrial as stop:
         ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
-    except BecomeScript:
-        raise
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
         if isinstance(error, SystemExit) and error.code in (None, 0):
             ending = Ending(AttemptEnd.COMPLETED)

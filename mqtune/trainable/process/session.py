@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import select
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from mqtune.core.codec import decode_value, encode_value, pack_metrics, report_packer
 from mqtune.core.errors import ReportingClosed
-from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, Metrics
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, AttemptEnd, CheckpointId, Metrics
+from mqtune.trainable.process.children import mark_descendants, refuse
+from mqtune.trainable.process.output import flush
 from mqtune.trainable.process.protocol import (
     ANSWER,
     CLEARED,
@@ -38,9 +41,10 @@ from mqtune.trainable.process.saver import Saver, make_folder
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
+    from mqtune.trainable.process.late_imports import Batch
     from mqtune.trainable.process.saver import Savable
 
-#: How many bytes are read from the control pipe at once: whole records.
+#: How many bytes one read of the control pipe takes: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
 #: How long, in lockstep, a thread sleeps at most before it checks whether another thread has read the record that it waits for.
 _LOOK_AGAIN_MS: Final = 20
@@ -49,6 +53,9 @@ _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
 _NO_PIPES: Final = (-1, -1)
+#: How often the main thread gets StopTrial before a report ends the process: by the stop signal, and by one report of the code that
+#: unwinds, such as a callback's or a ``finally`` block's.
+RAISED_AT_MOST: Final = 2
 #: The file of the code that imports modules, in a traceback.
 _IMPORTS: Final = "<frozen importlib._bootstrap>"
 
@@ -68,7 +75,8 @@ os.register_at_fork(after_in_child=_count_fork)
 class StopTrial(BaseException):
     """The trial should end now.
 
-    Raised in the trial's main thread, wherever it is, and by each later ``report``. It is a BaseException so that
+    Raised in the trial's main thread, wherever it is, and by a later ``report``. The next report of the main thread ends the process
+    by SIGTERM, since the trial has caught StopTrial and continues. It is a BaseException so that
     ``except Exception`` doesn't swallow it; ``finally`` blocks run and have the rest of the grace for it. In that time
     ``save_checkpoint`` still works, so a function that wants to be resumed from exactly here can catch it and save.
 
@@ -81,6 +89,14 @@ class StopTrial(BaseException):
         self.action = action
 
 
+def swallowed(told: Told) -> str:
+    """Return why a trial that was told to end has not ended."""
+    return (
+        f"did not end when it was told to {told or 'stop'}: a bare `except:` or `except BaseException:` has caught StopTrial; "
+        "write `except Exception:`"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """Which trial this process runs, and in which of its seats; all fields are empty outside a trial.
@@ -88,8 +104,9 @@ class Context:
     ``seat`` is 0 and ``seats`` 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``). Then ``address`` is
     a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it; else it is empty.
 
-    ``folder`` is the attempt's own folder, which begins empty. With ``Process(working_dir="trial")`` it is the current
-    directory and is kept as ``keep_working_dir`` says; else it is deleted when the attempt has ended.
+    ``folder`` is the attempt's own folder. By default it is the current directory, with links to the program's files, and its
+    new files are kept as ``keep_working_dir`` says. With ``Process(working_dir="code")`` it begins empty, and is deleted when the
+    attempt has ended.
     """
 
     trial: str = ""
@@ -102,7 +119,7 @@ class Context:
 
 
 class Session:
-    """One attempt in its process: what it sends to its worker, and what it was told.
+    """One attempt in its process: its messages to its worker, and its orders from there.
 
     Args:
         message: the start message.
@@ -119,9 +136,13 @@ class Session:
         self.defer_pause = False
         #: A folder that becomes the checkpoint of the next report without one.
         self.next_checkpoint: Path | None = None
-        #: What the trainable was told and knows of.
+        #: The order that the trainable knows of.
         self.heard: Told = ""
+        #: The packages that a script below this process has imported.
+        self.imported: list[Batch] = []
         self._told: Told = ""
+        #: How often the main thread has raised StopTrial for the trial's last order.
+        self._raised = 0
         #: Whether a StopTrial has left a module half imported.
         self.broke_import = False
         #: Threads that earlier attempts of the process have left.
@@ -146,7 +167,7 @@ class Session:
         self._saving = False
         self._has_ended = False
         self._cleared = 0
-        #: What has come of an answer, and the last that was complete.
+        #: The pieces of the next answer, and the last complete answer.
         self._pieces = self._answer = b""
         self._asking = threading.Lock()
         #: The number of the newest request to save a checkpoint, and of the newest that was carried out.
@@ -154,7 +175,7 @@ class Session:
         #: Whether the trial has fetched the checkpoint that it starts from; its counters go on from that.
         self._goes_on = False
         self._iterations_before = 0
-        #: Those of the last report, or of the checkpoint.
+        #: The counters of the last report, or of the checkpoint.
         self._iteration = 0
         self._time_total_s = 0.0
         #: When the last report had returned, or the attempt began.
@@ -167,8 +188,8 @@ class Session:
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
 
     def listen(self) -> None:
-        """Have a stop signal raise StopTrial from now on; raise it for one that came before."""
-        # It may have come before this session had a handler: what it was sent for is in the pipe.
+        """Have a stop signal raise StopTrial from now on, and raise it for an earlier signal."""
+        # It may have come before this session had a handler: the order is in the pipe.
         self._read_control()
         self._busy = False
         if self._signalled:
@@ -187,13 +208,9 @@ class Session:
             self.connect(_NO_PIPES)
 
     def enter(self) -> None:
-        """Change to the attempt's working directory, if it has one of its own; it is made unless it is there.
-
-        In a gang the environment has then what PyTorch and others find the other seats by.
-        """
+        """Put the variables into the environment by which PyTorch and others find the other seats of a gang."""
         os.environ.update(_variables_of(self.message))
-        if self.message["working_dir"]:
-            os.chdir(self.folder)
+        mark_descendants(self.message["folder"])
 
     @property
     def folder(self) -> Path:
@@ -220,7 +237,7 @@ class Session:
 
     @property
     def wanted(self) -> Told:
-        """What the trial was told; the trainable counts as knowing it once this was read."""
+        """The trial's order. The trainable counts as knowing it once this was read."""
         self.heard = told = self._told
         return told
 
@@ -253,15 +270,18 @@ class Session:
         Args:
             metrics: names and values.
             checkpoint: a dict, a folder or a fetched checkpoint, which is saved first.
-            counters: the counters of the checkpoint; None for those that are known here.
+            counters: the counters of the checkpoint; None for the session's own.
             is_question: whether it waits for an answer.
         """
         if self._left_threads or self._pipe < 0:
             self._check_caller("report")
         if self._told:
+            is_deaf = self._raised >= RAISED_AT_MOST and not self._has_ended
+            if is_deaf and threading.get_ident() == self._main and _forks == self._forks:
+                self._end_deaf_process()
             self._raise_if_told()
         if _forks != self._forks:
-            raise RuntimeError("report: this is a child process of the trial; report from the trial's own process")
+            refuse("report")
         now = monotonic()
         took_s = now - self._since
         data, name = None, CheckpointId("")
@@ -317,7 +337,7 @@ class Session:
         """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
         self._check_caller("save")
         if _forks != self._forks:
-            raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
+            refuse("save_checkpoint")
         told = self._told
         known = {ITERATION: self._iteration, TIME_TOTAL: self._time_total_s}
         name, data = self._save(checkpoint, known if counters is None else counters)
@@ -378,9 +398,26 @@ class Session:
         if self._told == "pause" and (self.defer_pause or self._saving):
             return
         if self._told:
+            if threading.get_ident() == self._main:
+                self._raised = self._raised + 1 if self._told == self.heard else 1
             self.heard = self._told
             self.broke_import = self.broke_import or _is_importing()
             raise StopTrial(self._told)
+
+    def _end_deaf_process(self) -> None:
+        """Send why this process does not end as it was told, and end it by SIGTERM.
+
+        Code of the user may handle the signal. Then the worker's next signals end the process.
+        """
+        why = swallowed(self.heard)
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"{why}\n")
+        flush()
+        end = AttemptEnd.PAUSED if self.heard == "pause" else AttemptEnd.STOPPED
+        # The worker may be gone, or the pipe to it closed.
+        with contextlib.suppress(StopTrial, ReportingClosed):
+            self.end(encode_value({"end": end.value, "error_type": "", "error": why, "heard": self.heard}))
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _check_caller(self, what: str) -> None:
         if self._left_threads and threading.current_thread() in self._left_threads:
@@ -476,7 +513,7 @@ class Session:
         return saved
 
     def _say_once(self) -> None:
-        """Say why nothing comes of what this seat reports and saves."""
+        """Say once why this seat's reports and checkpoints are not sent."""
         said, self._has_said = self._has_said, True
         if not said:
             seat, seats = self.message["seat"], self.message["seats"]

@@ -1,12 +1,12 @@
 """The zygote of one slot: forked from an importer, it has never touched a device, and forks trials in a millisecond.
 
-It runs one trial at a time,
-and keeps one *spare*: a process that waits for its start message, forked while the trial before it runs, so that no slot
-waits for a fork. It is the trial's parent and subreaper: orphans of the trial come to it and are killed. A process that may
-be reused stays after its trial, if nothing else of that is left, and gets the next one (``mqtune.trainable.process.life``).
+It runs one trial at a time, and keeps one *spare*: a process that has made its working folder, has executed the program, and waits
+for its start message. It is forked while the trial before it runs, so that no slot waits. The zygote is the trial's parent and
+subreaper: orphans of the trial come to it and are killed. A process that may be reused stays after its trial, if no process that it
+has started is left, and gets the next one (``mqtune.trainable.process.life``).
 
-User code has run in its importer, and may have set any signal's handler. So the zygote relies on no signal: all are
-blocked, and the end of a trial is seen by its pidfd.
+User code may have run in its importer, and have set any signal's handler. So the zygote relies on no signal: all are blocked, and
+the end of a trial is seen by its pidfd.
 
 Messages from the worker:
 
@@ -27,21 +27,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
+from mqtune.trainable.frozen_code import times_of
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import die_with_parent, has_descendants, own_children, signal_group
-from mqtune.trainable.process.life import run_attempts
-from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message
+from mqtune.trainable.process.life import Executed, run_attempts
+from mqtune.trainable.process.program import Program
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Message
 from mqtune.trainable.process.signals import change_mask
-from mqtune.trainable.spec import Loaded
+from mqtune.trainable.process.working_folder import discard, working_path
 
 #: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device driver
 #: or a disk holds may take minutes.
@@ -55,8 +58,10 @@ _REAP_MS: Final = 1_000
 _LOOK_MS: Final = 20
 #: How long after a trial's start the next spare is forked: the two should not compete for the cores.
 _SPARE_DELAY_MS: Final = 2
-#: How long a process that waits for reuse may take to clean up when it has to exit: the worker waits for it.
+#: How long a process that waits for a message may take to clean up when it has to exit: the worker waits for it.
 _LEAVE_S: Final = 1.0
+#: The length of a random name: several machines may share the folder.
+_PLACE_BYTES: Final = 6
 
 
 class _Process(NamedTuple):
@@ -65,6 +70,10 @@ class _Process(NamedTuple):
     pid: int
     channel: Channel
     pidfd: int | None
+    #: The folder of its attempt; None if trials share a folder.
+    place: Path | None
+    #: The files that it may have read before its start message, with their times of change.
+    data: Sequence[tuple[str, int]]
 
     @property
     def has_ended(self) -> bool:
@@ -116,25 +125,32 @@ class Zygote:
 
     Args:
         channel: to the worker.
-        trainable: what trials run; None if spares are spawned, and load it themselves.
-        code_root: the folder below which it is.
+        program: the program that trials execute.
+        executed: what the importer has executed of it; None if each process executes it.
         signals: how trials find them.
         spawn: returns the command that starts a spare on a descriptor of its channel; None if spares are forked from this process.
+        is_ahead: whether spares execute the program before their start message.
+        data: the files that the program reads.
     """
 
     def __init__(
         self,
         channel: Channel,
-        trainable: Loaded | None,
-        code_root: Path,
+        program: Program,
+        executed: Executed | None,
         signals: Signals,
+        *,
         spawn: Callable[[int], list[str]] | None,
+        is_ahead: bool,
+        data: Sequence[str],
     ) -> None:
         self._channel = channel
-        self._trainable = trainable
-        self._code_root = code_root
+        self._program = program
+        self._executed = executed
         self._signals = signals
         self._spawn = spawn
+        self._is_ahead = is_ahead
+        self._data = data
         self._spare: _Process | None = None
         #: The trial's process; or, once its trial has ended, the same process, which waits to be reused.
         self._process: _Process | None = None
@@ -150,11 +166,7 @@ class Zygote:
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Serve the worker until it closes the channel or dies; no process is left.
-
-        Raises:
-            BecomeScript: in a fork that is to become a script.
-        """
+        """Serve the worker until it closes the channel or dies; no process is left."""
         self._poll.register(self._channel.fileno(), select.POLLIN)
         self._spare = self._make_process()
         while self._serve():
@@ -192,25 +204,37 @@ class Zygote:
     def _make_process(self) -> _Process:
         """Return a new process that waits for its start message."""
         ours, theirs = Channel.pair()
+        place, data = self._new_place(), times_of(self._data)
         if self._spawn is None:
             me = os.getpid()
             pid = os.fork()
             if pid == 0:
                 # Open in the child too, its end would never be seen.
                 ours.close()
-                self._become_spare(me, theirs)
+                self._become_spare(me, theirs, place)
         else:
             os.set_inheritable(theirs.fileno(), True)
             command = self._spawn(theirs.fileno())
             pid = os.posix_spawn(sys.executable, command, os.environ, setsigmask=self._signals.mask)
+            begin = {
+                "do": "begin",
+                "program": self._program.encode(),
+                "place": str(place or ""),
+                "ahead": self._is_ahead,
+            }
+            ours.send(begin)
         theirs.close()
         pidfd = None
         with contextlib.suppress(ProcessLookupError, AttributeError):
             # Opened while the process can't have been reaped, it can never mean another one.
             pidfd = os.pidfd_open(pid)
-        return _Process(pid, ours, pidfd)
+        return _Process(pid, ours, pidfd, place, data)
 
-    def _become_spare(self, zygote: int, channel: Channel) -> None:
+    def _new_place(self) -> Path | None:
+        root = self._program.work_root
+        return None if root is None else root / secrets.token_hex(_PLACE_BYTES)
+
+    def _become_spare(self, zygote: int, channel: Channel, place: Path | None) -> NoReturn:
         try:
             self._signals.put_back()
             self._channel.close()
@@ -221,12 +245,8 @@ class Zygote:
                 # The pipes of the next trial: open in the child too, their end would never be seen.
                 os.close(fd)
             die_with_parent(zygote)
-            trainable = self._trainable
-            assert trainable is not None  # noqa: S101 - it was loaded before the fork
-            run_attempts(channel, lambda: trainable, self._code_root)
-        except BecomeScript:
-            raise
-        except BaseException:  # noqa: BLE001 - nothing of a trial may go on as its zygote
+            run_attempts(channel, self._program, place, self._executed, ahead=self._is_ahead)
+        except BaseException:  # noqa: BLE001 - no error of a trial may make it a zygote
             os._exit(1)
 
     def _handle_message(self) -> bool:
@@ -258,28 +278,40 @@ class Zygote:
             self._drop_waiting()
         if self._process is not None:
             process, self._waits = self._process, False
+            place = self._new_place()
             self._given = message, fds
         else:
             process = self._process = self._take_spare()
+            place = process.place
             self._reusable, self._definition = message["reuse"], message["definition"]
             if process.pidfd is not None:
                 self._poll.register(process.pidfd, select.POLLIN)
+        self._show_place(place, message["working_dir"])
         # First, so that the worker knows which process to kill if this one dies while the trial is running already.
         self._channel.send({"is": "started", "pid": process.pid}, [] if process.pidfd is None else [process.pidfd])
-        process.channel.send(message, fds)
+        process.channel.send({**message, "place": str(place or "")}, fds)
         if self._reusable:
             self._poll.register(process.channel.fileno(), select.POLLIN)
         if self._given is None:
             for fd in fds:
                 os.close(fd)
 
+    def _show_place(self, place: Path | None, working_dir: str) -> None:
+        """Let the attempt's working directory, as users know it, be a link to its folder; the worker puts the folder there at the end."""
+        if place is None or not working_dir:
+            return
+        path = Path(working_dir)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(working_path(self._program.home, place))
+
     def _take_spare(self) -> _Process:
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.has_ended:
-            # Killed by a person, or by the system for memory: that is no trial's failure.
-            spare.reap()
-            spare.close()
+        spare = self._spare
+        # Killed by a person, or by the system for memory: that is no trial's failure. Or it has read an older file.
+        if spare is not None and (spare.has_ended or times_of(self._data) != spare.data):
+            self._drop_spare()
             spare = None
+        self._spare = None
         return spare or self._make_process()
 
     def _handle_reusable(self, process: _Process) -> None:
@@ -357,19 +389,19 @@ class Zygote:
         if process is None or not self._waits:
             return
         self._waits = False
-        process.channel.end()
-        over_at = time.monotonic() + _LEAVE_S
-        while not process.has_ended and time.monotonic() < over_at:
-            time.sleep(_SWEEP_POLL_S)
+        _let_end(process)
         self._remove(process)
 
     def _drop_spare(self) -> None:
         if self._spare is not None:
-            # Nothing else would reap it.
-            _kill(self._spare.pid, signal.SIGKILL)
-            self._spare.reap()
-            self._spare.close()
-            self._spare = None
+            spare, self._spare = self._spare, None
+            # It has exit handlers, which delete temporary folders.
+            _let_end(spare)
+            _kill_group(spare.pid, signal.SIGKILL)
+            spare.reap()
+            spare.close()
+            if spare.place is not None:
+                discard(spare.place)
 
     def _orphans(self) -> list[int]:
         """Return the orphans of trials that have come to this process."""
@@ -396,6 +428,14 @@ class Zygote:
         if self._process is not None:
             self._remove(self._process)
         self._drop_spare()
+
+
+def _let_end(process: _Process) -> None:
+    """Have a process that waits for a message exit, and wait for that, but not for long."""
+    process.channel.end()
+    over_at = time.monotonic() + _LEAVE_S
+    while not process.has_ended and time.monotonic() < over_at:
+        time.sleep(_SWEEP_POLL_S)
 
 
 def _reap_if_dead(child: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from mqtune.core.codec import (
     report_packer,
     segment_bytes,
 )
-from mqtune.core.errors import MessageVersionError, ReportTooLarge
+from mqtune.core.errors import MessageVersionError, ReportInvalid, ReportTooLarge
 from mqtune.core.events import (
     AttemptStarted,
     Cursor,
@@ -292,6 +293,16 @@ def test_a_field_that_makes_no_sense_is_a_clear_error(kind: str, change: dict[st
         (np.bool_(True), True),
         (np.str_("a"), "a"),
         (np.array(2.5), 2.5),
+        (np.longdouble("0.5"), 0.5),
+        (np.array(np.longdouble("0.5")), 0.5),
+        (np.ma.masked, math.nan),
+        (np.ma.array(1.0, mask=True), math.nan),
+        (np.array([0.5, 1.5]), [0.5, 1.5]),
+        (np.array([]), []),
+        (np.array([1, 2], dtype=np.int8), [1, 2]),
+        (np.array([0.5, 0.25], dtype=np.longdouble), [0.5, 0.25]),
+        (np.array(["a", "b"]), ["a", "b"]),
+        ({"folds": [np.array([1, 2]), np.array([3])]}, {"folds": [[1, 2], [3]]}),
         (None, None),
         (b"\x00", b"\x00"),
         ((1, 2), [1, 2]),
@@ -342,7 +353,9 @@ class Unshowable:
     [
         {1, 2},
         np.complex64(1j),
-        np.array([1.0, 2.0]),
+        np.ones((2, 2)),
+        np.array([{(1, 2): 3}]),
+        np.array([1, {2}], dtype=object),
         2**64,
         "\udc80",
         ["fine", {"deeper": {3}}],
@@ -362,6 +375,37 @@ def test_what_can_not_be_sent_is_a_type_error_that_names_the_metric(value: objec
         pack_metrics(1.0, {"fine": 1, "culprit": value, "later": 2})
 
     assert len(str(caught.value)) < 1000
+
+
+def test_an_array_of_several_dimensions_is_refused_with_its_type_its_shape_and_the_way_out() -> None:
+    with pytest.raises(ReportInvalid) as caught:
+        pack_metrics(1.0, {"loss": 1.0, "confusion": np.eye(2)})
+
+    assert str(caught.value) == (
+        "report: the metric 'confusion' can't be sent: array([[1., 0... [0., 1.]]) (this ndarray of 2×2 has 2 dimensions, and an "
+        "array may have one); report numbers, strings, lists or dicts, x.tolist() of an array, and put what is large into a checkpoint"
+    )
+
+
+def test_masked_values_of_an_array_are_missing_and_no_zeros() -> None:
+    _, metrics = decode_value(pack_metrics(1.0, {"folds": np.ma.array([1.0, 2.0], mask=[False, True])}))
+
+    assert metrics["folds"][0] == 1.0
+    assert math.isnan(metrics["folds"][1])
+
+
+def test_a_series_and_a_tensor_with_nothing_but_an_array_are_lists() -> None:
+    class Tensor:
+        """As one of TensorFlow."""
+
+        ndim = 1
+
+        def __array__(self) -> np.ndarray[Any, Any]:
+            return np.array([1.0, 2.0])
+
+    _, metrics = decode_value(pack_metrics(1.0, {"series": pd.Series([1, 2]), "tensor": Tensor()}))
+
+    assert metrics == {"series": [1, 2], "tensor": [1.0, 2.0]}
 
 
 def test_what_can_be_sent_can_be_read_from_the_journal_and_written_as_json_however_deep_it_is() -> None:

@@ -100,15 +100,17 @@ def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], opti
     assert again.plan.on_loss == script.plan.on_loss
 
 
-def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without_them(kept: dict[str, bytes]) -> None:
-    old = tuned().definition(None)
-    del old["working_dir"], old["keep_working_dir"]
+def test_an_experiment_that_began_before_trials_had_arguments_and_variables_continues_in_its_shared_folder(
+    kept: dict[str, bytes],
+) -> None:
+    old = tuned(process=mqtune.Process(working_dir="code")).definition(None)
+    del old["arguments"], old["env"]
     kept["x"] = encode_value(old)
 
     again, _ = attach()
 
-    assert (again.plan.settings.process.working_dir, again.plan.settings.process.keep_working_dir) == ("code", "always")
-    assert again.definition(kept["x"]) == {**old, "working_dir": "code", "keep_working_dir": "always"}
+    assert again.plan.settings.process.working_dir == "code"
+    assert again.definition(kept["x"]) == {**old, "arguments": [], "env": None}
 
 
 def by_width(config: dict[str, Any]) -> mqtune.Resources:

@@ -16,6 +16,8 @@ from mqtune.search.space import Space
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
 #: What differs between machines and versions.
 OF_THE_MACHINE: Final = ("code_root", "code_files", "version")
+#: The arguments of the driver that is recorded.
+ARGUMENTS: Final = ["train.py", "--epochs", "3"]
 SPACE: Final[dict[str, Any]] = {
     "lr": mqtune.loguniform(1e-5, 1),
     "net": {"width": mqtune.qrandint(8, 64, 8)},
@@ -100,7 +102,9 @@ def many() -> dict[str, dict[str, Any]]:
         },
         "loss": {"failures": mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=5)},
         "working directory": {
-            "process": mqtune.Process(working_dir="trial", keep_working_dir="failed", code="strict"),
+            "process": mqtune.Process(
+                env={"HF_HOME": "/data/hf"}, working_dir="code", keep_working_dir="failed", code="strict"
+            ),
         },
         "process": {
             "process": mqtune.Process(start_method="spawn", pass_config="json"),
@@ -125,5 +129,6 @@ def definition(**options: Any) -> dict[str, Any]:
 def test_a_definition_is_as_it_was_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MQTUNE_BROKER", raising=False)
     monkeypatch.delenv("MQTUNE_REDIS_URL", raising=False)
+    monkeypatch.setattr("mqtune.driver.definition.program_arguments", lambda: ARGUMENTS)
 
     assert definition(**many()[name]) == json.loads(RECORDED.read_text())[name]

@@ -17,6 +17,7 @@ from mqtune.core.errors import (
     DriverFenced,
     MetricMissing,
     NameTaken,
+    ReportInvalid,
     TrainableNotFound,
     UserCodeFailed,
 )
@@ -427,6 +428,43 @@ def test_a_trainable_that_can_not_be_started_ends_the_run_at_the_first_trial_and
     staged = len(bench.experiment.trials)
     assert len(bench.step().experiment.trials) == staged
     bench.begin()
+    assert bench.driver.failure is None
+
+
+def test_a_trial_whose_child_process_has_tried_to_report_says_so_in_its_reason(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+
+    bench.end(ONE, AttemptEnd.COMPLETED, error="report: this is a child process of the trial")
+
+    trial = bench.experiment.trials[ONE]
+    assert trial.status is TrialStatus.FAILED
+    assert trial.reason == "ended without any report: report: this is a child process of the trial"
+
+
+UNSENDABLE = (
+    "Traceback (most recent call last):\n  …\nmqtune.core.errors.ReportInvalid: report: the metric 'seen' can't be sent"
+)
+OF_A_SCRIPT = f"script train.py exited with code 1; its last errors were:\n{UNSENDABLE}"
+
+
+@pytest.mark.parametrize(
+    ("error_type", "error"), [("ReportInvalid", UNSENDABLE), ("Exited", OF_A_SCRIPT)], ids=["function", "script"]
+)
+def test_a_report_that_can_not_be_sent_ends_the_run_unless_other_reports_could_be(
+    tmp_path: Path, error_type: str, error: str
+) -> None:
+    bench = Bench(tmp_path / "first", max_trials=9).step().start(ONE)
+    bench.end(ONE, AttemptEnd.FAILED, pid=7, error_type=error_type, error=error)
+
+    assert isinstance(bench.driver.failure, ReportInvalid)
+    assert str(bench.driver.failure) == "trial 0001: report: the metric 'seen' can't be sent"
+    bench.begin()
+    assert bench.driver.failure is None, "a person has seen it, and repaired the code"
+
+    bench = Bench(tmp_path / "later", max_trials=9).step().start(ONE)
+    bench.report(ONE, 1.0)
+    bench.end(ONE, AttemptEnd.FAILED, pid=7, error_type=error_type, error=error)
+
     assert bench.driver.failure is None
 
 

@@ -38,8 +38,8 @@ CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
 SCRIPTS: Final = {
     "script_process.py calls compile": 1,
     "script_process.py calls exec": 1,
-    "warm_script.py calls compile": 2,
-    "warm_script.py calls exec": 2,
+    "main_module.py calls compile": 2,
+    "main_module.py calls exec": 1,
 }
 #: Attributes by which a library unpickles, or starts a shell.
 ATTRIBUTES: Final = frozenset(

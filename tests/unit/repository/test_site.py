@@ -34,6 +34,7 @@ RUN_BY: Final = {
     "explanation/*.md": "acceptance/test_tutorials.py",
     "extensions.md": "unit/repository/test_extensions_page.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
+    "how-to/scripts.md": "acceptance/test_script_calls.py",
     "how-to/several-machines.md": "acceptance/test_several_machines.py",
     "how-to/what-if.md": "unit/results/test_whatif.py",
     "how-to/shared-fleet.md": "unit/repository/test_site.py",
@@ -53,7 +54,14 @@ DRAWN: Final = (ROOT / "docs" / "_site" / "gallery_pictures.py").read_text()
 #: A page of six pictures is loaded in a second by a slow line.
 PICTURE_BYTES: Final = 60_000
 #: What only mqtune's own processes tell one another.
-OWN_VARIABLES: Final = {"MQTUNE_OWNER_FD", "MQTUNE_RELAY", "MQTUNE_SUBMISSION", "MQTUNE_WORKER"}
+OWN_VARIABLES: Final = {
+    "MQTUNE_CHILD_NOTE",
+    "MQTUNE_IMPORTER_FD",
+    "MQTUNE_OWNER_FD",
+    "MQTUNE_RELAY",
+    "MQTUNE_SUBMISSION",
+    "MQTUNE_WORKER",
+}
 
 
 @pytest.fixture(scope="module")

@@ -336,9 +336,23 @@ def made_store(folder: Path) -> str:
     return store.url
 
 
+@pytest.fixture
+def terminations() -> Iterator[list[int]]:
+    """The SIGTERMs that this process has got and handled."""
+    found: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: found.append(number))
+    yield found
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize("told", ["stop", "pause"])
-def test_the_stop_signal_says_whether_it_is_for_good_and_each_later_report_raises_again(
-    attempt: Session, control: ControlPipe, pipe: Pipe, told: Told
+def test_the_stop_signal_says_whether_it_is_for_good_and_a_later_report_raises_again_and_the_next_ends_the_process(
+    attempt: Session,
+    control: ControlPipe,
+    pipe: Pipe,
+    told: Told,
+    terminations: list[int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     control.tell(told)
 
@@ -347,12 +361,25 @@ def test_the_stop_signal_says_whether_it_is_for_good_and_each_later_report_raise
 
     assert stop.value.action == told
     assert attempt.heard == told
-    for _ in range(2):
-        with pytest.raises(StopTrial) as again:
-            report({"loss": 1})
-        assert again.value.action == told
-    assert in_thread(lambda: report({"loss": 1})) == [StopTrial]
+    with pytest.raises(StopTrial) as again:
+        report({"loss": 1})
+    assert again.value.action == told
+    for _ in range(3):
+        # A thread does not end the process of others.
+        assert in_thread(lambda: report({"loss": 1})) == [StopTrial]
     assert pipe.frames() == []
+    assert terminations == []
+
+    for _ in range(2):
+        with pytest.raises(StopTrial):
+            report({"loss": 1})
+
+    assert terminations == [signal.SIGTERM], "code of the user has handled the first one, and has its time for that"
+    ((kind, body),) = pipe.frames()
+    said = decode_value(body)
+    assert (kind, said["end"], said["heard"]) == (FRAME_END, "paused" if told == "pause" else "stopped", told)
+    assert said["error"] == capsys.readouterr().err.rstrip()
+    assert f"did not end when it was told to {told}" in said["error"]
 
 
 def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Session, control: ControlPipe) -> None:
@@ -748,7 +775,7 @@ def test_a_forked_child_may_not_report_or_save_and_does_not_take_what_its_parent
             assert not mqtune.should_checkpoint()
             with pytest.raises(RuntimeError, match="child process"):
                 mqtune.save_checkpoint({"epoch": 1})
-            with pytest.raises(RuntimeError, match="report from the trial's own process"):
+            with pytest.raises(RuntimeError, match=r"the trial's own process, .* and report them there"):
                 report({"loss": 1})
             code = 0
         os._exit(code)

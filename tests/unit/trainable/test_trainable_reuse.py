@@ -19,7 +19,6 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.trainable.process.protocol import FRAME_END, STOP, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.importers import ImportKey
 
 CODE = """
 import os, subprocess, threading, time
@@ -314,6 +313,10 @@ def test_an_error_in_a_late_cleanup_is_shown_and_one_in_that_of_a_process_that_d
 # What can be asked for.
 
 
+def note(config: dict[str, Any]) -> None:
+    mqtune.report({"loss": config["x"]})
+
+
 class Fixed(mqtune.Trainable):
     def step(self) -> dict[str, Any]:
         return {"loss": 1.0}
@@ -324,13 +327,16 @@ class Flexible(Fixed):
         return True
 
 
-@pytest.mark.parametrize(("trainable", "shown"), [(__file__, "is a script"), (Fixed, "no reset_config")])
+@pytest.mark.parametrize(
+    ("trainable", "shown"),
+    [(__file__, "a class with a reset_config"), (note, "a class with a reset_config"), (Fixed, "no reset_config")],
+)
 def test_reuse_is_refused_at_once_for_what_can_not_be_reset(trainable: Any, shown: str) -> None:
     with pytest.raises(ConfigurationError, match=shown):
         mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=True))
 
 
-def test_the_definition_says_whether_processes_are_reused_and_experiments_with_the_same_code_share_an_import() -> None:
+def test_the_definition_says_whether_processes_are_reused() -> None:
     definitions = []
     for reuse in (True, False):
         tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=reuse), seed=1)
@@ -338,15 +344,14 @@ def test_the_definition_says_whether_processes_are_reused_and_experiments_with_t
         tuner.close()
     assert [definition["reuse"] for definition in definitions] == [True, False]
 
-    reused, fresh = (ImportKey.of(definition, Path("/code")) for definition in definitions)
-    assert reused == fresh
 
-
-def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(slot: Slot) -> None:
-    folders = [slot.folder / "own" / str(number) for number in (1, 2)]
-    for folder in folders:
-        one = slot.start(message={"working_dir": str(folder)}, leaves="a file").ended()
-        assert one.values("folder") == [str(folder)]
+def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(tmp_path: Path) -> None:
+    slot = Slot(tmp_path / "slot", "fork", JOB, CODE, home=tmp_path, work_root=tmp_path / "logs" / "exp" / ".work")
+    folders = [tmp_path / "own" / str(number) for number in (1, 2)]
+    with contextlib.closing(slot):
+        for folder in folders:
+            one = slot.start(message={"working_dir": str(folder)}, leaves="a file").ended()
+            assert one.values("folder") == [str(folder)]
 
     assert len({one.pid for one in slot.attempts}) == 1
     assert [(folder / "step").read_text() for folder in folders] == ["t1", "t2"]

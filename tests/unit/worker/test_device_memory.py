@@ -313,6 +313,7 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watc
     assert not quarantined(watched.impairments), "what is in use is the process that stays"
 
     importer = Mock()
+    importer.key.environment = ()
     sharing[0].zygotes.of(importer, lambda: None)
     _, _, on_empty = importer.fork.call_args.args
     on_empty()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from attempts import import_key
 
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import importers as module
@@ -61,7 +62,7 @@ class Zygote:
 
 
 def key_of(name: str) -> ImportKey:
-    return ImportKey(TrainableSpec(name, module="m"), Path("/code"), "fork")
+    return import_key(TrainableSpec(name, module="m"), Path("/code"))
 
 
 class World:
@@ -77,7 +78,7 @@ class World:
         return self.made[-1]  # type: ignore[no-any-return]
 
     def of(self, most_mb: float = 1e6) -> Importers:
-        late_imports: Any = SimpleNamespace(of=lambda spec: [])
+        late_imports: Any = SimpleNamespace(of=lambda spec: [], refused=lambda spec: [])
         return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB)
 
     def use(

@@ -18,14 +18,14 @@ from mqtune.worker.late_imports import USUAL, LateImports
 
 TRAIN, OTHER = TrainableSpec("train", module="jobs"), TrainableSpec("other", module="jobs")
 
-#: What a module does on import, and how a refusal says that.
+#: The code of a module, and the words of its refusal.
 UNSAFE = {
-    "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "a thread",
-    "import _thread, time; _thread.start_new_thread(time.sleep, (60,))": "a thread",
-    "import subprocess; child = subprocess.Popen(['sleep', '60'])": "a process",
+    "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "started the thread",
+    "import _thread, time; _thread.start_new_thread(time.sleep, (60,))": "started threads of",
+    "import subprocess; child = subprocess.Popen(['sleep', '60'])": "started the process",
     "import tempfile; file = tempfile.TemporaryFile()": "opened",
-    "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)": "a signal's handler",
-    "import os; os.chdir('/')": "the working directory",
+    "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)": "set a handler of SIGUSR1",
+    "import os; os.chdir('/')": "changed the working directory to /",
 }
 
 

@@ -66,7 +66,7 @@ def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_p
 
     def ask(here: ExperimentHere) -> Path | None:
         ready.wait(10)
-        return here.import_key(tmp_path, None, tmp_path / "logs").manifest
+        return here.import_key(tmp_path, None, tmp_path / "logs").program.manifest
 
     with ThreadPoolExecutor(THREADS) as slots:
         for number in range(50):

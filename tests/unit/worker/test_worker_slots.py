@@ -141,7 +141,9 @@ def here(experiment: str = "one", **definition: Any) -> ExperimentHere:
     return ExperimentHere(journal, {"trainable": TRAIN.encode(), **definition})
 
 
-def test_the_key_of_imports_is_made_once_for_an_experiment_once_its_code_is_there(tmp_path: Path) -> None:
+def test_the_key_of_imports_is_made_once_its_experiments_code_is_there_and_is_of_that_experiment_alone(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "code").mkdir()
     code, found = {"code_files": {"jobs.py": FINGERPRINT}}, Found(tmp_path)
     one, two, spawning = here(**code), here("two", **code), here(start_method="spawn", **code)
@@ -150,7 +152,7 @@ def test_the_key_of_imports_is_made_once_for_an_experiment_once_its_code_is_ther
     (tmp_path / "code" / "jobs.py").write_text("")
     late = found.find(one)
 
-    assert (early.code, late.manifest.is_file()) == ("", True)
+    assert (early.program.manifest, late.program.manifest.is_file()) == (None, True)
     assert found.find(one) is late
-    assert found.find(two) == late
-    assert found.find(spawning).start_method == "spawn"
+    assert found.find(two).program.seed != late.program.seed
+    assert found.find(spawning).program.spawns

@@ -1,0 +1,121 @@
+"""Executes a user's file as the main module of a trial's process, as ``python program.py`` would."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import linecache
+import sys
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Final
+
+from mqtune.trainable.frozen_code import PARSING, frozen
+
+_NAME: Final = "__main__"
+#: The name by which multiprocessing's spawned children know the main module.
+_NAME_IN_CHILDREN: Final = "__mp_main__"
+#: Where modules come from that are in no file.
+_IN_PYTHON: Final = ("built-in", "frozen")
+
+
+def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> ModuleType:
+    """Execute a file as ``__main__``, and leave it there.
+
+    It is ``__mp_main__`` too, so that pools of every kind and pickles find its classes and functions. The folder of the file comes
+    first on ``sys.path``, unless it runs as a module.
+
+    Args:
+        path: the file, absolute.
+        as_program: whether the block below ``if __name__ == "__main__":`` runs too.
+        module: its name, if it runs by ``python -m``; empty for a file.
+    """
+    main = ModuleType(_NAME)
+    main.__file__ = str(path)
+    main.__loader__ = SourceFileLoader(_NAME, str(path))
+    if module:
+        if path.name == "__main__.py" and module.rpartition(".")[2] != "__main__":
+            module = f"{module}.__main__"
+        found = importlib.util.find_spec(module)
+        main.__spec__ = found
+        main.__package__ = module.rpartition(".")[0]
+    else:
+        main.__package__ = None
+        put_first(str(path.parent))
+        _forget_hidden(path.parent)
+    main.__dict__["__cached__"] = None
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    sys.modules[_NAME] = sys.modules[_NAME_IN_CHILDREN] = main
+    exec(_compiled(path, _source_of(path), as_program=as_program), vars(main))  # noqa: S102 - it is the user's program
+    return main
+
+
+def put_first(*folders: str) -> None:
+    """Put folders first on ``sys.path``, before any installed module of the same name."""
+    if sys.path[: len(folders)] != [*folders]:
+        sys.path[:0] = folders
+
+
+def _source_of(path: Path) -> bytes:
+    """Return the file's content when the experiment began, or now."""
+    kept = frozen().source(str(path))
+    now = path.read_bytes() if path.is_file() else None
+    if kept is None:
+        return path.read_bytes() if now is None else now
+    if kept != now:
+        # Tracebacks and inspect read the disk otherwise.
+        lines = kept.decode(errors="replace").splitlines(keepends=True)
+        linecache.cache[str(path)] = (len(kept), None, lines, str(path))
+    return kept
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(path: Path, source: bytes, *, as_program: bool) -> CodeType:
+    if as_program:
+        return compile(source, str(path), "exec", dont_inherit=True)
+    with PARSING:
+        tree = ast.parse(source, str(path))
+    return compile(_WithoutGuard().visit(tree), str(path), "exec", dont_inherit=True)
+
+
+class _WithoutGuard(ast.NodeTransformer):
+    """Makes each comparison of ``__name__`` with "__main__" at the top level false; line numbers stay."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        # What runs later sees the name that a program has.
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        match node:
+            case ast.Compare(ast.Name("__name__"), [op], [ast.Constant("__main__")]):
+                pass
+            case ast.Compare(ast.Constant("__main__"), [op], [ast.Name("__name__")]):
+                pass
+            case _:
+                return node
+        match op:
+            case ast.Eq() | ast.Is():
+                return ast.copy_location(ast.Constant(False), node)
+            case ast.NotEq() | ast.IsNot():
+                return ast.copy_location(ast.Constant(True), node)
+        return node
+
+
+def _forget_hidden(folder: Path) -> None:
+    """Forget modules of this process that a file in the program's folder would take the place of."""
+    beside = {entry.name.partition(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
+    for name in beside & sys.modules.keys():
+        origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
+        if name in (_NAME, "mqtune") or origin in _IN_PYTHON:
+            continue
+        spec: ModuleSpec | None = PathFinder.find_spec(name, [str(folder)])
+        if spec is not None and spec.origin and spec.origin != getattr(sys.modules[name], "__file__", None):
+            del sys.modules[name]

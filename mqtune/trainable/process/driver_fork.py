@@ -1,0 +1,94 @@
+"""An importer that is a fork of the driver itself: on one machine nothing is imported twice.
+
+It is forked before the driver starts a server, a thread or anything else, as a child of the process that becomes the private worker. So
+the worker reaps it, and its orphans come to the worker, as with any importer.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
+from mqtune.trainable.process import footprint
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.exits import forget_exit_handlers
+from mqtune.trainable.process.importer import serve
+from mqtune.trainable.process.late_imports import USUAL, is_library, preload
+from mqtune.trainable.process.output import flush
+
+
+def why_no_fork() -> str:
+    """Return why the driver can't be forked, in words that follow "this program"; empty if it can."""
+    if sys.platform != "linux":
+        return "does not run on Linux"
+    if threading.current_thread() is not threading.main_thread():
+        return "runs the experiment in a thread"
+    now = footprint.take()
+    begun = now._replace(
+        threads=frozenset(),
+        native_threads=frozenset(),
+        children=frozenset(),
+        devices=frozenset(),
+        libraries=frozenset(),
+        files=frozenset(file for file in now.files if _is_inherited(file.fd)),
+    )
+    found = footprint.traces(begun, now)
+    return f"has {footprint.describe(found)}" if found else ""
+
+
+def _is_inherited(fd: int) -> bool:
+    """Whether this process has a descriptor from its parent: Python opens none that programs inherit."""
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        # It is closed by now.
+        return True
+
+
+def fork_importer(channel: Channel) -> None:
+    """Fork the importer; return in the parent alone. Buffered output must have been flushed."""
+    if os.fork() != 0:
+        return
+    try:
+        _become_importer(channel)
+    except BaseException:  # noqa: BLE001 - no error may make it a second driver
+        traceback.print_exc()
+        flush()
+        os._exit(1)
+
+
+def _become_importer(channel: Channel) -> NoReturn:
+    # subprocess has disabled it for the time of the fork.
+    gc.enable()
+    os.setsid()
+    for number in signal.valid_signals():
+        # Some can't have another handler.
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != channel.fileno():  # noqa: PLR2004 - as above
+            # That of the list itself is closed already.
+            os.closerange(fd, fd + 1)
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    forget_exit_handlers()
+    # Each trial executes the program's own modules anew.
+    for name in [name for name in sys.modules if name.partition(".")[0] != "mqtune" and not is_library(name)]:
+        if name not in ("__main__", "builtins") and hasattr(sys.modules[name], "__file__"):
+            del sys.modules[name]
+    channel.send({"is": "here", "pid": os.getpid()})
+    # While the worker gets ready.
+    _, unsafe = preload([({}, USUAL)])
+    if unsafe is not None:
+        channel.receive()
+        channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
+        os._exit(0)
+    own = {"mqtune", *sys.stdlib_module_names}
+    serve(channel, os.getppid(), "importer", frozenset(name for name in sys.modules if name.partition(".")[0] in own))
+    os._exit(0)

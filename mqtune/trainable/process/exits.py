@@ -1,0 +1,112 @@
+"""The end of a trial's process: exit handlers, threads and buffers, as at the end of a Python program."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import weakref
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+from mqtune.trainable.process.late_imports import is_library
+from mqtune.trainable.process.output import flush, flush_native
+
+_BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+#: An object of the standard library whose private parts are used here.
+_Internal = Any
+#: The names of a program's main module.
+_OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
+#: The modules that this fork has from its parent. They are not taken apart at its end: that would copy their memory.
+_inherited: frozenset[str] = frozenset()
+
+
+def forget_exit_handlers() -> None:
+    """Leave the exit handlers of this fork's parent to the parent; those registered from now on run here.
+
+    Otherwise each trial would delete the temporary folders and end the processes of the importer.
+    """
+    global _inherited  # noqa: PLW0603 - of the process
+    _inherited = frozenset(sys.modules)
+    atexit._clear()
+    finalize: _Internal = weakref.finalize
+    for finalizer in list(finalize._registry):
+        finalizer.atexit = False
+    # It registers itself with atexit at the first finalizer.
+    finalize._registered_with_atexit = False
+    if "multiprocessing.util" in sys.modules:
+        util: _Internal = sys.modules["multiprocessing.util"]
+        util._finalizer_registry.clear()
+        util._run_after_forkers()
+        children: _Internal = sys.modules["multiprocessing.process"]
+        children._children = set()
+        atexit.register(util._exit_function)
+    atexit.register(logging.shutdown)
+
+
+def leave(code: int, *, finalize: bool = False) -> NoReturn:
+    """End this process as Python ends a program: join threads, run exit handlers, delete the program's globals, flush files.
+
+    A thread that is no daemon is waited for, at most until the worker's stop ladder ends this process.
+
+    Args:
+        code: the code to exit with, or the negative number of the signal to end by.
+        finalize: whether Python itself takes the last steps. It takes a tenth of a second with a large library.
+    """
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    flush()
+    # Not all files are flushed when the objects that refer to them are deleted together.
+    for found in gc.get_objects():
+        if issubclass(type(found), _BUFFERED):
+            with contextlib.suppress(Exception):
+                found.flush()
+    if finalize and code >= 0:
+        ctypes.pythonapi.Py_Exit(code)
+    if threading.active_count() == 1:
+        # A daemon thread could still use them.
+        _take_apart()
+    flush_native()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Release the objects in an error's frames, such as files and tensors."""
+    while error is not None:
+        error.__traceback__ = None
+        error.__cause__, error.__context__, error = None, None, error.__context__
+
+
+def _take_apart() -> None:
+    """Delete the program's own modules, and clear those that something else still refers to, as Python does."""
+    names = [name for name in reversed(sys.modules) if name in _OF_PROGRAM or _is_own(name)]
+    # No name of this function may keep a module.
+    modules = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    for name in names:
+        del sys.modules[name]
+    gc.collect()
+    for reference in reversed(modules):
+        if (left := reference()) is not None:
+            content = vars(left)
+            for name in sorted(content.keys() - {"__builtins__"}, key=_is_public):
+                content[name] = None
+
+
+def _is_own(name: str) -> bool:
+    return name not in _inherited and name.partition(".")[0] != "mqtune" and not is_library(name)
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or name.startswith("__")

@@ -1,0 +1,157 @@
+"""The user's program as each process of a trial executes it: its code, its arguments, its seed and its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Self
+
+from mqtune.core.errors import TrainableNotFound
+from mqtune.trainable.frozen_code import freeze
+from mqtune.trainable.spec import Loaded, TrainableSpec
+
+#: The libraries with a global generator of random numbers.
+_LIBRARIES: Final = ("random", "numpy.random", "torch")
+#: NumPy takes no larger seed.
+_SEEDS: Final = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The program of an experiment on this worker.
+
+    Attributes:
+        spec: the trainable.
+        code_root: the folder below which it is.
+        home: the folder in which it would run.
+        manifest: the file that names the experiment's code; None without one.
+        arguments: ``sys.argv`` of the driver.
+        seed: the seed of random generators while the program is executed; each trial seeds them anew.
+        work_root: the folder below which attempts get their working folders; None if trials share the worker's.
+        spawns: whether each trial begins as an interpreter of its own.
+    """
+
+    spec: TrainableSpec
+    code_root: Path
+    home: Path
+    manifest: Path | None = None
+    arguments: tuple[str, ...] = ()
+    seed: int = 0
+    work_root: Path | None = None
+    spawns: bool = False
+
+    def encode(self) -> dict[str, object]:
+        """Return plain values for a message."""
+        paths = {name: str(getattr(self, name) or "") for name in ("code_root", "home", "manifest", "work_root")}
+        return {**asdict(self), **paths, "spec": self.spec.encode(), "arguments": list(self.arguments)}
+
+    @classmethod
+    def decode(cls, values: Mapping[str, Any]) -> Self:
+        """Return the program that ``encode`` made the values of."""
+        return cls(
+            TrainableSpec.decode(values["spec"]),
+            Path(values["code_root"]),
+            Path(values["home"]),
+            Path(values["manifest"]) if values["manifest"] else None,
+            tuple(values["arguments"]),
+            values["seed"],
+            Path(values["work_root"]) if values["work_root"] else None,
+            values["spawns"],
+        )
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the trainable is a program of its own, which runs below a trial's process."""
+        return self.spec.kind == "script"
+
+    def freeze(self) -> None:
+        """Have this process, and its forks, use the code as it was when the experiment began."""
+        if self.manifest is not None:
+            freeze(self.manifest, is_run=self.is_script)
+
+    def load(self) -> Loaded:
+        """Execute the program as far as its trainable needs, and return that; of a script return the path."""
+        if not self.is_script:
+            self.set_arguments()
+            with seeded(self.seed):
+                return self.spec.load(self.code_root)
+        return self.spec.load(self.code_root)
+
+    def set_arguments(self) -> None:
+        """Let ``sys.argv`` be the driver's, with the program's path on this machine."""
+        arguments: Sequence[str] = self.arguments or [""]
+        if self.spec.script or self.spec.is_main:
+            # Without the program's file there is an error later.
+            with contextlib.suppress(TrainableNotFound):
+                arguments = [str(self.spec.locate(self.code_root).absolute()), *self.arguments[1:]]
+        sys.argv[:] = arguments
+
+
+def seed_generators(seed: int | None = None) -> None:
+    """Seed the global generators of random numbers of the imported libraries.
+
+    Without a *seed* those of Python and NumPy get numbers that no other process has; PyTorch's stays as it is.
+    """
+    for name in _LIBRARIES:
+        if name in sys.modules:
+            _seed_library(name, seed)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of random numbers, also of libraries that are imported within the block."""
+    seed_generators(seed)
+    finder = _SeedOnImport(seed)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)
+
+
+def _seed_library(name: str, seed: int | None) -> None:
+    if name == "random":
+        random.seed(seed)
+    elif name == "numpy.random":
+        sys.modules[name].seed(None if seed is None else seed % _SEEDS)
+    elif seed is not None:
+        sys.modules[name].manual_seed(seed)
+
+
+class _SeedOnImport:
+    """Seeds a library's generator when the program imports the library."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find one of the libraries as the other finders do, and have it seeded once it is imported."""
+        if fullname not in _LIBRARIES:
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(fullname, path, target) for finder in finders)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            _call_after(spec.loader, lambda: _seed_library(fullname, self._seed))
+        return spec
+
+
+def _call_after(loader: Any, action: Callable[[], None]) -> None:
+    """Have an action called when a loader has executed its module."""
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        execute(module)
+        action()
+
+    loader.exec_module = exec_module

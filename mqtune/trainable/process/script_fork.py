@@ -1,0 +1,142 @@
+"""Runs a Python script in a fork of its trial's process, which has imported the script's packages already."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NoReturn
+
+from mqtune.trainable import main_module, reporting
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.exits import forget_exit_handlers, leave, release_frames
+from mqtune.trainable.process.late_imports import ImportWatch
+from mqtune.trainable.process.output import restore_output
+from mqtune.trainable.process.program import seed_generators
+from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL
+from mqtune.trainable.process.relay import address_of
+
+_INPUT_AND_OUTPUTS: Final = (0, 1, 2)
+
+
+class ForkedScript:
+    """The process of a script, with the methods of ``subprocess.Popen`` that its parent needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or the negative number of the signal that ended it; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+def fork_script(
+    path: Path,
+    arguments: list[str],
+    environment: Mapping[str, str],
+    output: int,
+    channel: Channel,
+    *,
+    module: str = "",
+    root: Path,
+) -> ForkedScript:
+    """Start a script in a fork of this process.
+
+    Args:
+        path: the script, absolute.
+        arguments: the script's arguments.
+        environment: variables of its environment, besides this process's.
+        output: the descriptor of its standard output.
+        channel: to this process.
+        module: its name, if it runs by ``python -m``; empty for a file.
+        root: the folder from which Python finds the module.
+    """
+    # A signal that came before its handlers are the script's would be lost.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _prepare(environment, output, channel.fileno())
+                sys.argv[:] = [str(path), *arguments]
+                sys.orig_argv[:] = [sys.executable, *(["-m", module] if module else [str(path)]), *arguments]
+                if module:
+                    main_module.put_first(str(root))
+                _become_script(path, module, mask)
+            except BaseException:  # noqa: BLE001 - no error of a script may make it its parent
+                traceback.print_exc()
+                os._exit(1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return ForkedScript(pid)
+
+
+def _prepare(environment: Mapping[str, str], output: int, channel: int) -> None:
+    """Give this fork the files, signals and variables of a program that has just begun."""
+    for number in (signal.SIGTERM, STOP_SIGNAL):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(output, 1)
+    own = os.dup(channel)
+    for fd in map(int, os.listdir("/dev/fd")):
+        if fd not in (*_INPUT_AND_OUTPUTS, own):
+            # That of the list itself is closed already.
+            os.closerange(fd, fd + 1)
+    os.set_inheritable(own, True)
+    reporting.current = None
+    restore_output()
+    os.environ.update({**environment, RELAY: address_of(own)})
+    forget_exit_handlers()
+    importlib.invalidate_caches()
+    seed_generators()
+
+
+def _become_script(path: Path, module: str, mask: set[int]) -> NoReturn:
+    watch = ImportWatch()
+    watch.begin()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    code = _run(path, module)
+    # The trial's process may be gone, and then it needs no answer.
+    with contextlib.suppress(Exception):
+        channel = int(os.environ[RELAY].partition(":")[0])
+        Channel.of_fd(os.dup(channel)).send({"do": "imported", "batches": watch.end()})
+    # Daemon threads may use the script's globals, and the frames of an error refer to them.
+    leave(code, finalize=code > 0 or threading.active_count() > 1)
+
+
+def _run(path: Path, module: str = "") -> int:
+    """Run the script, and return its exit code; an error is shown as Python shows it."""
+    try:
+        main_module.execute_file(path, as_program=True, module=module)
+    except SystemExit as ending:
+        if ending.code is None or isinstance(ending.code, int):
+            return (ending.code or 0) & 0xFF
+        sys.stderr.write(f"{ending.code}\n")
+        return 1
+    except BaseException as error:  # noqa: BLE001 - whatever the script raises ends it
+        _show(error, _own_part(error.__traceback__, path))
+        release_frames(error)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _show(error: BaseException, trace: TracebackType | None) -> None:
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _own_part(trace: TracebackType | None, path: Path) -> TracebackType | None:
+    """Return a traceback without the frames below the script's; a syntax error has none of the script's."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
+        trace = trace.tb_next
+    return trace
