@@ -132,7 +132,13 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
         last = (node.body.end_lineno or 0, node.body.end_col_offset or 0)
         return all(first <= begin and end <= last for begin, end in spans)
 
-    found = [node for node in lambdas if spans and holds(node)]
+    if not spans:
+        # In Python 3.12 the code of a lambda that returns a constant says nothing else.
+        lambdas = [
+            node for node in lambdas if isinstance(node.body, ast.Constant) and node.body.value in code.co_consts
+        ]
+        return lambdas[0] if len(lambdas) == 1 else None
+    found = [node for node in lambdas if holds(node)]
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
