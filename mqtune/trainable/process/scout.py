@@ -47,7 +47,6 @@ class Verdict(TypedDict):
         is_slow: whether each trial would spend much time on it.
         is_clean: whether a fork behind it is safe.
         is_exclusive: whether it must not be executed while the trial before it runs.
-        has_looked: whether it has read a variable of the environment that is not the same in all slots.
         why: its traces, for a person; empty without one.
         seconds: how long it took.
     """
@@ -60,7 +59,6 @@ class Verdict(TypedDict):
     is_slow: bool
     is_clean: bool
     is_exclusive: bool
-    has_looked: bool
     why: str
     seconds: float
 
@@ -139,7 +137,6 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
         "is_slow": cpu_s > _SLOW_CPU_S or seconds > _SLOW_S,
         "is_clean": not why,
         "is_exclusive": any(trace.kind in _EXCLUSIVE for trace in traces),
-        "has_looked": bool(looks.seen),
         "why": why,
         "seconds": seconds,
     }

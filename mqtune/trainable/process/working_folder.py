@@ -116,25 +116,6 @@ def settle(place: Path, working: Path, target: Path) -> bool:
         return True
 
 
-def changed_originals(place: Path, working: Path) -> list[Path]:
-    """Return the linked files and folders whose originals changed during the attempt.
-
-    They are given by their paths in *working*. The attempt has written to the original, or another process has. A
-    folder changes when an entry of it is made or removed. Hidden folders and caches do not count. Call this before
-    :func:`settle`.
-    """
-    try:
-        source = _read_record(place)
-        begun = (place / _RECORD).stat().st_mtime_ns
-    except OSError:
-        return []
-    return sorted(
-        Path(name)
-        for name, status in _linked_statuses(str(working), source)
-        if status.st_mtime_ns > begun and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
-    )
-
-
 def discard(place: Path) -> None:
     """Delete a place that no attempt has used. Links are removed and never followed."""
     shutil.rmtree(place, ignore_errors=True)
@@ -305,18 +286,6 @@ def _opened(path: str, folder: int | None = None) -> Iterator[int]:
         yield opened
     finally:
         os.close(opened)
-
-
-def _linked_statuses(working: str, source: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path below *working* of each of make's links, and the status of its original."""
-    for folder, folders, files in os.walk(working):
-        below = os.path.relpath(folder, working)
-        for name in (*folders, *files):
-            path = os.path.normpath(os.path.join(below, name))
-            original = _join(source, path)
-            with contextlib.suppress(OSError):  # An entry that is no link, or whose original is gone.
-                if not (_is_whole(name) and name in folders) and os.readlink(_join(working, path)) == original:
-                    yield path, os.stat(original)
 
 
 def _read_record(place: Path) -> str:

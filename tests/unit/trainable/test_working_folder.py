@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtune.trainable.process import working_folder
-from mqtune.trainable.process.working_folder import PARENT_FOLDER, changed_originals, discard, make, settle
+from mqtune.trainable.process.working_folder import PARENT_FOLDER, discard, make, settle
 
 #: A name that is no UTF-8 and has a newline.
 ODD: Final = os.fsdecode(b"odd\n\xff")
@@ -458,19 +458,6 @@ def test_a_program_in_the_root_folder_finds_its_files(tmp_path: Path):
     (attempt.folder / "new").touch()
     assert attempt.settle()
     assert os.listdir(attempt.target) == ["new"]
-
-
-def test_originals_that_change_are_named(attempt: Attempt, project: Path):
-    assert changed_originals(attempt.place, attempt.folder) == []
-    later = (attempt.place / ".mqtune-source").stat().st_mtime_ns + 1
-
-    for name in ("data.csv", "data/train.csv", ".git"):
-        os.utime(attempt.folder / name, ns=(later, later))
-    Path("own.txt").touch()
-
-    assert changed_originals(attempt.place, attempt.folder) == [Path("data/train.csv"), Path("data.csv")]
-    Path("../.mqtune-source").unlink()
-    assert changed_originals(attempt.place, attempt.folder) == []
 
 
 # Any tree and any operations: settle keeps each new file and touches no original.
