@@ -27,7 +27,7 @@ from benchmarks.systems import (
     syne_loop,
     training,
 )
-from benchmarks.systems.mqtune_running import REUSED, SETTINGS, Observed, fifo, observing, pondering, run
+from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, pondering, run
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["SYSTEM"]
 
 
-def _noop(*, reuse: bool) -> Callable[[Context], Figures]:
-    def measure(context: Context) -> Figures:
-        from benchmarks import trainables
-        from mqtune.driver.settings import Process
+def _noop(context: Context) -> Figures:
+    from benchmarks import trainables
 
-        trials, observed = context.sizes["trials"], Observed()
-        done = run(context, trainables.noop, trials, observing(fifo(), observed), process=Process(reuse=reuse))
-        return noop.figures(trials, first_start=done.first_start, last_end=observed.last_end_at, run_s=done.taken_s)
-
-    return measure
+    trials, observed = context.sizes["trials"], Observed()
+    done = run(context, trainables.noop, trials, observing(fifo(), observed))
+    return noop.figures(trials, first_start=done.first_start, last_end=observed.last_end_at, run_s=done.taken_s)
 
 
 def _stream(sync: Sync = "stream") -> Callable[[Context], Figures]:
@@ -90,24 +86,19 @@ def _compute() -> None:
         sum(number * number for number in range(1000))
 
 
-def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
-    def measure(context: Context) -> Figures:
-        from benchmarks import trainables
-        from mqtune.driver.settings import Process
-        from mqtune.schedulers.asha import ASHA
+def _asha(context: Context) -> Figures:
+    from benchmarks import trainables
+    from mqtune.schedulers.asha import ASHA
 
-        observed = Observed()
-        inner = ASHA(max_t=MAX_EPOCHS, grace_period=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
-        scheduler = observing(inner, observed)
-        done = run(context, trainables.asha, context.sizes["trials"], scheduler, process=Process(reuse=reuse))
-        return asha.figures(
-            context.folder,
-            first_start=done.first_start,
-            last_end=observed.last_end_at,
-            epochs_decided=observed.reports,
-        )
-
-    return measure
+    observed = Observed()
+    inner = ASHA(max_t=MAX_EPOCHS, grace_period=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
+    done = run(context, trainables.asha, context.sizes["trials"], observing(inner, observed))
+    return asha.figures(
+        context.folder,
+        first_start=done.first_start,
+        last_end=observed.last_end_at,
+        epochs_decided=observed.reports,
+    )
 
 
 def _memory(context: Context) -> Figures:
@@ -138,10 +129,7 @@ SYSTEM: Final = System(
     packages=("mqtune",),
     variants={
         "start": (Variant(name="default", settings=f"{SETTINGS}; all else as it comes", measure=mqtune_start.measure),),
-        "noop": (
-            Variant(name="default", settings=SETTINGS, measure=_noop(reuse=False)),
-            Variant(name="reused", settings=REUSED, measure=_noop(reuse=True)),
-        ),
+        "noop": (Variant(name="default", settings=SETTINGS, measure=_noop),),
         "stream": (
             Variant(name="stream", settings=SETTINGS, measure=_stream(), sizes={"reports": STREAM_REPORTS}),
             Variant(
@@ -164,10 +152,7 @@ SYSTEM: Final = System(
                 measure=_stop(_compute),
             ),
         ),
-        "asha": (
-            Variant(name="default", settings=SETTINGS, measure=_asha(reuse=False)),
-            Variant(name="reused", settings=REUSED, measure=_asha(reuse=True)),
-        ),
+        "asha": (Variant(name="default", settings=SETTINGS, measure=_asha),),
         "pause": (
             Variant(
                 name="default",

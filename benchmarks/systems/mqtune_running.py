@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from mqtune.schedulers.base import Scheduler
     from mqtune.search.base import Searcher
 
-__all__ = ["REUSED", "SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "pondering", "run"]
+__all__ = ["SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "pondering", "run"]
 
 Trainable = Callable[[dict[str, Any]], None]
 
 SETTINGS: Final = "embedded server, one local worker, a fresh forked process for each trial, everything journaled"
-REUSED: Final = "embedded server, one local worker, Process(reuse=True): processes are kept from trial to trial, everything journaled"
 SLOTS: Final = 2
 
 

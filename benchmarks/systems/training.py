@@ -41,7 +41,6 @@ _HERE: Final = "embedded server, one local worker, all else as it comes"
 WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
     "mqtune": {
         "function": Way(f"{_HERE}: a fresh forked process for each trial", "run_mqtune.py", slots=(1, 2, 8)),
-        "reused": Way(f"{_HERE}, but Process(reuse=True)", "run_mqtune.py", ("reuse",)),
         "script": Way(
             f"{_HERE}: the trial is a script that starts torchrun", "run_mqtune.py", ("script",), only=("torchrun",)
         ),

@@ -25,15 +25,12 @@ WORKLOAD: Final = Workload(
     sizes={"trials": len(CONFIGS)},
     quick_sizes={"trials": 6},
     figures={
-        "wall_over_ideal": Figure(
-            unit="×", higher_is_better=False, title="ASHA: wall / ideal", bar=1.15, bars={"reused": 1.05}
-        ),
+        "wall_over_ideal": Figure(unit="×", higher_is_better=False, title="ASHA: wall / ideal", bar=1.15),
         "wall_over_decided": Figure(unit="×", higher_is_better=False, title="ASHA: wall / ideal of the epochs decided"),
         "stop_cost_ms": Figure(
             unit="ms",
             higher_is_better=False,
             title="ASHA: by what the next trial begins later after a stop than after an end",
-            bars={"reused": 1.0},
         ),
         "wall_s": Figure(unit="s", higher_is_better=False, shown=False),
         "epochs_run": Figure(unit="", higher_is_better=None, shown=False),

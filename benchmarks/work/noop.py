@@ -21,9 +21,8 @@ WORKLOAD: Final = Workload(
             title="no-op trials",
             bar=400.0,
             over={
-                "default": [Over(system="optuna", variant="processes", bar=0.6)],
-                "reused": [
-                    Over(system="optuna", variant="processes", bar=1.2),
+                "default": [
+                    Over(system="optuna", variant="processes", bar=0.6),
                     Over(system="ray", variant="reused", bar=5.0),
                 ],
             },

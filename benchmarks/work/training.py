@@ -144,8 +144,6 @@ def _figures(training: Training) -> Iterator[tuple[str, Figure]]:
             unit="",
             higher_is_better=True,
             title=f"{title}: trials a process",
-            # A process for each slot, as long as the run lasts.
-            bars={"reused": training.trials / SLOTS} if training.name == "pytorch" else None,
         ),
     )
     for name in ("wall_s", "script_s", "own_s", "bare_own_s", "cpu_s", "bare_cpu_s"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -77,6 +78,14 @@ class FrozenCode:
         """Return a loader of a module with a file's content; None if the module is not one of these."""
         return _Loader(name, path, self._sources[path]) if path in self._sources else None
 
+    def compile(self, paths: Iterable[str]) -> None:
+        """Compile some of the files, so that forks of this process import them without that."""
+        for path in paths:
+            if path in self._sources:
+                # An invalid file fails where the program imports it.
+                with contextlib.suppress(SyntaxError, ValueError):
+                    _compiled(self._sources[path], path)
+
     def install(self) -> None:
         """Make all imports in this process, and those forked from it, use these files."""
         if self._sources:
@@ -104,11 +113,15 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         # Python's compiled file is that of the content on the disk.
-        code: CodeType = self.source_to_code(self._source, self.path)
-        return code
+        return _compiled(self._source, self.path)
 
     def get_data(self, path: str) -> bytes:
         return self._source if path == self.path else super().get_data(path)
+
+
+@functools.cache
+def _compiled(source: bytes, path: str) -> CodeType:
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 _installed = FrozenCode(Path(), {})

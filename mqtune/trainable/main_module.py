@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import linecache
@@ -50,6 +51,13 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
     sys.modules[_NAME] = sys.modules[_NAME_IN_CHILDREN] = main
     exec(_compiled(path, _source_of(path), as_program=as_program), vars(main))  # noqa: S102 - it is the user's program
     return main
+
+
+def compile_file(path: Path) -> None:
+    """Compile the file of a main module, so that forks of this process execute it without that."""
+    # An error is raised where the file is executed.
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        _compiled(path, _source_of(path), as_program=False)
 
 
 def put_first(*folders: str) -> None:

@@ -31,7 +31,6 @@ if __name__ == "__main__":
         mode="min",
         scheduler=mqtune.ASHA(max_t=27, time_attr="epoch"),
         backend=mqtune.Local(slots=settings.slots),
-        process=mqtune.Process(reuse="reuse" in sys.argv),
         run=mqtune.RunOptions(callbacks=[Idle()] if settings.parked else []),
     )
     tuner.run()

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import gc
 import io
+import itertools
 import logging
 import os
 import signal
@@ -24,8 +25,8 @@ _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _Internal = Any
 #: The names of a program's main module.
 _OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
-#: The modules that this fork has from its parent. They are not taken apart at its end: that would copy their memory.
-_inherited: frozenset[str] = frozenset()
+#: The last module that this fork has from its parent. Such modules are not taken apart at its end: that would copy their memory.
+_last_inherited = ""
 
 
 def forget_exit_handlers() -> None:
@@ -33,8 +34,9 @@ def forget_exit_handlers() -> None:
 
     Otherwise each trial would delete the temporary folders and end the processes of the importer.
     """
-    global _inherited  # noqa: PLW0603 - of the process
-    _inherited = frozenset(sys.modules)
+    global _last_inherited  # noqa: PLW0603 - of the process
+    # One name, as a set of all would touch, and so copy, the memory of each.
+    _last_inherited = next(reversed(sys.modules))
     atexit._clear()
     finalize: _Internal = weakref.finalize
     for finalizer in list(finalize._registry):
@@ -90,7 +92,8 @@ def release_frames(error: BaseException | None) -> None:
 
 def _take_apart() -> None:
     """Delete the program's own modules, and clear those that something else still refers to, as Python does."""
-    names = [name for name in reversed(sys.modules) if name in _OF_PROGRAM or _is_own(name)]
+    newer = itertools.takewhile(lambda name: name != _last_inherited, reversed(sys.modules))
+    names = [*filter(_is_own, newer), *(_OF_PROGRAM & sys.modules.keys())]
     # No name of this function may keep a module.
     modules = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
@@ -105,7 +108,7 @@ def _take_apart() -> None:
 
 
 def _is_own(name: str) -> bool:
-    return name not in _inherited and name.partition(".")[0] != "mqtune" and not is_library(name)
+    return name not in _OF_PROGRAM and name.partition(".")[0] != "mqtune" and not is_library(name)
 
 
 def _is_public(name: str) -> bool:

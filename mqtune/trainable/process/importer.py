@@ -54,10 +54,11 @@ from mqtune.trainable.process.late_imports import Batch, Looks, preload, without
 from mqtune.trainable.process.life import Executed, run_attempts
 from mqtune.trainable.process.native_threads import limit_threads
 from mqtune.trainable.process.output import flush, shape_output
-from mqtune.trainable.process.program import Program
+from mqtune.trainable.process.program import Program, seed_generators
 from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.trainable.process.scout import Verdict, scout
 from mqtune.trainable.process.zygote import Signals, Zygote
+from mqtune.trainable.spec import Kind
 
 #: The command of an importer, a scout and a spare that is spawned: ``main``, without the folder in which the worker was started: a
 #: folder named mqtune in it must not take the place of the installed package. Python's -P has the same effect, but a script that is
@@ -135,12 +136,7 @@ class Importer:
         received = self._channel.receive()
         if received is None:
             return False
-        # For a trial that saves or loads a dict the import would take longer than all else until its first report.
-        from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
-
-        if self._program.is_script:
-            # Here, once, and not in each trial.
-            from mqtune.trainable import script  # noqa: F401, PLC0415
+        _import_for_trials(self._program.spec.kind)
 
         # An import finds the path of a trial. The scout says that the program is missing.
         with suppress(TrainableNotFound):
@@ -185,11 +181,13 @@ class Importer:
             self._channel.send({"is": "broken", "error_type": kind, "error": text})
             return False
         is_behind = verdict["is_slow"] and verdict["is_clean"] and not program.spawns
-        environment, files = verdict["environment"], [*verdict["files"]]
+        environment, files = verdict["environment"], unfrozen(verdict["files"])
         if is_behind:
             files += verdict["data"]
-        elif verdict["is_slow"] and verdict["why"]:
-            environment["start"] = f"each trial executes it, in {verdict['seconds']:.1f} s, as {verdict['why']}"
+        else:
+            program.compile(path for path, _ in verdict["files"])
+            if verdict["is_slow"] and verdict["why"]:
+                environment["start"] = f"each trial executes it, in {verdict['seconds']:.1f} s, as {verdict['why']}"
         self._is_ahead = not verdict["is_exclusive"]
         self._data = [path for path, _ in verdict["data"]]
         found = [*batches, *verdict["batches"]]
@@ -248,6 +246,8 @@ class Importer:
             if unsafe is not None:
                 self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
                 return False
+        # Each trial seeds them again, which is cheaper then.
+        seed_generators(self._program.seed)
         footprint.end_openmp_threads()
         # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
         gc.collect()
@@ -399,6 +399,19 @@ def _use_large_pages() -> None:
             if end > begin:
                 # An older system refuses it.
                 LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
+
+
+def _import_for_trials(kind: Kind) -> None:
+    """Import what each trial of a kind would import, which would take longer than all else until its first report."""
+    from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
+
+    match kind:
+        case "function":
+            from mqtune.trainable import function  # noqa: F401, PLC0415
+        case "class":
+            from mqtune.trainable import class_  # noqa: F401, PLC0415
+        case "script":
+            from mqtune.trainable import script  # noqa: F401, PLC0415
 
 
 def command(role: str, fd: int, parent: int | None = None) -> list[str]:

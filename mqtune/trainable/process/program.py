@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any, Final, Self
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import freeze
+from mqtune.trainable.frozen_code import freeze, frozen
+from mqtune.trainable.main_module import compile_file
 from mqtune.trainable.spec import Loaded, TrainableSpec
 
 #: The libraries with a global generator of random numbers.
@@ -75,6 +76,12 @@ class Program:
         if self.manifest is not None:
             freeze(self.manifest, is_run=self.is_script)
 
+    def compile(self, files: Iterable[str]) -> None:
+        """Compile the program's main module and those *files* that are frozen: forks of this process then need not."""
+        frozen().compile(files)
+        if self.spec.script or self.spec.is_main:
+            compile_file(self.spec.locate(self.code_root))
+
     def load(self) -> Loaded:
         """Execute the program as far as its trainable needs, and return that; of a script return the path."""
         if not self.is_script:
@@ -122,7 +129,17 @@ def _seed_library(name: str, seed: int | None) -> None:
     elif name == "numpy.random":
         sys.modules[name].seed(None if seed is None else seed % _SEEDS)
     elif seed is not None:
-        sys.modules[name].manual_seed(seed)
+        _seed_torch(sys.modules[name], seed)
+
+
+def _seed_torch(torch: Any, seed: int) -> None:
+    """Seed PyTorch's generators as ``torch.manual_seed`` does, which would also import its compiler."""
+    is_new = torch.initial_seed() != seed
+    torch.default_generator.manual_seed(seed)
+    if is_new:
+        # Remembered until a device is used. It takes milliseconds, and a fork has it from its importer.
+        for device in (torch.cuda, torch.xpu):
+            device.manual_seed_all(seed)
 
 
 class _SeedOnImport:

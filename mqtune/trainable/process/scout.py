@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import frozen, loaded_files, times_of, unfrozen
+from mqtune.trainable.frozen_code import frozen, loaded_files, times_of
 from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import become_subreaper, end_children
@@ -131,7 +131,7 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
         "error": error,
         "batches": batches,
         # Files that differ may be corrected, also when nothing has imported them yet.
-        "files": [*{*unfrozen(files), *times_of(frozen().differing)}],
+        "files": [*{*files, *times_of(frozen().differing)}],
         "data": data,
         "environment": environment,
         "is_slow": cpu_s > _SLOW_CPU_S or seconds > _SLOW_S,
