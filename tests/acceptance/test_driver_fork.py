@@ -22,7 +22,16 @@ import mqtune
 
 {at_top}
 
+def write_into_a_broken_pipe():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        os.write(writing, b"x")
+    except BrokenPipeError as error:
+        return type(error).__name__
+
 def train(config):
+    assert write_into_a_broken_pipe() == "BrokenPipeError"
     mqtune.report({{"loss": config["x"], "pid": os.getpid(), "env": os.environ.get("GIVEN"), "cores": os.environ["OMP_NUM_THREADS"]}})
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
@@ -21,6 +21,9 @@ from mqtune.trainable.process.exits import forget_exit_handlers
 from mqtune.trainable.process.importer import serve
 from mqtune.trainable.process.late_imports import USUAL, is_library, preload
 from mqtune.trainable.process.output import flush
+
+#: The signals that Python ignores in a program. Whatever ``subprocess`` starts has the system's defaults for these.
+_IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def why_no_fork() -> str:
@@ -68,9 +71,12 @@ def _become_importer(channel: Channel) -> NoReturn:
     gc.enable()
     os.setsid()
     for number in signal.valid_signals():
-        # Some can't have another handler.
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
+        # As behind an exec, ignored signals stay ignored. Some can't have another handler.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            with suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd != channel.fileno():  # noqa: PLR2004 - as above
