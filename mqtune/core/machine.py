@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterable
 from functools import cache
@@ -89,6 +90,14 @@ def process_stat(pid: int) -> tuple[str, int, int]:
         return fields[0].decode(), int(fields[1]), int(fields[19])
     except (OSError, IndexError, ValueError):
         return "", 0, 0
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as SIGKILL, or its number: Python has no names for most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 #: The folder, below an experiment's, of the server that it has of its own.
