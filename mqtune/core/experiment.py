@@ -42,6 +42,7 @@ from mqtune.core.trial import (
     ITERATION,
     OUTSIDE,
     UNDRIVEN,
+    WORKER_ERROR,
     Action,
     Attempt,
     AttemptEnd,
@@ -595,7 +596,9 @@ class Experiment:
             return self._status_of_failed(trial, f"{_in_short(attempt)}, as on another device before")
         # What was given back because there was no driver says nothing against the trial. Nor does a worker that was told to go, as in a
         # cloud it is every few hours: it must only get somewhere in between.
-        if attempt.error_type != UNDRIVEN and (end is AttemptEnd.LOST or not attempt.reports or broken):
+        is_workers_fault = attempt.error_type == WORKER_ERROR
+        is_setback = end is AttemptEnd.LOST or not attempt.reports or broken or is_workers_fault
+        if attempt.error_type != UNDRIVEN and is_setback:
             trial.setbacks += 1
             trial.lost += 1
         worker = attempt.worker or "its worker"
@@ -604,6 +607,8 @@ class Experiment:
             what = f"could not be started by {worker}: {_in_short(attempt)}"
         elif broken:
             what = f"device {','.join(attempt.devices)} of {worker} is broken: {_in_short(attempt)}"
+        elif is_workers_fault:
+            what = f"{what}, which could not end it: {_in_short(attempt)}"
         if 0 <= self.max_lost < trial.lost:
             return (
                 TrialStatus.FAILED,
