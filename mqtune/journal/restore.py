@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -329,6 +329,46 @@ def _cannot(journal: Journal, copy: JournalFile, why: str) -> str:
     )
 
 
+class UnreadEvents:
+    """The encoded events that a driver has written and not read back, in order.
+
+    A look-up takes the same time for any number of them, as each entry of a worker is looked up.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[bytes] = deque()
+        #: How often each event is there: a write that was repeated after an outage is there twice.
+        self._counts: Counter[bytes] = Counter()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._events)
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def add(self, events: Iterable[bytes]) -> None:
+        """Add events at the end."""
+        for event in events:
+            self._events.append(event)
+            self._counts[event] += 1
+
+    def remove_through(self, event: bytes) -> None:
+        """Remove an event and those before it. Do nothing if it is missing."""
+        if event not in self._counts:
+            return
+        first = None
+        while first != event:
+            first = self._events.popleft()
+            self._counts[first] -= 1
+            if not self._counts[first]:
+                del self._counts[first]
+
+    def clear(self) -> None:
+        """Remove all events."""
+        self._events.clear()
+        self._counts.clear()
+
+
 class Restorer:
     """Restores a driver's journal on a server that may lose data: all of it, or the newest entries.
 
@@ -352,7 +392,7 @@ class Restorer:
         self.lost_dicts: set[CheckpointId] = set()
         self._restored: list[PutBack] = []
         #: Events that the driver has written and not read since.
-        self._unread: deque[bytes] = deque()
+        self._unread = UnreadEvents()
         self._looked_after = journal.outages
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
@@ -380,10 +420,10 @@ class Restorer:
         try:
             self.journal.record(event, definition=encode_value(created.definition))
         except JournalGone:
-            self._unread.append(event)
+            self._unread.add([event])
             self.put_back()
         else:
-            self._unread.append(event)
+            self._unread.add([event])
 
     def surely(self, write: Callable[[], T]) -> T:
         """Return the result of a write; if it finds the journal gone, restore that and write again."""
@@ -404,14 +444,14 @@ class Restorer:
 
         A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
         """
-        self._unread.extend(events)
+        self._unread.add(events)
 
     def read_back(self, entries: Sequence[Entry]) -> None:
         """Forget the events that were read back, and those written before them: they are in the copy."""
         for entry in entries:
-            if entry.data in self._unread:
-                while self._unread.popleft() != entry.data:
-                    pass
+            if not self._unread:
+                return
+            self._unread.remove_through(entry.data)
 
     def more(self, block_s: float) -> list[Entry]:
         """In virtual time, let some more of it pass and return what came; the copy has it once the reader writes."""
