@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -104,6 +105,20 @@ def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
     for _ in range(2):
         until = redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until")
         eventually(lambda until=until: redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until") != until)
+
+
+@pytest.mark.parametrize("beat_s", [60.0])
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_changes_nothing_about_when_the_server_was_heard(
+    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    redis_client.lpush(runtime.queue, "a task")
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + step_s, monotonic=time.monotonic))
+    assert runtime.waiting() == 1
+
+    later_s = module.LEASE_S + 1
+    monkeypatch.setattr(module.time, "monotonic", lambda: time.monotonic() + later_s)
+    assert runtime.waiting() == 0
 
 
 def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
