@@ -365,34 +365,39 @@ class WorkerRuntime:
             run.close()
 
     def _run(self, run: AttemptRun) -> RunResult:
-        slot = None
-        failure = self._slots.retries.failure(run.journal.experiment, run.claim)
-        if failure is not None and not self.draining:
-            others = self._has_other_workers()
-            if not others or failure.age_s >= ANOTHER_WORKER_S:
-                slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
-            if slot is None and (others or self._slots.has_other(failure.devices)):
-                return _LEFT_TO_OTHERS
-        if not self.draining:
-            run.prepare()
-        if slot is None:
-            slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
-            if self.plan.offer.is_shared_by_memory:
-                # It takes no task while one waits for memory.
-                self.services.wake_consumer()
-        if self.draining:
-            return RunResult(None, "not run: the worker is shutting down")
-        if slot is None:
-            why = "another worker has the memory for it" if self._slots.usable else "all devices are quarantined"
-            return RunResult(None, f"not run: {why}", goes_back=True)
+        slot, offers_slot = None, True
         try:
+            failure = self._slots.retries.failure(run.journal.experiment, run.claim)
+            if failure is not None and not self.draining:
+                others = self._has_other_workers()
+                if not others or failure.age_s >= ANOTHER_WORKER_S:
+                    slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
+                if slot is None and (others or self._slots.has_other(failure.devices)):
+                    return _LEFT_TO_OTHERS
+            if not self.draining:
+                run.prepare()
+            if slot is None:
+                slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
+                if self.plan.offer.is_shared_by_memory:
+                    # It takes no task while one waits for memory.
+                    self.services.wake_consumer()
+            if self.draining:
+                return RunResult(None, "not run: the worker is shutting down")
+            if slot is None:
+                why = "another worker has the memory for it" if self._slots.usable else "all devices are quarantined"
+                return RunResult(None, f"not run: {why}", goes_back=True)
+            # From here on the attempt offers it, as soon as the next one may prepare.
+            offers_slot = False
             result = run.run(slot)
             self._learn(run, slot, result)
             return result
         finally:
-            self._slots.leave(slot, run.gpu_memory_bytes)
-            self._impairments.leave(slot.index, slot.places)
-            self._idle.set()
+            if slot is not None:
+                if offers_slot:
+                    self._slots.offer(slot)
+                self._slots.leave(slot, run.gpu_memory_bytes)
+                self._impairments.leave(slot.index, slot.places)
+                self._idle.set()
 
     def _is_to_leave(self, run: AttemptRun) -> bool:
         """Whether an attempt that waits for a slot is to wait no longer."""

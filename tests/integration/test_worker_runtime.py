@@ -26,7 +26,7 @@ from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import REMEMBERED
 from mqtune.worker.runtime import WorkerRuntime
-from mqtune.worker.slots import Slots
+from mqtune.worker.slots import Slot, Slots
 
 TRIAL = TrialId("0001")
 
@@ -214,6 +214,23 @@ def test_an_attempt_that_waits_for_a_slot_waits_no_longer_once_the_worker_is_lea
 
     waiting.join(DEADLINE_S)
     assert notes == ["not run: the worker is shutting down"]
+
+
+def test_a_slot_is_free_again_when_a_drain_keeps_its_attempt_from_running(
+    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(redis_client, "e")
+    slots = runtime.services.slots
+
+    def acquire_and_drain(*_: object, **__: object) -> Slot | None:
+        slot = Slots.acquire(slots)
+        runtime.requeue_all("a test")
+        return slot
+
+    monkeypatch.setattr(slots, "acquire", acquire_and_drain)
+    assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).note == "not run: the worker is shutting down"
+
+    assert Slots.acquire(slots, timeout_s=0) is not None
 
 
 @pytest.mark.parametrize("beat_s", [60.0])
