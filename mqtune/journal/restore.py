@@ -339,6 +339,8 @@ class UnreadEvents:
         self._events: deque[bytes] = deque()
         #: How often each event is there: a write that was repeated after an outage is there twice.
         self._counts: Counter[bytes] = Counter()
+        #: Those that the driver applied when it wrote them.
+        self._applied: set[bytes] = set()
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._events)
@@ -346,27 +348,32 @@ class UnreadEvents:
     def __bool__(self) -> bool:
         return bool(self._events)
 
-    def add(self, events: Iterable[bytes]) -> None:
-        """Add events at the end."""
+    def add(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
+        """Add events at the end, and note whether the driver has applied them."""
         for event in events:
             self._events.append(event)
             self._counts[event] += 1
+            if are_applied:
+                self._applied.add(event)
 
-    def remove_through(self, event: bytes) -> None:
-        """Remove an event and those before it. Do nothing if it is missing."""
+    def remove_through(self, event: bytes) -> bool:
+        """Remove an event and those before it, and return whether the driver has applied it. Do nothing if it is missing."""
         if event not in self._counts:
-            return
-        first = None
+            return False
+        is_applied, first = event in self._applied, None
         while first != event:
             first = self._events.popleft()
             self._counts[first] -= 1
             if not self._counts[first]:
                 del self._counts[first]
+                self._applied.discard(first)
+        return is_applied
 
     def clear(self) -> None:
         """Remove all events."""
         self._events.clear()
         self._counts.clear()
+        self._applied.clear()
 
 
 class Restorer:
@@ -439,26 +446,32 @@ class Restorer:
         if not self._has_last():
             self.put_back()
 
-    def wrote(self, events: Iterable[bytes]) -> None:
+    def wrote(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
         """Remember encoded events that the driver has written, and relies on from now on.
 
-        A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
+        Events that the driver has also applied are left out when they are read back. A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
         """
-        self._unread.add(events)
+        self._unread.add(events, are_applied=are_applied)
 
-    def read_back(self, entries: Sequence[Entry]) -> None:
-        """Forget the events that were read back, and those written before them: they are in the copy."""
-        for entry in entries:
-            if not self._unread:
-                return
-            self._unread.remove_through(entry.data)
+    def read_back(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries that the driver has not applied, after these were read.
 
-    def more(self, block_s: float) -> list[Entry]:
-        """In virtual time, let some more of it pass and return what came; the copy has it once the reader writes."""
-        if entries := self.journal.read(self._reader.last, count=self._reader.count, block_s=block_s):
-            self._reader.gather(entries)
-            self.read_back(entries)
-        return entries
+        Its own events among them, and those written before these, are forgotten: they are in the copy.
+        """
+        if not self._unread:
+            return [*entries]
+        return [entry for entry in entries if not self._unread.remove_through(entry.data)]
+
+    def more(self, block_s: float) -> list[Entry] | None:
+        """Let more virtual time pass and return new entries, as ``read_back`` does, or None if none came.
+
+        The copy has them once the reader writes.
+        """
+        entries = self.journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
+        if not entries:
+            return None
+        self._reader.gather(entries)
+        return self.read_back(entries)
 
     def finish(self) -> None:
         """Have the reader read to the journal's end, as for an experiment that has ended."""
