@@ -202,11 +202,6 @@ class Slot:
         self.last_zygote: ZygoteHandle | None = None
 
     @property
-    def is_vacant(self) -> bool:
-        """Whether nothing of a trial is left here."""
-        return self._last_over.is_set()
-
-    @property
     def is_quarantined(self) -> bool:
         """Whether it takes no attempt because one of its devices is quarantined."""
         return self.impairments.closes(self.index, self.places)
