@@ -31,11 +31,13 @@ WAITING_BEGUN_AT: Final = 0.8
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
 
-# A busy machine is no reason to fail. What a change is judged by must not depend on chance; everywhere else it looks further.
-# The examples of one run are few, as the suite has to be quick; people's runs draw others each time.
-settings.register_profile("mqtune", deadline=None, max_examples=60, derandomize=bool(os.environ.get("CI")))
-# What a person asks for: pytest --hypothesis-profile=thorough --timeout=0 tests/property
-settings.register_profile("thorough", deadline=None, max_examples=5_000)
+# A busy machine is no reason to fail, and neither is chance: the suite takes the same examples on every machine. They are few, as
+# the suite has to be quick.
+settings.register_profile("mqtune", deadline=None, max_examples=60, derandomize=True)
+# New random examples in each run, by .ci/explore. A failure prints how to get its example again.
+settings.register_profile("explore", deadline=None, max_examples=60, derandomize=False, print_blob=True)
+# Many random examples: pytest --hypothesis-profile=thorough --timeout=0 tests/property
+settings.register_profile("thorough", settings.get_profile("explore"), max_examples=5_000)
 settings.load_profile("mqtune")
 
 # Suites that are not test modules: their assertions show both sides all the same.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mqtune.checkpoints.checkpoint import Counters, State
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
 #: The most bytes that a checkpoint in Redis may have, packed: a Redis server, which does one thing at a time, serves that
@@ -58,11 +58,11 @@ def decode_dict(data: bytes) -> tuple[State, Counters]:
         raise CheckpointBroken(
             f"a checkpoint in Redis has {len(data):,} bytes that can't be read: {str(error) or 'they are cut short'}"
         ) from None
-    if version != _VERSION:
+    if not is_version(version, _VERSION):
         raise CheckpointVersionError(
             f"a checkpoint in Redis has version {reprlib.repr(version)}; this mqtune reads version {_VERSION}: upgrade it"
         )
-    if type(body) is not bytes or zlib.crc32(body) != checksum:
+    if type(body) is not bytes or type(checksum) is not int or zlib.crc32(body) != checksum:
         raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that don't match their checksum")
     try:
         restored, counters = decode_value(body)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.files import hash_file, reading, remove_tree, token
 from mqtune.checkpoints.store import myself
+from mqtune.core.codec import is_version
 from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointExists,
@@ -94,7 +95,7 @@ class Manifest:
         broken = f"checkpoint {id} is broken: its manifest {where}"
         try:
             stored = json.loads(data)
-            if stored["version"] != _VERSION:
+            if not is_version(stored["version"], _VERSION):
                 raise CheckpointVersionError(
                     f"checkpoint {id} has a manifest of version {reprlib.repr(stored['version'])} ({where}); this mqtune, "
                     f"{__version__}, reads version {_VERSION}: upgrade it"

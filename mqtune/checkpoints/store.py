@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.files import remove_tree, token
+from mqtune.core.codec import is_version
 from mqtune.core.errors import CheckpointGone, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
@@ -280,7 +281,7 @@ def checked_name(mark: bytes | None, expected: str, place: str) -> str:
             f"{myself()} can't read {MARK} of the checkpoint store at {place}, which has {mark[:100]!r}; remove what is there "
             "or use another place"
         ) from None
-    if version != _VERSION:
+    if not is_version(version, _VERSION):
         raise CheckpointVersionError(
             f"the checkpoint store at {place} has version {version!r}; this mqtune reads version {_VERSION}: upgrade it"
         )

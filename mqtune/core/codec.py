@@ -72,6 +72,11 @@ def decode_value(data: bytes) -> Any:
         raise ValueError(str(error)) from None
 
 
+def is_version(found: object, known: int) -> bool:
+    """Whether a message's version is *known*. True and 1.0 are not version 1, although they equal 1."""
+    return type(found) is int and found == known
+
+
 def check_depth(data: bytes) -> None:
     """Check that a value is not nested too deeply to be decoded within a journal's entry.
 

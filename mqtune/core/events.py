@@ -27,6 +27,7 @@ from mqtune.core.codec import (
     Body,
     decode_value,
     encode_value,
+    is_version,
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
@@ -451,7 +452,7 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
         if data.startswith(REPORTS_PREFIX):
             return _readable_reports(data, entry)
         raise MessageVersionError(f"{_place(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
-    if version != VERSION:
+    if not is_version(version, VERSION):
         raise MessageVersionError(
             f"{_place(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version {VERSION}: upgrade it"
         )
@@ -603,7 +604,7 @@ class WorkerInfo:
             version, body = decode_value(data)
         except (ValueError, TypeError) as error:
             raise MessageVersionError(f"a worker is described by {data[:100]!r}: {error}") from None
-        if version != VERSION:
+        if not is_version(version, VERSION):
             raise MessageVersionError(
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
             )

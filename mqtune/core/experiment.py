@@ -42,6 +42,7 @@ from mqtune.core.trial import (
     ITERATION,
     OUTSIDE,
     UNDRIVEN,
+    WORKER_ERROR,
     Action,
     Attempt,
     AttemptEnd,
@@ -78,7 +79,6 @@ _VALUES: Final = (
     "reason",
     "reports",
     "unreadable",
-    "live",
     "run_s",
     "metric_seen",
     "_driven_before_s",
@@ -86,7 +86,7 @@ _VALUES: Final = (
     "_driven_at",
 )
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
-_OF_TRIALS: Final = ("_front", "_open", "outside")
+_OF_TRIALS: Final = ("_front", "_open", "busy", "outside")
 #: What a state has, in which version of its form: another one can't be read.
 STATE_FORM: Final = (3, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
@@ -164,8 +164,8 @@ class Experiment:
         self.reports = 0
         #: Reports in its journal that can't be read, and are left out.
         self.unreadable = 0
-        #: Attempts that were staged for workers and have not ended.
-        self.live = 0
+        #: Trials with an attempt that was staged for workers and has not ended. Timers go through these, and never through all trials.
+        self.busy: dict[TrialId, Trial] = {}
         #: Trials that people evaluate outside, and that have an attempt under way.
         self.outside: dict[TrialId, Trial] = {}
         #: How long all attempts that have ended ran, in seconds.
@@ -181,6 +181,11 @@ class Experiment:
         self._driven_before_s = 0.0
         self._driven_since: float | None = None
         self._driven_at = 0.0
+
+    @property
+    def live(self) -> int:
+        """How many attempts were staged for workers and have not ended."""
+        return len(self.busy)
 
     @property
     def running(self) -> int:
@@ -447,7 +452,7 @@ class Experiment:
             trial.attempt.worker, self.outside[trial.id] = OUTSIDE, trial
             self._advance(trial, TrialStatus.RUNNING, "", event.by, event.at)
         else:
-            self.live += 1
+            self.busy[trial.id] = trial
         # Whatever ended the experiment before, it goes on.
         self.outcome = self.reason = ""
 
@@ -499,7 +504,7 @@ class Experiment:
         if attempt.end is not None:
             return
         if self.outside.pop(trial.id, None) is None:
-            self.live -= 1
+            self.busy.pop(trial.id, None)
         attempt.end, attempt.ended_at, attempt.pid = event.end, event.at, event.pid
         attempt.exit_code, attempt.signal = event.exit_code, event.signal
         attempt.error_type, attempt.error = event.error_type, event.error
@@ -595,7 +600,9 @@ class Experiment:
             return self._status_of_failed(trial, f"{_in_short(attempt)}, as on another device before")
         # What was given back because there was no driver says nothing against the trial. Nor does a worker that was told to go, as in a
         # cloud it is every few hours: it must only get somewhere in between.
-        if attempt.error_type != UNDRIVEN and (end is AttemptEnd.LOST or not attempt.reports or broken):
+        is_workers_fault = attempt.error_type == WORKER_ERROR
+        is_setback = end is AttemptEnd.LOST or not attempt.reports or broken or is_workers_fault
+        if attempt.error_type != UNDRIVEN and is_setback:
             trial.setbacks += 1
             trial.lost += 1
         worker = attempt.worker or "its worker"
@@ -604,6 +611,8 @@ class Experiment:
             what = f"could not be started by {worker}: {_in_short(attempt)}"
         elif broken:
             what = f"device {','.join(attempt.devices)} of {worker} is broken: {_in_short(attempt)}"
+        elif is_workers_fault:
+            what = f"{what}, which could not end it: {_in_short(attempt)}"
         if 0 <= self.max_lost < trial.lost:
             return (
                 TrialStatus.FAILED,

@@ -229,13 +229,18 @@ def known_fields(kind: type, body: Body) -> Body:
     for name, field in fields.items():
         if name in body:
             value = known[name] = body[name]
-            if not isinstance(value, field.types) or (name in lists and not _are_texts(cast("list[object]", value))):
+            if not _has_type(value, field.types) or (name in lists and not _are_texts(cast("list[object]", value))):
                 raise TypeError(f"{name}={reprlib.repr(value)}")
             if name in _LEAST and cast("int", value) < _LEAST[name]:
                 raise TypeError(f"{name}={value!r}, which is less than {_LEAST[name]}")
     if is_whole and len(sound) < _MOST_SOUND:
         sound.add(types)
     return known
+
+
+def _has_type(value: object, types: tuple[type, ...]) -> bool:
+    """Whether a value has one of these types. True and False are not numbers, although Python counts them as such."""
+    return isinstance(value, types) and (type(value) is not bool or bool in types)
 
 
 def _are_texts(values: Iterable[object]) -> bool:

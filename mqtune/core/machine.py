@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterable
 from functools import cache
@@ -17,6 +18,8 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
+#: The exit code after Ctrl-C, as shells have it.
+INTERRUPTED_CODE: Final = 130
 #: Files that identify a machine and its boot (Linux). Machines made from one image may share the second.
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
 #: Identifies the container whose process numbers are meant.
@@ -89,6 +92,14 @@ def process_stat(pid: int) -> tuple[str, int, int]:
         return fields[0].decode(), int(fields[1]), int(fields[19])
     except (OSError, IndexError, ValueError):
         return "", 0, 0
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as SIGKILL, or its number: Python has no names for most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 #: The folder, below an experiment's, of the server that it has of its own.

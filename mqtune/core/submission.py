@@ -8,9 +8,10 @@ import reprlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.owner import Owner
+from mqtune.core.trial import is_number
 
 #: In place of a trial's id, where the output of a submission's script is meant.
 DRIVER: Final = "driver"
@@ -51,7 +52,7 @@ class Submission(NamedTuple):
         """
         try:
             version, body = decode_value(data)
-            if version != _VERSION:
+            if not is_version(version, _VERSION):
                 raise MessageVersionError(
                     f"a submission has version {reprlib.repr(version)}; this mqtune reads {_VERSION}: upgrade it"
                 )
@@ -61,12 +62,12 @@ class Submission(NamedTuple):
                 tuple(body["arguments"]),
                 body["bundle"],
                 Owner(*body["owner"]),
-                float(body["at"]),
+                body["at"],
             )
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which can't be read: {error}") from None
         texts = (found.name, found.script, found.bundle, *found.arguments, *found.owner)
-        if not all(type(text) is str for text in texts):
+        if not all(type(text) is str for text in texts) or not is_number(found.at):
             raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which makes no sense")
         return found
 

@@ -228,6 +228,8 @@ UNDRIVEN: Final = "undriven"
 FORGOTTEN: Final = "forgotten"
 #: The type of error of an attempt that is handed back because its error says that its device is broken.
 DEVICE_BROKEN: Final = "DeviceBroken"
+#: The error type of an attempt that its worker could not bring to its end, because of an error of its own.
+WORKER_ERROR: Final = "WorkerError"
 
 #: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
 _PERSISTENT: Final = "p"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import VERSION, decode_value, encode_value
+from mqtune.core.codec import VERSION, decode_value, encode_value, is_version
 from mqtune.core.trial import is_number
 
 #: What is known of an attempt, by these names; what is not known, such as how busy a part of a GPU (MIG) is, is left out, and so all of an
@@ -75,7 +75,7 @@ def decode_uses(data: bytes) -> dict[str, LiveUse]:
     """Return what trials use, by their ids; what can't be read is left out, as any worker of an experiment may have written it."""
     try:
         version, found = decode_value(data)
-        uses = {trial: _use_of(body) for trial, body in found.items()} if version == VERSION else {}
+        uses = {trial: _use_of(body) for trial, body in found.items()} if is_version(version, VERSION) else {}
     except (ValueError, TypeError, AttributeError):
         return {}
     return {trial: use for trial, use in uses.items() if use is not None and isinstance(trial, str)}

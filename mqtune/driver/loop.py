@@ -315,7 +315,7 @@ class Driver:
             has_requests = bool(self.requests.open())
             block_s = 0.0 if self.is_finished or has_requests else block_s
             is_stirred = hands_out or self._draining or has_requests
-            if entries := self._news(self._pace.begin(block_s, is_stirred=is_stirred)):
+            if (entries := self._news(self._pace.begin(block_s, is_stirred=is_stirred))) is not None:
                 self._intake.put(chain(entries, self._more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
@@ -372,7 +372,7 @@ class Driver:
         """Take in what comes without telling anybody, and without coming further: the next driver decides on all of it."""
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
-            self._intake.put(self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)))
+            self._intake.put(self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
         for found in self._intake.leave():
             if isinstance(found, Report):
                 self.experiment.apply_report(found)
@@ -382,8 +382,8 @@ class Driver:
 
     # Reading.
 
-    def _news(self, block_s: float) -> list[Entry]:
-        """Wait for new entries, keep them in the copy, and return them.
+    def _news(self, block_s: float) -> list[Entry] | None:
+        """Wait for new entries, keep them in the copy, and return those that the driver has not applied, or None if none came.
 
         After an outage put the journal back, give all orders again, and look anew.
         """
@@ -397,15 +397,15 @@ class Driver:
             self._timers.look_anew()
             if is_put_back:
                 # The entries that were read are no longer those that follow.
-                return []
-        if entries:
-            reader.keep(entries)
-            self._restorer.read_back(entries)
-        return entries
+                return None
+        if not entries:
+            return None
+        reader.keep(entries)
+        return self._restorer.read_back(entries)
 
     def _more(self) -> Iterator[Entry]:
         """In virtual time, go on waiting for entries as long as the round is steady, and yield them."""
-        while self._pace.goes_on and (entries := self._restorer.more(self._pace.left_s)):
+        while self._pace.goes_on and (entries := self._restorer.more(self._pace.left_s)) is not None:
             yield from entries
         self.reader.write()
 

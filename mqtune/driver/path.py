@@ -157,5 +157,5 @@ class EventPath:
         lost, asked = restorer.lost_dicts, (self._asks, self._resources)
         to = Writing(restorer.journal, self._experiment, at, cursor, lost, *asked)
         written = restorer.surely(lambda: action.write(to))
-        restorer.wrote(each.data for each in written)
+        restorer.wrote((each.data for each in written), are_applied=True)
         return [each.event for each in written]

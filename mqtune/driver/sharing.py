@@ -293,15 +293,13 @@ class Sharing:
         surplus = self._experiment.live - keeper.limit
         if surplus <= 0 or not keeper.must_give:
             return
-        waiting = sorted(filter(_waits, self._experiment.trials.values()), key=lambda trial: trial.precedence)
+        waiting = sorted(filter(_waits, self._experiment.busy.values()), key=lambda trial: trial.precedence)
         for trial in reversed(waiting[-math.ceil(surplus) :]):
             yield self._taken_back(trial, keeper.why)
 
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
-        trials = self._experiment.trials.values()
-        on_workers = (trial for trial in trials if trial.status is TrialStatus.RUNNING and not trial.outside)
-        running = [trial for trial in on_workers if trial.attempt.end is None]
+        running = [trial for trial in self._experiment.busy.values() if trial.status is TrialStatus.RUNNING]
         leaving = sum(not trial.attempt.is_open for trial in running)
         where = keeper.wanted_by_others
         could = [
@@ -334,4 +332,4 @@ class Sharing:
 def _waits(trial: Trial) -> bool:
     """Whether an attempt waits for a slot, and nothing else is decided on it."""
     attempt = trial.attempt
-    return trial.status is TrialStatus.STAGED and attempt.end is None and attempt.intent is Intent.RUN
+    return trial.status is TrialStatus.STAGED and attempt.intent is Intent.RUN

@@ -128,8 +128,8 @@ class DriverTimers:
 
     def _run(self, now: float) -> Iterator[DriverAction]:
         if self._lost_as is not None:
-            trials = self._experiment.trials.values()
-            running = [trial.id for trial in trials if trial.status is TrialStatus.RUNNING and not trial.outside]
+            trials = self._experiment.busy.values()
+            running = [trial.id for trial in trials if trial.status is TrialStatus.RUNNING]
             error_type, self._lost_as = self._lost_as, None
             yield from self._losses(running, "any", error_type)
         for timer in self._timers:
@@ -229,7 +229,7 @@ class DriverTimers:
         now = self._clock.monotonic()
         if not self._unchecked and now >= self._check_from:
             self._check_from = now + LOOK_AT_ATTEMPTS_S
-            trials = list(self._experiment.trials.values()) if self._experiment.live else []
+            trials = list(self._experiment.busy.values())
             size = max(_LOOK_TRIALS, math.ceil(len(trials) * LOOK_AT_LEASES_S / LOOK_AT_ATTEMPTS_S))
             self._unchecked.extend(trials[begin : begin + size] for begin in range(0, len(trials), size))
         if self._unchecked:

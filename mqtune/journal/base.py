@@ -15,7 +15,7 @@ from mqtune.core.errors import MessageVersionError, RequestRefused
 from mqtune.core.events import START, Requested
 from mqtune.core.rates import Rates
 from mqtune.core.seats import seat_in
-from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
+from mqtune.core.trial import CheckpointId, Config, Intent, TrialId, is_number
 from mqtune.journal.room import JournalRoom, Room
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Assignment(NamedTuple):
             raise MessageVersionError(f"malformed assignment {data[:100]!r}: {error}") from None
         config, checkpoint, ttl_s, gang = found
         are_texts = type(checkpoint) is str and type(gang) is str
-        if type(config) is not dict or not are_texts or not isinstance(ttl_s, int | float | None):
+        if type(config) is not dict or not are_texts or not (ttl_s is None or is_number(ttl_s)):
             raise MessageVersionError(f"malformed assignment {reprlib.repr(tuple(found))}")
         return found
 

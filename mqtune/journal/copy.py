@@ -338,7 +338,7 @@ class JournalReader:
         except OSError as error:
             self._fall_behind(error)
 
-    def finish(self, read_back: Callable[[Sequence[Entry]], None] = lambda _: None) -> None:
+    def finish(self, read_back: Callable[[Sequence[Entry]], object] = lambda _: None) -> None:
         """Read to the journal's end and complete the copy, or warn that it can't be completed.
 
         *read_back* is told what was read.

@@ -17,6 +17,7 @@ from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.rates import LEAST_REPORTS_PER_S, LEAST_REQUESTS_PER_MIN
 from mqtune.core.resources import check_experiments, is_pattern
 from mqtune.core.shares import AGING_S, PRIORITIES, Cap, Priority
+from mqtune.core.trial import is_number
 from mqtune.journal.connection import account_of
 from mqtune.journal.redis import retrying
 
@@ -175,8 +176,9 @@ def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
             continue
         with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
             said = json.loads(value)
-            most = {name: math.inf if said[name] is None else float(said[name]) for name in _LEAST}
-            is_sound = all(most[name] >= least for name, least in _LEAST.items()) and type(said["by"]) is str
+            most = {name: math.inf if said[name] is None else said[name] for name in _LEAST}
+            are_numbers = all(map(is_number, most.values())) and type(said["by"]) is str
+            is_sound = are_numbers and all(most[name] >= least for name, least in _LEAST.items())
             if is_sound and said["priority"] in PRIORITIES:
                 found[pattern] = Cap(said["priority"], **most, by=said["by"])
     return found

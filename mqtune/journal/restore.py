@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -329,6 +329,53 @@ def _cannot(journal: Journal, copy: JournalFile, why: str) -> str:
     )
 
 
+class UnreadEvents:
+    """The encoded events that a driver has written and not read back, in order.
+
+    A look-up takes the same time for any number of them, as each entry of a worker is looked up.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[bytes] = deque()
+        #: How often each event is there: a write that was repeated after an outage is there twice.
+        self._counts: Counter[bytes] = Counter()
+        #: Those that the driver applied when it wrote them.
+        self._applied: set[bytes] = set()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._events)
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def add(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
+        """Add events at the end, and note whether the driver has applied them."""
+        for event in events:
+            self._events.append(event)
+            self._counts[event] += 1
+            if are_applied:
+                self._applied.add(event)
+
+    def remove_through(self, event: bytes) -> bool:
+        """Remove an event and those before it, and return whether the driver has applied it. Do nothing if it is missing."""
+        if event not in self._counts:
+            return False
+        is_applied, first = event in self._applied, None
+        while first != event:
+            first = self._events.popleft()
+            self._counts[first] -= 1
+            if not self._counts[first]:
+                del self._counts[first]
+                self._applied.discard(first)
+        return is_applied
+
+    def clear(self) -> None:
+        """Remove all events."""
+        self._events.clear()
+        self._counts.clear()
+        self._applied.clear()
+
+
 class Restorer:
     """Restores a driver's journal on a server that may lose data: all of it, or the newest entries.
 
@@ -352,7 +399,7 @@ class Restorer:
         self.lost_dicts: set[CheckpointId] = set()
         self._restored: list[PutBack] = []
         #: Events that the driver has written and not read since.
-        self._unread: deque[bytes] = deque()
+        self._unread = UnreadEvents()
         self._looked_after = journal.outages
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
@@ -380,10 +427,10 @@ class Restorer:
         try:
             self.journal.record(event, definition=encode_value(created.definition))
         except JournalGone:
-            self._unread.append(event)
+            self._unread.add([event])
             self.put_back()
         else:
-            self._unread.append(event)
+            self._unread.add([event])
 
     def surely(self, write: Callable[[], T]) -> T:
         """Return the result of a write; if it finds the journal gone, restore that and write again."""
@@ -399,26 +446,32 @@ class Restorer:
         if not self._has_last():
             self.put_back()
 
-    def wrote(self, events: Iterable[bytes]) -> None:
+    def wrote(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
         """Remember encoded events that the driver has written, and relies on from now on.
 
-        A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
+        Events that the driver has also applied are left out when they are read back. A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
         """
-        self._unread.extend(events)
+        self._unread.add(events, are_applied=are_applied)
 
-    def read_back(self, entries: Sequence[Entry]) -> None:
-        """Forget the events that were read back, and those written before them: they are in the copy."""
-        for entry in entries:
-            if entry.data in self._unread:
-                while self._unread.popleft() != entry.data:
-                    pass
+    def read_back(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries that the driver has not applied, after these were read.
 
-    def more(self, block_s: float) -> list[Entry]:
-        """In virtual time, let some more of it pass and return what came; the copy has it once the reader writes."""
-        if entries := self.journal.read(self._reader.last, count=self._reader.count, block_s=block_s):
-            self._reader.gather(entries)
-            self.read_back(entries)
-        return entries
+        Its own events among them, and those written before these, are forgotten: they are in the copy.
+        """
+        if not self._unread:
+            return [*entries]
+        return [entry for entry in entries if not self._unread.remove_through(entry.data)]
+
+    def more(self, block_s: float) -> list[Entry] | None:
+        """Let more virtual time pass and return new entries, as ``read_back`` does, or None if none came.
+
+        The copy has them once the reader writes.
+        """
+        entries = self.journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
+        if not entries:
+            return None
+        self._reader.gather(entries)
+        return self.read_back(entries)
 
     def finish(self) -> None:
         """Have the reader read to the journal's end, as for an experiment that has ended."""

@@ -47,7 +47,8 @@ class ASHA(RungHalving[InBracket]):
     - *Outcome constraints*: a report that violates one is worse than all that don't, whatever its metric, and better than NaN. Of
       two, the one that violates by less is better (``Objective.violation``). A constrained metric that the report lacks says nothing.
       The report itself is meant, whatever the *scope*.
-    - *A report without the metric*, or with None for it, enters no rung; the next one that has it does.
+    - *A report without the metric*, or with None for it, enters no rung; the next one that has it does. At *max_t* the trial
+      completes without one.
     - *A report that skips rungs* enters the highest that it has reached. The trial never enters those below, as a
       score from later on would spoil a cut-off that others are measured by.
     - *Each trial enters a rung once*, across attempts. A report that was seen before, or is older than one that was
@@ -84,13 +85,16 @@ class ASHA(RungHalving[InBracket]):
         index = bisect_right(self._levels, progress.time) - 1
         is_top = index == len(self._levels) - 1
         rank = self._rank(report)
-        if rank is None:
-            return self._at_max_t if is_top else CONTINUE
-        rung = progress.bracket.rungs[index]
-        self._enter(progress, rung, rank)
+        if rank is not None:
+            self._enter(progress, progress.bracket.rungs[index], rank)
         if is_top:
-            progress.next_level = math.inf
+            if rank is not None or self._stop_last_trials:
+                # A late report must not enter the rung after the trial was completed.
+                progress.next_level = math.inf
             return self._at_max_t
+        if rank is None:
+            return CONTINUE
+        rung = progress.bracket.rungs[index]
         reason = self._why_stopped(trial, rung, rank)
         if not reason:
             progress.next_level = self._levels[index + 1]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CodeRefused, ConfigurationError
 
 #: The most bytes that the files of a bundle have together. Redis holds it in memory as long as the experiment and sends it to each
@@ -79,9 +79,10 @@ class Bundle(NamedTuple):
 
 
 def _check(digest: str, version: object, files: Mapping[str, File]) -> None:
-    if version != _VERSION:
+    if not is_version(version, _VERSION):
         raise CodeRefused(f"bundle {digest[:12]} has version {version!r}; this mqtune reads {_VERSION}: upgrade it")
-    bad = [name for name, file in files.items() if not is_path(name) or type(file.content) is not bytes]
+    types = bytes, bool
+    bad = [name for name, file in files.items() if not is_path(name) or tuple(map(type, file)) != types]
     if bad:
         raise CodeRefused(f"bundle {digest[:12]} has {reprlib.repr(bad[0])}, which is not a file below a folder")
     if len(files) > MOST_FILES or sum(len(file.content) for file in files.values()) > MOST_BYTES:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
-from mqtune.core.machine import end_of_file
+from mqtune.core.machine import end_of_file, signal_name
 from mqtune.core.trial import AttemptEnd, Metrics
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.late_imports import check_batches
@@ -353,8 +353,7 @@ class ScriptRun:
         if code > 0:
             text = f"script {self._path} exited with code {code}{output}"
             return Ending(AttemptEnd.FAILED, "Exited", text, code=code)
-        name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-        text = f"script {self._path} was killed by {name}{output}"
+        text = f"script {self._path} was killed by {signal_name(-code)}{output}"
         return Ending(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
 
 

@@ -16,9 +16,9 @@ from typing import Final
 
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
-from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
+from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
@@ -391,11 +391,38 @@ class AttemptRun:
             if self._working_dir is not None:
                 self._worker.scratch.leave(self._working_dir, self._keep, ended.end)
             journaled = self._journal_end(ended)
+            self._worker.slots.back_off.note_done("ended")
+        except MqtuneError:
+            # The journal takes no end; the error says why.
+            raise
+        except Exception as error:
+            logger.exception("trial %s attempt %d could not be ended", self.claim.trial, self.claim.attempt)
+            journaled = self._hand_back(error, slot)
         finally:
             self.is_running = False
         if journaled is None:
             return RunResult(None, "superseded: its end was refused")
         return RunResult(journaled.end, journaled.error or self._reason, journaled.error_type)
+
+    def _hand_back(self, error: Exception, slot: Slot) -> AttemptEnded | None:
+        """Journal that the attempt is handed back because of this worker's own error, and back off if that happens again.
+
+        Otherwise its lease would run out, and the driver would take the worker for dead.
+        """
+        text = f"{type(error).__name__}: {error}"
+        self._worker.slots.back_off.note_problem("ended", text)
+        ended = AttemptEnded(
+            trial=self.trial,
+            attempt=self.claim.attempt,
+            end=AttemptEnd.HANDED_BACK,
+            at=self._worker.clock.time(),
+            pid=self.pid or 0,
+            error_type=WORKER_ERROR,
+            error=f"on worker {self._worker.name}: the attempt could not be ended: {text}",
+        )
+        self._is_over = True
+        self._worker.slots.retries.note(self.journal.experiment, self.claim, ended, slot.devices)
+        return self._journal_end(ended)
 
     def _journal_end(self, ended: AttemptEnded) -> AttemptEnded | None:
         """Journal the end behind all reports, and return it as it is journaled; None when the attempt no longer counts."""
@@ -459,7 +486,7 @@ class AttemptRun:
                 self._refusal = "" if self.seat or self.has_reported else refusal_in(folder)
                 self._worker.scratch.remove(folder)
         if problem[0] and self.pid is None and self._intent is Intent.RUN:
-            self._worker.slots.back_off.note_problem(f"{problem[0]}: {problem[1]}")
+            self._worker.slots.back_off.note_problem("started", f"{problem[0]}: {problem[1]}")
         return self._ended(status, problem, stdout, stderr)
 
     def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path, *, reuse: bool) -> StartMessage:
@@ -516,7 +543,7 @@ class AttemptRun:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
             while True:
                 self.pid = pid
-                self._worker.slots.back_off.note_started()
+                self._worker.slots.back_off.note_done("started")
                 self.meter.begin(time.monotonic())
                 with self._lock:
                     self._process = zygote, pid

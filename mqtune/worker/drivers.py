@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import AccessDenied, CodeRefused, MqtuneError
+from mqtune.core.machine import signal_name
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.trial import TrialId
@@ -172,7 +173,7 @@ class DriverSlots:
             return "done", ""
         if code < 0:
             # By whom is not known: a machine without memory, or a person.
-            return "lost", f"it was ended by {signal.Signals(-code).name}"
+            return "lost", f"it was ended by {signal_name(-code)}"
         if code in _SIGNALLED_CODES:
             return "lost", "it was told to end"
         if code == AGAIN_CODE:

@@ -48,13 +48,14 @@ class Rows:
     def __init__(self, dispatcher: Callable[[], Any]) -> None:
         self._dispatcher = dispatcher
         self._lock = threading.Lock()
-        self._since: weakref.WeakKeyDictionary[AttemptRun, float] = weakref.WeakKeyDictionary()
+        #: When each attempt came, by this machine's clock, which Flower shows, and by the monotonic clock.
+        self._since: weakref.WeakKeyDictionary[AttemptRun, tuple[float, float]] = weakref.WeakKeyDictionary()
         self._ended: weakref.WeakSet[AttemptRun] = weakref.WeakSet()
 
     def begin(self, run: AttemptRun) -> None:
         """Record when an attempt came to this worker."""
         with self._lock:
-            self._since[run] = time.time()
+            self._since[run] = time.time(), time.monotonic()
 
     def running(self, run: AttemptRun) -> None:
         """Show an attempt's current state; a no-op once its end is shown."""
@@ -93,7 +94,7 @@ class Rows:
             if state == _STARTED:
                 # Flower counts each start as the end of a wait, unless it does not know when that began. This event resets that
                 # time, and changes neither the row's state nor Flower's counts.
-                self._send("task-sent", lambda: {"uuid": run.task_id, "received": self._since.get(run), **_NOT_SENT})
+                self._send("task-sent", lambda: {"uuid": run.task_id, "received": self._came_at(run)[0], **_NOT_SENT})
 
     def _send(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
         dispatcher = self._dispatcher()
@@ -104,8 +105,12 @@ class Rows:
         except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
             logger.warning("a %s event could not be sent to Flower: %s", kind, error)
 
+    def _came_at(self, run: AttemptRun) -> tuple[float, float] | tuple[None, None]:
+        """Return when an attempt came to this worker, by both clocks."""
+        return self._since.get(run, (None, None))
+
     def _fields(self, run: AttemptRun, outcome: RunResult | None) -> dict[str, Any]:
-        since = self._since.get(run)
+        since, came_at = self._came_at(run)
         fields = {
             "uuid": run.task_id,
             "name": f"{run.journal.experiment}/{run.definition['trainable']['name']}",
@@ -121,8 +126,8 @@ class Rows:
         if run.assignment.config:
             fields["kwargs"] = in_words(run.assignment.config)
         # Celery itself sends the run time of a completed task, and Flower adds them up.
-        if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and since is not None:
-            fields["runtime"] = time.time() - since
+        if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and came_at is not None:
+            fields["runtime"] = time.monotonic() - came_at
         if outcome is not None and outcome.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
             fields["received"] = since
         return fields

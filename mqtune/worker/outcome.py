@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.machine import signal_name
 from mqtune.core.trial import DEVICE_BROKEN, INTENTS, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
@@ -179,9 +180,7 @@ def _was_killed(status: int | None) -> bool:
 def _exit_text(status: int | None) -> tuple[str, str]:
     """Return the error's type and text for a process that ended without a message."""
     if status is not None and os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
-        return "Killed", f"the trial's process was killed by {name}"
+        return "Killed", f"the trial's process was killed by {signal_name(os.WTERMSIG(status))}"
     code = os.WEXITSTATUS(status) if status is not None else "?"
     if code == PIPE_CLOSED_CODE:
         return "PipeClosed", PIPE_CLOSED

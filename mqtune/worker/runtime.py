@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import reprlib
@@ -188,9 +189,10 @@ class WorkerRuntime:
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told: tuple[list[Impairment], int] = ([], 0)
-        #: For the figures: how many attempts have ended, by their devices and how, and when the fleet was last told.
+        #: For the figures: how many attempts have ended, by their devices and how.
         self._ended: Counter[tuple[str, str]] = Counter()
-        self._heartbeat_at = 0.0
+        #: The last heartbeat that the server answered, for the figures by this machine's clock, and by the monotonic clock.
+        self._heartbeat_at, self._heard_at = 0.0, -math.inf
         self._joined_at = clock.time()
         self._owner = this_owner(account_of(client))
         #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
@@ -266,8 +268,11 @@ class WorkerRuntime:
 
     @property
     def _is_heard(self) -> bool:
-        """Whether the server has answered a heartbeat of late."""
-        return time.time() - self._heartbeat_at <= LEASE_S
+        """Whether the server has answered a heartbeat recently. No step of this machine's clock changes that."""
+        return time.monotonic() - self._heard_at <= LEASE_S
+
+    def _note_heartbeat(self) -> None:
+        self._heartbeat_at, self._heard_at = time.time(), time.monotonic()
 
     def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
         runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)
@@ -303,7 +308,7 @@ class WorkerRuntime:
         if self._memory is not None:
             self._memory.look({device for slot in self.plan.devices for device in slot})
         self._fleet.join(self._info(), LEASE_S)
-        self._heartbeat_at = time.time()
+        self._note_heartbeat()
         self._heart.start()
         self._control.start()
         self._also = also
@@ -360,34 +365,39 @@ class WorkerRuntime:
             run.close()
 
     def _run(self, run: AttemptRun) -> RunResult:
-        slot = None
-        failure = self._slots.retries.failure(run.journal.experiment, run.claim)
-        if failure is not None and not self.draining:
-            others = self._has_other_workers()
-            if not others or failure.age_s >= ANOTHER_WORKER_S:
-                slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
-            if slot is None and (others or self._slots.has_other(failure.devices)):
-                return _LEFT_TO_OTHERS
-        if not self.draining:
-            run.prepare()
-        if slot is None:
-            slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
-            if self.plan.offer.is_shared_by_memory:
-                # It takes no task while one waits for memory.
-                self.services.wake_consumer()
-        if self.draining:
-            return RunResult(None, "not run: the worker is shutting down")
-        if slot is None:
-            why = "another worker has the memory for it" if self._slots.usable else "all devices are quarantined"
-            return RunResult(None, f"not run: {why}", goes_back=True)
+        slot, offers_slot = None, True
         try:
+            failure = self._slots.retries.failure(run.journal.experiment, run.claim)
+            if failure is not None and not self.draining:
+                others = self._has_other_workers()
+                if not others or failure.age_s >= ANOTHER_WORKER_S:
+                    slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
+                if slot is None and (others or self._slots.has_other(failure.devices)):
+                    return _LEFT_TO_OTHERS
+            if not self.draining:
+                run.prepare()
+            if slot is None:
+                slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
+                if self.plan.offer.is_shared_by_memory:
+                    # It takes no task while one waits for memory.
+                    self.services.wake_consumer()
+            if self.draining:
+                return RunResult(None, "not run: the worker is shutting down")
+            if slot is None:
+                why = "another worker has the memory for it" if self._slots.usable else "all devices are quarantined"
+                return RunResult(None, f"not run: {why}", goes_back=True)
+            # From here on the attempt offers it, as soon as the next one may prepare.
+            offers_slot = False
             result = run.run(slot)
             self._learn(run, slot, result)
             return result
         finally:
-            self._slots.leave(slot, run.gpu_memory_bytes)
-            self._impairments.leave(slot.index, slot.places)
-            self._idle.set()
+            if slot is not None:
+                if offers_slot:
+                    self._slots.offer(slot)
+                self._slots.leave(slot, run.gpu_memory_bytes)
+                self._impairments.leave(slot.index, slot.places)
+                self._idle.set()
 
     def _is_to_leave(self, run: AttemptRun) -> bool:
         """Whether an attempt that waits for a slot is to wait no longer."""
@@ -586,7 +596,7 @@ class WorkerRuntime:
             if self._fleet.keep(info, LEASE_S):
                 self._shut_down("told to drain", "its worker was drained")
             self._impairments.disable(self._fleet.disabled)
-            self._heartbeat_at = time.time()
+            self._note_heartbeat()
         except NameTaken as error:
             # This worker was cut off or frozen for so long that another took it for dead.
             self._shut_down(str(error), "another worker has its worker's name")

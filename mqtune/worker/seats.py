@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
+
+logger = logging.getLogger(__name__)
 
 #: For how long a seat is held for others at least, unless the worker's operator says otherwise: workers take their tasks within a second,
 #: and a slot should not stay unused much longer because one of them is busy.
@@ -26,8 +30,9 @@ _SPREAD: Final = 0.5
 POLL_S: Final = 0.25
 #: The environment variable with the address under which other machines reach this one.
 ADVERTISE: Final = "MQTUNE_ADVERTISE"
-#: An address of documentation (RFC 5737), to which nothing is sent: a socket that is to send there says by which of this machine's own.
-_ELSEWHERE: Final = ("192.0.2.1", 9)
+#: Addresses of documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket has this machine's own address.
+_ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+_DISCARD_PORT: Final = 9
 #: Its own, as trials' drivers are seeded.
 _spread: Final = random.Random()
 
@@ -36,10 +41,7 @@ class Address:
     """A port of this machine, kept from others until the trial's process may have it."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket()
-        # Or whoever listens there after it was given up would have to wait.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
+        self._socket = _reserved()
         #: Where others reach it: "host:port".
         self.text = f"{advertised()}:{self._socket.getsockname()[1]}"
 
@@ -59,12 +61,50 @@ def advertised() -> str:
             raise ConfigurationError(
                 f"{ADVERTISE}={given!r} is no address; give the name or the IP address of this machine, such as 10.1.2.3, without a port"
             )
-        return f"[{given}]" if ":" in given and not given.startswith("[") else given
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(_ELSEWHERE)
-        return str(probe.getsockname()[0])
-    # It has no way to others.
+        return _bracketed(given)
+    for family, elsewhere in _ELSEWHERE:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, _DISCARD_PORT))
+            return _bracketed(str(probe.getsockname()[0]))
+    _warn_unreachable()
     return "127.0.0.1"
+
+
+def _bracketed(host: str) -> str:
+    """Return a host as it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+@cache
+def _warn_unreachable() -> None:
+    """Warn, once, that gangs over several machines can't meet here."""
+    logger.warning(
+        "this machine has no route to others, so a trial over several machines can't meet here: set %s to the address or name by "
+        "which they reach it, such as 10.1.2.3",
+        ADVERTISE,
+    )
+
+
+def _reserved() -> socket.socket:
+    """Return a socket with a free port of its own, for IPv6 too where this machine has that."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return _bound(socket.AF_INET6)
+    return _bound(socket.AF_INET)
+
+
+def _bound(family: socket.AddressFamily) -> socket.socket:
+    found = socket.socket(family)
+    try:
+        # Otherwise the trial's process would have to wait for the port after it was given up.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        found.bind(("", 0))
+    except OSError:
+        found.close()
+        raise
+    return found
 
 
 def claim_seat(

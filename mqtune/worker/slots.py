@@ -10,7 +10,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
@@ -35,38 +35,43 @@ BACK_OFF_S: Final = 5.0
 LONGEST_BACK_OFF_S: Final = 300.0
 
 
+#: What a worker does with each attempt.
+Step = Literal["started", "ended"]
+
+
 class BackOff:
-    """Keeps a worker from attempts that it can't start, for a while, and says how many it may take. Any thread may use it."""
+    """Pauses a worker that can't start or end its attempts, and says how many it may take. Any thread may use it."""
 
     def __init__(self, impairments: Impairments) -> None:
         self._impairments = impairments
         self._lock = threading.Lock()
-        self._in_a_row = 0
+        #: How many attempts in a row could not be started, and how many could not be ended.
+        self._in_a_row: dict[Step, int] = {"started": 0, "ended": 0}
 
     @property
     def _cause(self) -> Cause | None:
         return self._impairments.cause_of(WHOLE_WORKER, "starts")
 
-    def note_started(self) -> None:
-        """Record that a trial's process was started: the worker works."""
-        if self._in_a_row:
+    def note_done(self, step: Step) -> None:
+        """Record that an attempt was started, or ended: the worker works."""
+        if self._in_a_row[step]:
             with self._lock:
-                self._in_a_row, cause = 0, self._cause
+                self._in_a_row[step], cause = 0, self._cause
             if cause is not None:
                 self._impairments.lift(cause)
 
-    def note_problem(self, problem: str) -> None:
-        """Record that an attempt could not be started, and why."""
+    def note_problem(self, step: Step, problem: str) -> None:
+        """Record that an attempt could not be started, or ended, and why."""
         with self._lock:
-            self._in_a_row += 1
+            self._in_a_row[step] += 1
             before = self._cause
             # Attempts that were taken together fail together, and count as one try.
-            if self._in_a_row < FAILED_STARTS or (before is not None and not before.is_due):
+            if self._in_a_row[step] < FAILED_STARTS or (before is not None and not before.is_due):
                 return
             last = problem.strip().splitlines()[-1] if problem.strip() else "?"
-            text = f"its last {self._in_a_row} attempts could not be started ({last})"
+            text = f"its last {self._in_a_row[step]} attempts could not be {step} ({last})"
             pause_s = BACK_OFF_S if before is None else min(2 * before.pause_s, LONGEST_BACK_OFF_S)
-            cause = Cause(text, "an attempt is started", pause_s=pause_s)
+            cause = Cause(text, f"an attempt is {step}", pause_s=pause_s)
             self._impairments.put(
                 [WHOLE_WORKER], "starts", cause, says=f"{text}. It takes one to try in {pause_s:.0f} s"
             )
@@ -195,11 +200,6 @@ class Slot:
         self.zygotes = SlotZygotes(self._environment, self.log, self._on_zygote_empty)
         #: That of its last turn.
         self.last_zygote: ZygoteHandle | None = None
-
-    @property
-    def is_vacant(self) -> bool:
-        """Whether nothing of a trial is left here."""
-        return self._last_over.is_set()
 
     @property
     def is_quarantined(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from impaired import nothing_impaired
 from servers import EACH_SERVER, started_on
 from waiting import eventually
 
@@ -27,6 +29,8 @@ from mqtune.journal.submissions import MOST_SHORT, Submissions, Taken
 from mqtune.trainable.bundle import Bundle, File
 from mqtune.worker import drivers
 from mqtune.worker.drivers import DriverSlots
+from mqtune.worker.logs import Logs
+from mqtune.worker.scratch import Scratch
 
 KEY = "the key of this test's workers"
 BUNDLE = Bundle.of({"tune.py": File(b"print(1)")})
@@ -311,6 +315,33 @@ def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tm
     found = there.state("sweep")
     assert found is not None
     assert found.reason == "it can't run: its code has no missing.py"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
+def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
+    there: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(drivers, "LOOK_S", 0.01)
+    bundle = Bundle.of({"tune.py": File(b"import os; os.kill(os.getpid(), 40)")})
+    there.submit(submission()._replace(bundle=bundle.digest), bundle, KEY)
+    slots = DriverSlots(
+        there,
+        slots=1,
+        worker="w1",
+        experiments="*",
+        broker="",
+        key=KEY,
+        logs=Logs(tmp_path, (), nothing_impaired()),
+        scratch=Scratch(tmp_path),
+    )
+
+    with contextlib.closing(slots):
+        slots.start()
+        eventually(lambda: states(there) == ("ended", MOST_SHORT, "failed"))
+
+    found = there.state("sweep")
+    assert found is not None
+    assert "it was ended by signal 40" in found.reason
 
 
 def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.resources import Resources
-from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
+from mqtune.core.trial import WORKER_ERROR, AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
 from mqtune.journal.base import Answer, Assignment, Claim, EndedBy, Segment
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.memory_server import MemoryServer
@@ -54,7 +55,7 @@ from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.runtime import IMPORTER_IDLE_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.seats import SEAT_S
-from mqtune.worker.slots import Slots, ZygoteFinder
+from mqtune.worker.slots import FAILED_STARTS, Slots, ZygoteFinder
 from mqtune.worker.uplink import Stream, Uplink
 from mqtune.worker.zygotes import ZygoteHandle
 
@@ -214,6 +215,10 @@ def closes_everything(config):
                 mqtune.report({"loss": epoch})
             except Exception as error:
                 print("refused:", error, flush=True)
+
+def is_killed(config):
+    mqtune.report({"loss": 1})
+    os.kill(os.getpid(), config["signal"])
 
 class Steps(mqtune.Trainable):
     def setup(self, config):
@@ -859,6 +864,35 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     if broken == "code root":
         machine.code_root.with_name("gone").rename(machine.code_root)
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
+def test_a_trial_that_a_real_time_signal_kills_has_failed_by_that(machine: Machine) -> None:
+    ended = machine.start("is_killed", {"signal": 40}).ended()
+
+    assert (ended.end, ended.error_type, ended.signal) == (AttemptEnd.FAILED, "Killed", 40)
+    assert ended.error == "the trial's process was killed by signal 40"
+
+
+def test_an_attempt_that_its_worker_cannot_end_is_handed_back_with_the_error(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(attempt_module.AttemptOutcome, "ending", fail)
+    for number in range(1, FAILED_STARTS + 1):
+        assert machine.back_off.allows is None
+        one = machine.start("steady")
+        ended = one.ended()
+        assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, WORKER_ERROR)
+        assert ended.error == "on worker w1@here: the attempt could not be ended: RuntimeError: out of luck"
+        assert len(one.reports) == 3, number
+
+    assert machine.back_off.allows == 0
+    monkeypatch.undo()
+    assert machine.start("steady").ended().end is AttemptEnd.COMPLETED
+    assert machine.back_off.allows is None
 
 
 def test_a_worker_that_can_start_nothing_takes_nothing_for_a_while_until_it_can(machine: Machine) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -25,7 +26,7 @@ from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import REMEMBERED
 from mqtune.worker.runtime import WorkerRuntime
-from mqtune.worker.slots import Slots
+from mqtune.worker.slots import Slot, Slots
 
 TRIAL = TrialId("0001")
 
@@ -104,6 +105,20 @@ def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
     for _ in range(2):
         until = redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until")
         eventually(lambda until=until: redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until") != until)
+
+
+@pytest.mark.parametrize("beat_s", [60.0])
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_changes_nothing_about_when_the_server_was_heard(
+    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    redis_client.lpush(runtime.queue, "a task")
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + step_s, monotonic=time.monotonic))
+    assert runtime.waiting() == 1
+
+    later_s = module.LEASE_S + 1
+    monkeypatch.setattr(module.time, "monotonic", lambda: time.monotonic() + later_s)
+    assert runtime.waiting() == 0
 
 
 def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
@@ -199,6 +214,23 @@ def test_an_attempt_that_waits_for_a_slot_waits_no_longer_once_the_worker_is_lea
 
     waiting.join(DEADLINE_S)
     assert notes == ["not run: the worker is shutting down"]
+
+
+def test_a_slot_is_free_again_when_a_drain_keeps_its_attempt_from_running(
+    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(redis_client, "e")
+    slots = runtime.services.slots
+
+    def acquire_and_drain(*_: object, **__: object) -> Slot | None:
+        slot = Slots.acquire(slots)
+        runtime.requeue_all("a test")
+        return slot
+
+    monkeypatch.setattr(slots, "acquire", acquire_and_drain)
+    assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).note == "not run: the worker is shutting down"
+
+    assert Slots.acquire(slots, timeout_s=0) is not None
 
 
 @pytest.mark.parametrize("beat_s", [60.0])

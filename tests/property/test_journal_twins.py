@@ -779,10 +779,12 @@ def open_redis_world(
         yield lambda: RedisWorld(redis_client, subscription)
 
 
+@pytest.mark.hypothesis
 def test_the_journal_and_its_twin_do_the_same(open_redis_world: Callable[[], RedisWorld]) -> None:
     check(lambda: JournalMachine(open_redis_world), 1.0)
 
 
+@pytest.mark.hypothesis
 def test_a_journal_that_loses_what_it_had_and_its_twin_do_the_same(
     open_redis_world: Callable[[], RedisWorld],
 ) -> None:

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
+from mqtune.core.machine import signal_name
 from mqtune.trainable.process.descendants import children_of
 from mqtune.trainable.process.signals import handler_of
 
@@ -239,7 +240,7 @@ def _differences(before: Footprint, after: Footprint) -> Iterator[Trace]:
     yield from (_trace("device", path) for path in sorted(after.devices - before.devices))
     yield from _unsafe_files(after.files - before.files)
     changed = [number for number, handler in after.handlers.items() if handler is not before.handlers[number]]
-    yield from (_trace("handler", _name_of_signal(number)) for number in changed)
+    yield from (_trace("handler", signal_name(number)) for number in changed)
     if after.folder != before.folder:
         yield _trace("folder", after.folder or "a deleted one")
 
@@ -247,14 +248,6 @@ def _differences(before: Footprint, after: Footprint) -> Iterator[Trace]:
 def _trace(kind: TraceKind, what: str, way_out: str = "") -> Trace:
     # A file name that is not Unicode can't be sent.
     return Trace(kind, what.encode(errors="backslashreplace").decode(), way_out or _WORDS[kind][1])
-
-
-def _name_of_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        # A signal for real-time programs.
-        return f"signal {number}"
 
 
 def _name_of_process(pid: int) -> str:

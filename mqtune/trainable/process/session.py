@@ -241,12 +241,6 @@ class Session:
         self.heard = told = self._told
         return told
 
-    def was_told(self) -> bool:
-        """Read the control pipe; return whether the trial was told to end."""
-        with self._undisturbed():
-            self._read_control()
-        return bool(self._told)
-
     @property
     def save_wanted(self) -> bool:
         """Whether a checkpoint was asked for, and none saved since."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtune.checkpoints import MAX_DICT_BYTES, Checkpoint, decode_dict, encode_dict
-from mqtune.core.codec import encode_value
+from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
 VALUES = st.recursive(
@@ -68,6 +68,21 @@ def test_bytes_that_are_cut_short_or_go_on_are_broken(choice: st.DataObject) -> 
     for wrong in (data[:cut], data + data[:1]):
         with pytest.raises(CheckpointBroken):
             decode_dict(wrong)
+
+
+@pytest.mark.parametrize("version", [True, 1.0, "1", None])
+def test_a_version_that_only_equals_1_is_not_version_1(version: object) -> None:
+    _, checksum, body = decode_value(encode_dict({"epoch": 3}, {}))
+
+    with pytest.raises(CheckpointVersionError, match="version"):
+        decode_dict(encode_value([version, checksum, body]))
+
+
+def test_a_checksum_that_only_equals_the_right_one_is_broken() -> None:
+    _, checksum, body = decode_value(encode_dict({"epoch": 3}, {}))
+
+    with pytest.raises(CheckpointBroken, match="checksum"):
+        decode_dict(encode_value([1, float(checksum), body]))
 
 
 def test_a_later_version_is_said_to_be_that() -> None:

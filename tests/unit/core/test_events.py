@@ -151,7 +151,7 @@ def test_reports_that_come_one_by_one_are_encoded_as_in_a_batch(reports: Any) ->
 # What later versions write.
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1", None, []])
+@pytest.mark.parametrize("version", [0, 2, 99, "1", None, [], True, 1.0])
 def test_a_version_that_is_not_known_is_a_clear_error(version: object) -> None:
     with pytest.raises(MessageVersionError, match=re.escape(f"version {version!r}; this mqtune reads version 1")):
         decode_event(event_of({}, version=version))
@@ -499,6 +499,19 @@ def test_the_bytes_of_version_1_decode_for_ever(path: Path) -> None:
 def part(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """What fields have now that were there before; also those within a restart, which has got more of them."""
     return {name: part(now[name], old) if name == "restart" and old else now[name] for name, old in before.items()}
+
+
+@pytest.mark.parametrize("path", [*EVENTS, *sorted(WIRE.glob("worker*.msgpack"))], ids=lambda path: path.name)
+def test_true_is_no_number_and_1_is_no_flag(path: Path) -> None:
+    *head, body = decode_value(path.read_bytes())
+    decode = decode_event if len(head) > 1 else WorkerInfo.decode
+    # A field of an earlier version is ignored, whatever it holds.
+    known = {each.name for each in dataclasses.fields(decode(path.read_bytes()))}  # type: ignore[arg-type]
+    for name in body.keys() & known:
+        if isinstance(body[name], bool | int | float):
+            wrong = int(body[name]) if isinstance(body[name], bool) else True
+            with pytest.raises(MessageVersionError, match=name):
+                decode(encode_value([*head, {**body, name: wrong}]))
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -24,6 +24,7 @@ from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment
 from mqtune.core.objective import Mode
 from mqtune.core.trial import (
     DEVICE_BROKEN,
+    WORKER_ERROR,
     Action,
     AttemptEnd,
     Decision,
@@ -408,6 +409,16 @@ def test_an_attempt_that_could_not_be_started_is_no_failure_and_says_why(story: 
     assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
     assert story.trial().attempt.could_not_start
     assert story.trial().reason == "could not be started by w@a: ModuleNotFoundError: no module named torch"
+
+
+def test_a_trial_that_its_workers_can_not_end_has_failed_after_some_attempts(story: Story) -> None:
+    error = "on worker w@a: the attempt could not be ended: ValueError: 40"
+    for attempt in range(1, LOST_BUDGET + 2):
+        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
+        story.end(AttemptEnd.HANDED_BACK, attempt=attempt, pid=7, error_type=WORKER_ERROR, error=error)
+        assert story.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
+        assert story.trial().reason.startswith("handed_back by w@a, which could not end it: ")
+        assert "ValueError: 40" in story.trial().reason
 
 
 # Reports.

@@ -29,6 +29,7 @@ def test_a_submission_comes_back_as_it_was_and_fields_of_later_versions_are_igno
         encode_value([1, {**SUBMISSION._asdict(), "arguments": [1]}]),
         encode_value([1, {**SUBMISSION._asdict(), "owner": ["a"] * 4}]),
         encode_value([1, {**SUBMISSION._asdict(), "at": "soon"}]),
+        encode_value([1, {**SUBMISSION._asdict(), "at": True}]),
     ],
 )
 def test_what_makes_no_sense_is_no_submission(data: bytes):
@@ -36,9 +37,10 @@ def test_what_makes_no_sense_is_no_submission(data: bytes):
         Submission.decode(data)
 
 
-def test_a_version_that_is_not_known_is_said():
-    with pytest.raises(MessageVersionError, match="version 2; this mqtune reads 1: upgrade it"):
-        Submission.decode(encode_value([2, {}]))
+@pytest.mark.parametrize("version", [2, True, 1.0])
+def test_a_version_that_is_not_known_is_said(version: object):
+    with pytest.raises(MessageVersionError, match=f"version {version}; this mqtune reads 1: upgrade it"):
+        Submission.decode(encode_value([version, SUBMISSION._asdict()]))
 
 
 def test_a_script_knows_of_which_submission_it_is_a_run(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,9 @@ from bench import Bench
 
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import UserCodeFailed
+from mqtune.core.events import AttemptEnded, AttemptStarted, Event, TrialStaged, decode_event
 from mqtune.core.trial import CONTINUE, UNDRIVEN, AttemptEnd, Decision, Report, Trial, TrialStatus
+from mqtune.driver import intake
 from mqtune.journal.base import Segment
 from mqtune.schedulers.base import FIFO
 
@@ -37,6 +39,22 @@ def waiting(folder: Path) -> Bench:
 
 def ahead(bench: Bench, count: int = 9) -> list[tuple[str, int]]:
     return [(report.trial, report.sequence) for report in bench.driver.reports_ahead(count)]
+
+
+def test_a_driver_decodes_no_event_that_it_wrote_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[Event | None] = []
+
+    def note(data: bytes, entry: str) -> Event | None:
+        decoded.append(decode_event(data, entry))
+        return decoded[-1]
+
+    bench = Bench(tmp_path, max_trials=2)
+    monkeypatch.setattr(intake, "decode_event", note)
+    bench.step(2).start(ONE).report(ONE, 5.0)
+    bench.end(ONE).step(3)
+
+    assert {type(event) for event in decoded} == {AttemptStarted, AttemptEnded}
+    assert len(bench.of(TrialStaged)) == 2
 
 
 @pytest.mark.parametrize("fails_at", [2, 3, 4])

@@ -315,7 +315,7 @@ def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
 def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_started():
     table = Table(q=2)
     trials = {id_: running_trial(id_) for id_ in ("0001", "0002")}
-    experiment = SimpleNamespace(trials=trials, running=2, live=2, mode="min")
+    experiment = SimpleNamespace(busy=trials, running=2, live=2, mode="min")
     sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
     other = table.keeper("b")
     sharing.is_sated = True
@@ -337,7 +337,7 @@ def test_those_that_violate_an_outcome_constraint_are_paused_first_then_the_wors
     for id_, value in (("0001", 3.0), ("0002", 1.0), ("0003", 5.0)):
         trials[id_].best_value = value
     experiment = SimpleNamespace(
-        trials=trials, running=4, live=4, mode="min", is_feasible=lambda trial: trial.id != "0002"
+        busy=trials, running=4, live=4, mode="min", is_feasible=lambda trial: trial.id != "0002"
     )
     sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
     list(sharing.look(None))
@@ -352,7 +352,7 @@ def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     """First those that never ran, from the last one on; then those that have come somewhere."""
     table = Table(q=4)
     trials = {id_: waiting_trial(id_, reports=3 * (id_ == "0004")) for id_ in ("0001", "0002", "0003", "0004")}
-    experiment = SimpleNamespace(trials=trials, running=0, live=4, mode="min")
+    experiment = SimpleNamespace(busy=trials, running=0, live=4, mode="min")
     sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(), 1.0)  # type: ignore[arg-type]
     other = table.keeper("b")
     list(sharing.look(None))

@@ -6,11 +6,12 @@ import errno
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from bench import NAME, Bench, Copy
 
-from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, Trial, TrialId
 from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
 from mqtune.journal.base import UnderWay
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -218,6 +219,30 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
     wait(bench, UNCLAIMED_S + LOOK_AT_LEASES_S)
 
     assert ends(bench) == [None]
+
+
+def test_no_timer_goes_through_all_trials(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FoundByName(dict[TrialId, Trial]):
+        """Trials that can be looked up and not gone through."""
+
+        def values(self) -> NoReturn:
+            raise AssertionError("a timer goes through all trials")
+
+        __iter__ = items = keys = values
+
+    checked: list[TrialId] = []
+    look = bench.journal.look
+
+    def note(live: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
+        checked.extend(trial for trial, _ in live)
+        return look(live, lease_s)
+
+    monkeypatch.setattr(bench.journal, "look", note)
+    bench.experiment.trials = FoundByName(bench.experiment.trials)
+
+    wait(bench, LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
+
+    assert ONE in checked
 
 
 def test_while_many_workers_come_a_driver_has_most_of_its_time_for_other_work(

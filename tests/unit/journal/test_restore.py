@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,11 @@ from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import AnswerQuestion, AnswerRequest
-from mqtune.journal.base import FENCED, Segment
+from mqtune.journal.base import FENCED, Entry, Segment
 from mqtune.journal.copy import FIRST_COUNT, JOURNAL_FILE, JournalFile, JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.restore import bring_back, kept_definition
+from mqtune.journal.restore import Restorer, bring_back, kept_definition
 from mqtune.schedulers.base import Fork
 
 ONE, TWO, THREE = "0001", "0002", "0003"
@@ -74,6 +75,26 @@ class Moody(Obedient):
     def on_report(self, trial: Trial, report: Report) -> Decision:
         stops = random.Random(f"{trial.id} {report.sequence}").random() < 0.1
         return Decision(Action.STOP, "mood") if stops else CONTINUE
+
+
+def test_reading_the_entries_of_others_costs_the_same_however_much_is_unread() -> None:
+    class Compared(bytes):
+        """Bytes that count how often they are compared."""
+
+        times = 0
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Compared.times += 1
+            return bytes.__eq__(self, other)
+
+    nothing: Any = SimpleNamespace(outages=0)
+    restorer = Restorer(nothing, nothing, nothing, nothing)
+    restorer.wrote(Compared(b"staged %d" % number) for number in range(8_000))
+
+    restorer.read_back([Entry(f"1-{number}", b"started %d" % number) for number in range(50)])
+
+    assert Compared.times < 50
 
 
 def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench: Bench) -> None:

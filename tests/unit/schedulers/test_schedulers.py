@@ -18,7 +18,7 @@ from scheduler_table import Table, bound
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.base import Scheduler, Start
 from mqtune.schedulers.hyperband import HyperBand
 from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.moasha import MOASHA
@@ -211,6 +211,7 @@ class Oracle:
     stops=st.booleans(),
 )
 @example(steps=[(0, 3, None, False), (0, 1, 0.0, False)], factor=2, grace=1, max_t=3, mode="min", stops=False)
+@example(steps=[(0, 1, None, False)] * 3 + [(0, 1, 0.0, False)], factor=1.5, grace=2, max_t=3, mode="max", stops=True)
 def test_every_decision_is_the_one_that_the_rule_gives(
     steps: list[tuple[int, int, float | None, bool]], factor: float, grace: int, max_t: int, mode: str, stops: bool
 ) -> None:
@@ -235,6 +236,31 @@ def test_every_decision_is_the_one_that_the_rule_gives(
         for again, attempt in ((sequence, attempts[name]), (sequence + 1, attempts[name] - 1)):
             assert tell(scheduler, name, again, 0.0, attempt, training_iteration=99) == decision
     assert scheduler.rung_sizes == tuple(len(oracle.entered[level]) for level in levels)
+
+
+COMPLETING: dict[str, Callable[[], Scheduler]] = {
+    "asha": lambda: ASHA(9),
+    "asha of averages": lambda: ASHA(9, scope="avg"),
+    "moasha": lambda: MOASHA(9),
+    "rush": lambda: RUSH(9, 1),
+    "promotion": lambda: PromotionASHA(9),
+    "promotion by cost": lambda: PromotionASHA(9, cost="loss"),
+    "pasha": lambda: PASHA(9),
+    "hyperband": lambda: HyperBand(9),
+}
+
+
+@pytest.mark.parametrize("make", COMPLETING.values(), ids=COMPLETING)
+def test_no_late_report_counts_after_a_trial_completed_without_the_metric(make: Callable[[], Scheduler]) -> None:
+    table = Table(bound(make()))
+    completed = table.report("t", 9)
+
+    assert completed == Decision(Action.COMPLETE, "reached max_t=9")
+    assert table.report("t", 10, 0.5) == completed
+    table.end("t", TrialStatus.COMPLETED)
+    if not isinstance(table.scheduler, HyperBand):
+        assert not any(table.scheduler.rung_sizes)
+    assert isinstance(table.choose(), Start)
 
 
 # Cost

@@ -521,6 +521,15 @@ def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_wo
         assert one.stderr().count("the disk is full") == 1
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
+def test_a_script_that_a_real_time_signal_kills_has_failed_by_that(trial: Trial):
+    one = trial("import os; os.kill(os.getpid(), 40)")
+    said = one.wait()
+
+    assert (said["end"], said["error_type"]) == ("failed", "Killed")
+    assert "was killed by signal 40" in said["error"]
+
+
 def test_a_script_without_a_first_line_that_names_its_interpreter_is_a_clear_error(trial: Trial):
     one = trial("echo hello\n", name="run")
     said = one.wait()

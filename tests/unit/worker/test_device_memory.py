@@ -253,7 +253,7 @@ def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Wa
 
     assert not second.take(stays=False)
     second.end()
-    assert slot.is_vacant
+    assert second.over.is_set()
 
 
 def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done(
@@ -272,7 +272,7 @@ def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done
     with pytest.raises(TypeError):
         turn.end()
 
-    assert slot.is_vacant
+    assert turn.over.is_set()
 
 
 def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
     assert second.take(stays=False), "it may be claimed while the trial before is taken down"
     first.end()
     second.end()
-    assert slot.is_vacant
+    assert second.over.is_set()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from celery.events.state import State
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Assignment
+from mqtune.worker import flower as module
 from mqtune.worker.flower import Rows
 from mqtune.worker.outcome import RunResult
 
@@ -106,6 +108,16 @@ def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
         dispatcher.sent.clear()
         rows.end(again, RunResult(end, ""), by_hand=False)
         assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
+
+
+def test_a_clock_that_is_set_back_makes_no_run_time_negative(
+    rows: Rows, dispatcher: Dispatcher, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.begin(run)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600.0, monotonic=time.monotonic))
+    rows.end(run, RunResult(AttemptEnd.STOPPED, ""), by_hand=False)
+
+    assert dispatcher.sent[0][1]["runtime"] >= 0
 
 
 @pytest.mark.parametrize(

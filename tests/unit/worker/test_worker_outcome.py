@@ -90,6 +90,10 @@ def test_one_that_was_made_to_pause_is_paused(evidence: AttemptOutcome) -> None:
             "TrainableNotFound",
         ),
         (AttemptOutcome(intent=Intent.RUN, status=signal.SIGKILL), AttemptEnd.FAILED, "Killed"),
+        *(
+            (AttemptOutcome(intent=Intent.RUN, status=number), AttemptEnd.FAILED, "Killed")
+            for number in sorted(signal.valid_signals())
+        ),
         (AttemptOutcome(intent=Intent.RUN, status=exited(0)), AttemptEnd.FAILED, "Exited"),
         (AttemptOutcome(intent=Intent.RUN, said=said("stopped", "stop"), status=0), AttemptEnd.COMPLETED, ""),
     ],

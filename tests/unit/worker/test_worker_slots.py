@@ -40,7 +40,7 @@ def worker(known: Impairments) -> BackOff:
 
 def fail(worker: BackOff, times: int = 1) -> None:
     for _ in range(times):
-        worker.note_problem("StoreUnavailable: on worker w:\nnot mounted")
+        worker.note_problem("started", "StoreUnavailable: on worker w:\nnot mounted")
 
 
 def test_after_some_in_a_row_it_takes_none_and_takes_one_to_try_which_puts_it_in_order(
@@ -57,7 +57,7 @@ def test_after_some_in_a_row_it_takes_none_and_takes_one_to_try_which_puts_it_in
     assert worker.allows == 1
     fail(worker)
 
-    worker.note_started()
+    worker.note_done("started")
     assert worker.allows is None
     # Those that were taken together are one try.
     fail(worker, FAILED_STARTS + 5)
@@ -82,7 +82,21 @@ def test_it_says_since_when_it_takes_none_why_and_when_it_tries_one(
     (rests,) = known.all
     assert "its last 4 attempts" in rests.reason
     assert (rests.since, rests.retry_at) == (1_000 + began, 1_000 + clock.now + 2 * BACK_OFF_S)
-    worker.note_started()
+    worker.note_done("started")
+    assert known.all == []
+
+
+def test_attempts_that_start_and_can_not_be_ended_make_it_rest_too(worker: BackOff, known: Impairments) -> None:
+    for _ in range(FAILED_STARTS):
+        worker.note_done("started")
+        worker.note_problem("ended", "ValueError: 40 is not a valid Signals")
+
+    (rests,) = known.all
+    assert rests.reason.endswith("its last 3 attempts could not be ended (ValueError: 40 is not a valid Signals)")
+    assert (worker.allows, rests.ends) == (0, "an attempt is ended")
+    worker.note_done("started")
+    assert worker.allows == 0
+    worker.note_done("ended")
     assert known.all == []
 
 
