@@ -637,17 +637,15 @@ class RedisJournal(Journal):
         for claim, first, size, timestamp, data in segments:
             args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
         answers = self._run("report", [self._keys.meta], args)
-        return [answer.decode() for answer in answers]
+        return [_answer(each) for each in answers]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         keys = [self._keys.trial(claim.trial), self._keys.checkpoints]
-        answer: bytes = self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data])
-        return answer.decode()
+        return _answer(self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data]))
 
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
         args = [claim.attempt, claim.token, *itertools.chain.from_iterable(events.items())]
-        answer: bytes = self._write("saved", [self._keys.trial(claim.trial)], args)
-        return answer.decode()
+        return _answer(self._write("saved", [self._keys.trial(claim.trial)], args))
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         (answers,) = renew_all([(self, claims)], lease_s)
@@ -670,6 +668,11 @@ class RedisJournal(Journal):
 def renew_all(
     renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
 ) -> list[list[Answer] | ResponseError]:
+def _answer(found: bytes | None) -> Answer:
+    """Return an answer of a script; orders that are missing or no text are nobody's error but their trial's."""
+    return (found or b"").decode(errors="replace")
+
+
     """Renew leases of several experiments, whose journals have one client, in one step.
 
     Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one its leases.
@@ -691,6 +694,6 @@ def renew_all(
     return [
         ResponseError(each.decode(errors="replace"))
         if isinstance(each, bytes)
-        else [answer.decode() for answer in each]
+        else [_answer(answer) for answer in each]
         for each in first._retrying(renew)
     ]

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import reprlib
 import select
 import threading
 import time
@@ -63,6 +64,8 @@ _REFUSALS: Final = {
 }
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
+#: The most digits of a number of 64 bits.
+_COUNT_DIGITS: Final = 20
 #: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
 REVOKED: Final = "terminated by an operator through Celery"
 
@@ -212,7 +215,16 @@ class AttemptRun:
         return self._intent is Intent.ABANDON
 
     def on_answer(self, answer: str) -> None:
-        """Apply an answer of the journal, or a message of the control channel, to this attempt. It is idempotent."""
+        """Apply an answer of the journal, or a message of the control channel, to this attempt. It is idempotent.
+
+        It raises nothing: the calling thread serves other trials too, of other teams among them.
+        """
+        try:
+            self._apply_answer(answer)
+        except Exception:
+            logger.exception("trial %s attempt %d: %.100r can't be applied", *self.claim[:2], answer)
+
+    def _apply_answer(self, answer: str) -> None:
         if self._is_over:
             # A heartbeat that was under way while the end was journaled does not find the attempt any more.
             return
@@ -230,7 +242,7 @@ class AttemptRun:
             try:
                 self._apply(word)
             except ValueError as error:
-                # It comes from a newer driver, or from no driver at all. The calling thread serves other trials too.
+                # It comes from a newer driver, or from no driver at all.
                 what = f"trial {self.claim.trial} attempt {self.claim.attempt}"
                 logger.warning("%s got %.100r, which this version of mqtune does not understand: %s", what, word, error)
 
@@ -688,6 +700,7 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
 
 def _count_in(text: str) -> int:
     """Return the number in an answer; the trial's pipe carries 64 bits."""
-    if (number := int(text)) not in range(2**64):
-        raise ValueError(f"{number:.3g} is not a count")
+    # Python refuses to convert long texts, and to format large numbers.
+    if len(text) > _COUNT_DIGITS or (number := int(text)) not in range(2**64):
+        raise ValueError(f"{reprlib.repr(text)} is not a count")
     return number

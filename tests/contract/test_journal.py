@@ -295,6 +295,25 @@ class TestRedisJournal(JournalContract):
         with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
             journals[1].renew([claims[1]], LONG_S)
 
+    def test_orders_that_are_missing_or_no_text_cost_no_other_experiment_its_leases(
+        self, redis_client: redis.Redis
+    ) -> None:
+        claims, journals = [], [RedisJournal(redis_client, name) for name in ("missing", "no-text", "sound")]
+        for journal in journals:
+            journal.lock("driver", "", LONG_S)
+            claims.append(self.start(journal, journal))
+            redis_client.zadd(ExperimentKeys(journal.experiment).leases, {ONE: 0})
+        missing, no_text, _ = journals
+        redis_client.hdel(ExperimentKeys("missing").trial(ONE), "orders")
+        redis_client.hset(ExperimentKeys("no-text").trial(ONE), "orders", b"go:\xff")
+
+        answers = renew_all([(each, [claim]) for each, claim in zip(journals, claims, strict=True)], LONG_S)
+
+        assert answers == [[""], ["go:\ufffd"], [""]]
+        assert [journal.expired() for journal in journals] == [[], [], []]
+        assert missing.report([segment(claims[0], 1)]) == [""]
+        assert no_text.report([segment(claims[1], 1)]) == ["go:\ufffd"]
+
     # Failures of the connection.
 
     def test_the_server_may_forget_the_scripts_at_any_time(
