@@ -274,7 +274,7 @@ class DirectoryStore(CheckpointStore):
             return [Tenant.decode((folder / name).read_bytes()) for name in found]
 
     def _tenant_at(self, tenant: Tenant) -> str:
-        return os.path.join(self._root, _TENANTS, f"{tenant.broker}.json")
+        return os.path.join(self._root, _TENANTS, tenant.file_name)
 
     def folders(self) -> list[str]:
         with self._storing("look into the checkpoint store"):

@@ -118,7 +118,9 @@ def rules_of(
     match role:
         case "driver":
             looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
-            return [*_driver(kept, _queues(experiments), db), *looks]
+            # With another server's id a team could have that one's checkpoints taken for this one's.
+            names = [Rule("set", (IDENTITY,))] if experiments == EVERY else []
+            return [*_driver(kept, _queues(experiments), db), *names, *looks]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
@@ -167,7 +169,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
         ),
         Rule("get mget set del", (drain_key("*"),)),
-        Rule("get set", (IDENTITY,)),
+        Rule("get", (f"%R~{IDENTITY}",)),
         # What each experiment wants of the fleet, and may have, under a token in place of its name.
         Rule("evalsha eval", (DEMANDS, QUOTAS, SHARES)),
         Rule("hset hdel hgetall", (DEMANDS,)),

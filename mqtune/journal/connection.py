@@ -622,7 +622,7 @@ def _check_mode(info: Mapping[str, object], url: str) -> None:
 
 def _warn_of_open_doors(url: str) -> None:
     address = _parse(url)
-    if "path" in address or _is_loopback(address["host"]):
+    if "path" in address or is_loopback(address["host"]):
         return
     if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
@@ -639,7 +639,8 @@ def _warn_of_open_doors(url: str) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
