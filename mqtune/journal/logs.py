@@ -6,7 +6,6 @@ import contextlib
 import os
 import reprlib
 import secrets
-import stat
 import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
@@ -16,6 +15,7 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
+from mqtune.core.machine import open_regular
 from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
@@ -64,24 +64,26 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
     """Return at most ``CHUNK_BYTES`` of a file from an offset on; a negative one counts from the end.
 
     Raises:
-        OSError: it can't be read, or is no file.
+        OSError: it can't be read, or is not a regular file.
     """
-    # Who may write next to it could otherwise have another file read in its place, or a pipe waited for.
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open_regular(path)
     try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is not a file")
-        begin = max(0, status.st_size + offset) if offset < 0 else offset
-        return LogChunk(os.pread(file, CHUNK_BYTES, begin), begin, status.st_size, is_open)
+        size = os.fstat(file).st_size
+        begin = max(0, size + offset) if offset < 0 else offset
+        return LogChunk(os.pread(file, CHUNK_BYTES, begin), begin, size, is_open)
     finally:
         os.close(file)
 
 
 def mark_of(folder: Path) -> str:
+def output_path(root: Path, experiment: str, trial: str, attempt: int, stream: LogStream) -> Path:
+    """Return the file of an attempt's output below a worker's log folder; *trial* is the name of a seat of it."""
+    return root / experiment / trial / f"{attempt}.{stream}"
+
+
     """Return the mark of a folder; empty if it has none, or is not on this machine."""
     try:
-        with (folder / _MARK).open("rb") as file:
+        with open(open_regular(folder / _MARK), "rb") as file:
             return file.read(_MARK_BYTES).decode(errors="replace")
     except OSError:
         return ""
