@@ -317,9 +317,12 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     prober.start()
     prober.join(timeout_s)
     if not outcome:
-        raise BrokerUnavailable(
+        silent = BrokerUnavailable(
             f"nothing answered at {redact(url)} within {timeout_s:g} s; check the address, the network and firewalls"
         )
+        # A server that is frozen, or whose machine is, takes a connection and says nothing.
+        silent.may_pass = True
+        raise silent
     answer = outcome[0]
     if isinstance(answer, BaseException):
         explained = _explain(answer, url)
@@ -571,7 +574,9 @@ def _explain(error: BaseException, url: str) -> BaseException:
 
 def _may_pass(error: BaseException) -> bool:
     """Return whether the server may be there in a moment; not where a name, a port, a login or a certificate is wrong."""
-    if isinstance(error, redis.exceptions.BusyLoadingError | redis.sentinel.MasterNotFoundError):
+    # A timeout is silence too: which of the two clocks runs out first is chance.
+    passing = redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError, redis.sentinel.MasterNotFoundError
+    if isinstance(error, passing):
         return True
     # So does what stands before a server that is down.
     if isinstance(error, redis.exceptions.ConnectionError) and _CLOSED in str(error):
