@@ -377,6 +377,11 @@ def account_of(client: redis.Redis) -> str:
     return str(client.get_connection_kwargs().get("username") or "")
 
 
+def database_of(client: redis.Redis) -> int:
+    """Return the number of the database that a client uses."""
+    return int(client.get_connection_kwargs().get("db", 0))
+
+
 def celery_url(url: str) -> str:
     """Return *url* in the form that kombu reads: one scheme for sockets, the database in its place, TLS verified.
 

@@ -19,6 +19,7 @@ from mqtune.core.machine import open_regular
 from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
+from mqtune.journal.connection import database_of
 from mqtune.journal.redis import retrying
 
 LogStream = Literal["stdout", "stderr"]
@@ -75,12 +76,12 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
         os.close(file)
 
 
-def mark_of(folder: Path) -> str:
 def output_path(root: Path, experiment: str, trial: str, attempt: int, stream: LogStream) -> Path:
     """Return the file of an attempt's output below a worker's log folder; *trial* is the name of a seat of it."""
     return root / experiment / trial / f"{attempt}.{stream}"
 
 
+def mark_of(folder: Path) -> str:
     """Return the mark of a folder; empty if it has none, or is not on this machine."""
     try:
         with open(open_regular(folder / _MARK), "rb") as file:
@@ -145,7 +146,7 @@ class LogExchange:
                 pipe.get(worker_key(worker))
                 pipe.rpush(self._keys.asked(worker), question)
                 pipe.pexpire(self._keys.asked(worker), _KEPT_MS)
-                pipe.publish(control_channel(worker), wake)
+                pipe.publish(control_channel(worker, database_of(self._client)), wake)
                 return pipe.execute()[0] is not None
 
         if not retrying(put, patience_s=self._patience_s):
@@ -160,7 +161,10 @@ class LogExchange:
                 raise LogUnavailable(f"worker {worker} did not answer within {ANSWER_S:.0f} s")
             if now - woken > _WAKE_AGAIN_S:
                 woken = now
-                retrying(lambda: self._client.publish(control_channel(worker), wake), patience_s=self._patience_s)
+                retrying(
+                    lambda: self._client.publish(control_channel(worker, database_of(self._client)), wake),
+                    patience_s=self._patience_s,
+                )
             # The worker's answer is a key, which is looked at less and less often.
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)

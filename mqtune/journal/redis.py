@@ -65,7 +65,7 @@ from mqtune.journal.base import (
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
-from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
+from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient, database_of
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
 from mqtune.journal.script import script
 from mqtune.journal.stream import (
@@ -244,7 +244,10 @@ class RedisJournal(Journal):
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
-        self._keys = ExperimentKeys(experiment)
+        db = database_of(client)
+        self._keys = ExperimentKeys(experiment, db)
+        #: What the names of workers' channels begin with.
+        self._control = control_channel("", db)
         #: How long a call goes on trying while the server is away.
         self.patience_s = patience_s
         self._closing = closing
@@ -362,7 +365,7 @@ class RedisJournal(Journal):
         return bool(self._drive("stage", keys, args))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        args = [trial, attempt, intent.value, event, ended, control_channel(""), self.experiment]
+        args = [trial, attempt, intent.value, event, ended, self._control, self.experiment]
         return cast("Intended", self._drive("intend", [self._keys.trial(trial), self._keys.staged], args).decode())
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
@@ -370,7 +373,7 @@ class RedisJournal(Journal):
 
     def order(self, orders: Sequence[Order]) -> list[bool]:
         keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in orders)]
-        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(orders)]
+        args = [self._epoch, self._control, self.experiment, *itertools.chain.from_iterable(orders)]
         return [run == 1 for run in self._run("order", keys, args)]
 
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
@@ -428,7 +431,7 @@ class RedisJournal(Journal):
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
     ) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
-        hints = control_channel(""), self.experiment
+        hints = self._control, self.experiment
         return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
@@ -633,7 +636,7 @@ class RedisJournal(Journal):
         return cast("Refusal | Seated", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        args: list[object] = [REPORTS_PREFIX]
+        args: list[object] = [self._keys.metrics, REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
         answers = self._run("report", [self._keys.meta], args)
@@ -665,14 +668,14 @@ class RedisJournal(Journal):
         return bool(self._write("end", keys, args) == b"ended")
 
 
-def renew_all(
-    renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
-) -> list[list[Answer] | ResponseError]:
 def _answer(found: bytes | None) -> Answer:
     """Return an answer of a script; orders that are missing or no text are nobody's error but their trial's."""
     return (found or b"").decode(errors="replace")
 
 
+def renew_all(
+    renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
+) -> list[list[Answer] | ResponseError]:
     """Renew leases of several experiments, whose journals have one client, in one step.
 
     Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one its leases.
