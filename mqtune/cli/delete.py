@@ -28,8 +28,8 @@ from mqtune.results.results import Results
 _QUIET_S: Final = 3 * LOCK_S
 #: Why checkpoints are kept in doubt.
 _MAY_BE_ANOTHERS: Final = (
-    "an experiment of this name on another broker may have them too, such as one of which this broker is a copy. If it is this broker, under "
-    "another address than its drivers gave, delete the files in .tenants there first"
+    "an experiment of this name on another broker may have them too, such as one of which this broker is a copy. If it is "
+    "this broker, under another address than its drivers gave, delete the files in .tenants there first"
 )
 
 

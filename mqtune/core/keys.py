@@ -7,8 +7,8 @@ The fleet, shared by all experiments::
     mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
     mqtune:drain:<worker>           string  for which start of the worker it is to drain, and the devices that are disabled; expires without these
-    mqtune:control[/<db>]:<worker>  channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's hash is the truth; <db> is the
-                                            number of the database, without which 0 is meant
+    mqtune:control[/<db>]:<worker>  channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's
+                                            hash is the truth; <db> is the number of the database, and left out for 0
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
     mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it
     mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, the patterns of quotas and
@@ -174,7 +174,7 @@ def drain_key(worker: str) -> str:
 
 
 def _of_database(db: int) -> str:
-    """Return the part of a channel's name that is its database's: a server has keys in each database, and one set of channels."""
+    """Return the database's part of a channel's name: databases have keys of their own, and share all channels."""
     return f"/{db}" if db else ""
 
 

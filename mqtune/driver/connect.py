@@ -198,7 +198,7 @@ class BrokerDeployment:
             _delete(
                 journal,
                 folder,
-                _own(store, broker, plan.name),
+                store if is_local else _own(store, broker, plan.name),
                 stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())),
             )
         if store is not None:

@@ -25,7 +25,7 @@ from mqtune.journal.copy import JOURNAL_FILE, entries_of
 #: 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
 _CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
-#: How long a store may take to answer with a chapter, in seconds: some megabytes from another continent take a part of that.
+#: How long a store may take to answer with a chapter, in seconds: some megabytes from another continent take less.
 ANSWER_S: Final = 20.0
 #: What its id begins with; that of no trial's checkpoint does.
 _BEGINS: Final = "journal."
@@ -127,8 +127,8 @@ _reading_changed: Final = threading.Condition()
 def _answered(url: str, read: Callable[[], T]) -> T:
     """Return what *read* returns, which reads a store, once no other thread does.
 
-    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread that the process does
-    not wait for, and nobody waits for a store that has not answered the one before.
+    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread that
+    the process does not wait for. Nobody waits for a store that has not answered the reader before.
 
     Raises:
         StoreUnavailable: the store does not answer in time.

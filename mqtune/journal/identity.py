@@ -46,9 +46,10 @@ def run_of(client: RedisClient, *, patience_s: float) -> str:
 
 
 def place_of(client: RedisClient) -> str:
-    """Return a server's address without its login: the name, and behind a space the IP addresses that it stands for now.
+    """Return a server's address: its name without a login, and behind a space the IP addresses of that name now.
 
-    The name of a server on this machine is that of the machine. A master behind Sentinels has theirs, and no IP address of its own.
+    The name of a server on this machine is that of the machine. A master behind Sentinels has the names of these, and no
+    IP address.
     """
     settings = client.get_connection_kwargs()
     pool, db = client.connection_pool, settings.get("db", 0)

@@ -244,10 +244,8 @@ class RedisJournal(Journal):
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
-        db = database_of(client)
-        self._keys = ExperimentKeys(experiment, db)
-        #: What the names of workers' channels begin with.
-        self._control = control_channel("", db)
+        self._keys = ExperimentKeys(experiment, database_of(client))
+        self._control = control_channel("", database_of(client))
         #: How long a call goes on trying while the server is away.
         self.patience_s = patience_s
         self._closing = closing

@@ -247,8 +247,8 @@ class Submissions:
     def heal(self, names: Sequence[str]) -> None:
         """Put submissions that have not ended back among those that workers look for.
 
-        The set of these is one for all teams: whoever may submit can remove the submission of others from it, or put it off. Nothing is
-        done about names that the account may not change.
+        The set of these is one for all teams: an account of one can remove the submission of another, or put it off.
+        Nothing is done about names that this account may not change.
         """
         for name in names:
             with contextlib.suppress(AccessDenied):
@@ -272,7 +272,9 @@ class Submissions:
         return [name for name in names if is_name(name)]
 
     def heal_some(self, count: int, serves: Callable[[str], bool]) -> None:
-        """Heal some of the newest experiments that *serves* accepts, chosen by chance: all workers together come to each of them.
+        """Heal some of the newest experiments that *serves* accepts, chosen by chance.
+
+        All workers together come to each of them.
 
         Raises:
             BrokerUnavailable: no server answers.

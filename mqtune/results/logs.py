@@ -100,8 +100,8 @@ class AttemptOutput:
     def is_here(self) -> bool:
         """Whether its file is on this machine, or in a folder that both machines share.
 
-        Any account that may append to the journal chooses the path there. So it has to be that of this attempt's output in a log folder that
-        a worker has marked, and nothing else is read.
+        Any account that may append to the journal chooses the path there. So it has to be that of this attempt's output in
+        a log folder that a worker has marked. Nothing else is read.
         """
         file = Path(self._path)
         if len(file.parents) <= _BELOW_ROOT or ".." in file.parts:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import reprlib
 import select
 import threading
 import time
@@ -24,7 +23,7 @@ from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, 
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.trainable.script_arguments import Call
-from mqtune.worker.control_pipe import ControlPipe
+from mqtune.worker.control_pipe import ControlPipe, parse_count
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, noise
@@ -64,8 +63,6 @@ _REFUSALS: Final = {
 }
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
-#: The most digits of a number of 64 bits.
-_COUNT_DIGITS: Final = 20
 #: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
 REVOKED: Final = "terminated by an operator through Celery"
 
@@ -249,10 +246,10 @@ class AttemptRun:
     def _apply(self, word: str) -> None:
         what, _, number = word.partition(":")
         if what == "save":
-            self._control.request_save(_count_in(number))
+            self._control.request_save(parse_count(number))
         elif what == "go":
             sequence, _, answer = number.partition(":")
-            self._control.release(_count_in(sequence), answer)
+            self._control.release(parse_count(sequence), answer)
         elif what == UNDRIVEN:
             self._reason_type = UNDRIVEN
             self.requeue("nobody drives the experiment any more")
@@ -696,11 +693,3 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
             at=services.clock.time(),
         )
     )
-
-
-def _count_in(text: str) -> int:
-    """Return the number in an answer; the trial's pipe carries 64 bits."""
-    # Python refuses to convert long texts, and to format large numbers.
-    if len(text) > _COUNT_DIGITS or (number := int(text)) not in range(2**64):
-        raise ValueError(f"{reprlib.repr(text)} is not a count")
-    return number

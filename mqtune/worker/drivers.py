@@ -46,7 +46,8 @@ _CLOSE_S: Final = 5.0
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
 BACK_S: Final = 2 * KEEP_S
-#: How many experiments are looked at for a submission that nobody would find, as often as one is passed over: a millisecond of the server's.
+#: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of the
+#: server's.
 _HEALED: Final = 100
 #: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again waits no longer
 #: than for a worker that is gone.

@@ -207,7 +207,7 @@ class Logs:
         try:
             status = os.lstat(path)
             size = status.st_size
-            # Only a file with one name is certainly the output: a trial, or its script, may have put a link to another file there.
+            # Only a file with one name is certainly the output: a trial may have put a link to another file there.
             if size > MAX_BYTES and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 self._cut[path] = _shorten(path, self._cut.get(path, 0))
         except FileNotFoundError:

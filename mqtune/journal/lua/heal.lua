@@ -1,4 +1,5 @@
--- Put a submission back among those that workers look for, if it has not ended and its place there is missing, or is in the future.
+-- Put a submission that has not ended back among those that workers look for, if its place there is missing, or in the
+-- future.
 --
 -- KEYS  1 submission  2 submissions
 -- ARGV  1 name  2 milliseconds for which a worker that runs it has it

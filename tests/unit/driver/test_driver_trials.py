@@ -16,21 +16,33 @@ import pytest
 from bench import NAME, Bench
 
 from mqtune.checkpoints import Checkpoint, encode_dict, open_store
+from mqtune.core.codec import REPORTS_PREFIX, encode_value
 from mqtune.core.errors import (
     CheckpointGone,
     ConfigurationError,
     ExperimentFinished,
+    ImpossibleEvent,
     InvalidTransition,
     NothingResumes,
     SpaceError,
 )
-from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, Reports, TrialClosed, TrialStaged
+from mqtune.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    DecisionTaken,
+    Reports,
+    TrialClosed,
+    TrialStaged,
+)
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import Requeue
 from mqtune.driver.retention import Retention
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import made_mark, output_path
 from mqtune.journal.memory import MemoryJournal
+from mqtune.results.experiments import Snapshot
+from mqtune.results.followed import Fold, FolderSource, Followed
+from mqtune.results.results import Results
 from mqtune.schedulers.base import Wait
 from mqtune.search.domains import randint, uniform
 from mqtune.search.random import RandomSearcher
@@ -639,6 +651,42 @@ def test_a_log_in_a_folder_that_is_shared_is_read_where_it_is_and_one_of_the_sam
     # A machine that has the same name, as containers and clones may.
     attempt.host, attempt.log_mark = socket.gethostname(), "another folder's"
     assert bench.hand.trial(ONE).stdout() == ["over there"]
+
+
+def begun_again(bench: Bench) -> bytes:
+    return next(event.encode() for event in bench.of(AttemptStarted) if event.trial == ONE)
+
+
+def end_of_no_trial(_: Bench) -> bytes:
+    return AttemptEnded(trial=TrialId("9999"), attempt=1, end=AttemptEnd.COMPLETED, at=5.0).encode()
+
+
+def reports_of_no_trial(_: Bench) -> bytes:
+    return REPORTS_PREFIX + encode_value([["9999", 1, 1, [[5.0, {"loss": 1.0}]]]])
+
+
+@pytest.mark.parametrize("forge", [begun_again, end_of_no_trial, reports_of_no_trial])
+def test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out(
+    bench: Bench, forge: Callable[[Bench], bytes]
+) -> None:
+    """An account that may append to the journal can append any event."""
+    forged, worker = forge(bench), bench.worker
+    with worker._lock:
+        worker._append(forged)
+    entry = bench.journal.read("0-0", count=1000)[-1].id
+    reads: list[Callable[[], object]] = [
+        lambda: bench.step(5),
+        bench.begin,
+        lambda: Results.load(bench.folder),
+        lambda: Followed(FolderSource(bench.folder), "x", Fold, Snapshot(JournalFile(bench.folder / JOURNAL_FILE), 0)),
+    ]
+
+    for read in reads:
+        with pytest.raises(ImpossibleEvent, match=r"which (can't be there|does not exist)") as caught:
+            read()
+        assert f"entry {entry} of the journal" in str(caught.value)
+        assert f"XDEL 'mqtune:x:{{x}}:journal' {entry}" in str(caught.value)
+        assert str(caught.value).count("XDEL") == 1
 
 
 @pytest.mark.parametrize(
