@@ -149,6 +149,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "A pickled task or remote command": "tests/acceptance/test_hostile_messages.py::test_remote_commands_that_are_none_run_nothing_and_end_no_worker",
         "A trainable closes descriptors that are not its own (`os.closerange`)": "tests/integration/test_worker_attempt.py::test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere",
         "Another entry of the journal that can't be read": "tests/acceptance/test_hostile_messages.py::test_an_entry_that_can_not_be_read_is_a_clear_error_and_the_run_goes_on_without_it",
+        "An event of the journal that can't be there, such as a second start of an attempt": "tests/unit/driver/test_driver_trials.py::test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out",
         "The key of a trial, its lease or its place among those that wait is deleted, or evicted": [
             "tests/unit/driver/test_timers.py::test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs_again",
             "tests/contract/journals/leases.py::LeaseContract::test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once",

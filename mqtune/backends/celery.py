@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from celery import Celery
+from celery.loaders.base import BaseLoader
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
@@ -90,6 +91,14 @@ class _Connection(Connection):
         return transport
 
 
+class _Loader(BaseLoader):  # type: ignore[misc] # Celery has no types
+    """Celery's loader without a configuration: another project's must not change where and how tasks are sent."""
+
+    def read_configuration(self, *_: object) -> dict[str, object]:
+        """Return no settings, whatever ``CELERY_CONFIG_MODULE`` names."""
+        return {}
+
+
 class CeleryBackend(QueueBackend):
     """A driver's session with the workers of a broker: it publishes attempts as Celery tasks."""
 
@@ -97,7 +106,9 @@ class CeleryBackend(QueueBackend):
         self.name = self._experiment
         self.priority: Priority = "normal"
         self._demands = Demands(self._client, patience_s=self._patience_s)
-        self._app = Celery("mqtune-driver", set_as_current=False)
+        # The loader and the backend given here precede those of CELERY_LOADER and CELERY_RESULT_BACKEND.
+        self._app = Celery("mqtune-driver", loader=_Loader, set_as_current=False)
+        self._app.backend_cls = "disabled"
         self._app.amqp.Connection = _Connection
         self._app.conf.update(
             broker_url=celery_url(self._broker),
@@ -215,7 +226,8 @@ class CeleryBackend(QueueBackend):
 
     def _connect(self) -> None:
         if self._producer is None:
-            self._connection = self._app.connection_for_write()
+            # Without the URL, Celery would take that of CELERY_BROKER_URL.
+            self._connection = self._app.connection_for_write(celery_url(self._broker))
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
 
     def _disconnect(self) -> None:

@@ -45,6 +45,7 @@ from mqtune.checkpoints.store import (
     with_name,
 )
 from mqtune.core.errors import CheckpointBroken, StoreUnavailable
+from mqtune.core.machine import open_regular
 from mqtune.core.trial import CheckpointId
 
 #: The folder for unfinished and deleted checkpoints; it is inside the store so that a rename makes its content visible.
@@ -115,8 +116,7 @@ class DirectoryStore(CheckpointStore):
         with self._storing("read the checkpoint store"):
             try:
                 os.scandir(self._root).close()
-                with open(os.path.join(self._root, _MARK_FOLDER, MARK), "rb") as file:
-                    mark = file.read()
+                mark = _content_of(os.path.join(self._root, _MARK_FOLDER, MARK))
             except FileNotFoundError:
                 mark = None
         self._name = checked_name(mark, self._name, self._root)
@@ -271,10 +271,10 @@ class DirectoryStore(CheckpointStore):
         with self._storing("read the checkpoint store"):
             folder = Path(self._root, _TENANTS)
             found = sorted(os.listdir(folder)) if folder.is_dir() else []
-            return [Tenant.decode((folder / name).read_bytes()) for name in found]
+            return [Tenant.decode(_content_of(os.path.join(folder, name))) for name in found]
 
     def _tenant_at(self, tenant: Tenant) -> str:
-        return os.path.join(self._root, _TENANTS, f"{tenant.broker}.json")
+        return os.path.join(self._root, _TENANTS, tenant.file_name)
 
     def folders(self) -> list[str]:
         with self._storing("look into the checkpoint store"):
@@ -304,9 +304,7 @@ class DirectoryStore(CheckpointStore):
         check_id(id)
         place = os.path.join(self._root, id, MANIFEST)
         with self._reading(id, place):
-            descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
-            with open(descriptor, "rb") as file:
-                data = file.read()
+            data = _content_of(place)
         return Manifest.decode(data, id, place)
 
     def _at_staging(self, name: str) -> str:
@@ -365,3 +363,9 @@ def _take_file(file: SourceFile, folder: str | None) -> StoredFile:
             with creating(os.path.join(folder, file.path), executable=file.executable) as copy:
                 size, xxh3 = copy_file(read, file.size, copy, flush=True)
     return StoredFile(file.path, size, xxh3, file.executable)
+
+
+def _content_of(path: str) -> bytes:
+    """Return the content of one of the store's own files; trials may write there."""
+    with open(open_regular(path), "rb") as file:
+        return file.read()

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 import xxhash
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.machine import open_regular
 
 #: The errors of a full disk, or of a user's full quota.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -227,7 +228,7 @@ class Reader:
 def reading(place: str, translating: Callable[[], AbstractContextManager[None]]) -> Iterator[Reader]:
     """Open a file to read; each call of the operating system is within *translating*, which translates its errors."""
     with translating():
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = open_regular(place)
     try:
         if hasattr(os, "posix_fadvise"):
             # The disk reads ahead twice as far.

@@ -264,7 +264,7 @@ class FsspecStore(CheckpointStore):
             return [Tenant.decode(mark) for mark in marks if mark is not None]
 
     def _tenant_at(self, tenant: Tenant) -> str:
-        return self._at(_TENANTS, f"{tenant.broker}.json")
+        return self._at(_TENANTS, tenant.file_name)
 
     def folders(self) -> list[str]:
         with self._storing("look into"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -34,10 +35,35 @@ UNKNOWN: Final = "unknown"
 
 
 class Tenant(NamedTuple):
-    """An experiment that keeps its checkpoints in a store, and the id of the broker that has or had it."""
+    """An experiment that keeps its checkpoints in a store, and the broker that has or had it.
+
+    Attributes:
+        broker: the id that the broker keeps in its data; a copy of the data has it too.
+        experiment: the experiment's name.
+        run: the id of the broker's process, which no copy has; empty if it is not known.
+        place: the broker's address; empty if it is not known.
+    """
 
     broker: str
     experiment: str
+    run: str = ""
+    place: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The name of its mark in a store: a broker and its copy have marks of their own."""
+        place = f".{hashlib.sha256(self.place.encode()).hexdigest()[:8]}" if self.place else ""
+        return f"{self.broker}{place}.json"
+
+    def is_same(self, other: Tenant) -> bool:
+        """Whether both certainly are one experiment on one broker.
+
+        A broker that was restarted under another address is not recognized: it could be a copy.
+        """
+        if self[:2] != other[:2]:
+            return False
+        is_same_process = (self.run, self.place) == (other.run, other.place) or (self.run and self.run == other.run)
+        return bool(is_same_process) or _are_one_place(self.place, other.place)
 
     def encode(self) -> bytes:
         """Return its mark in a store."""
@@ -48,9 +74,17 @@ class Tenant(NamedTuple):
         """Return whose mark it is; UNKNOWN if it can't be read."""
         try:
             read = json.loads(mark)
-            return cls(str(read["broker"]), str(read["experiment"]))
+            return cls(
+                *(str(read[name]) for name in cls._fields[:2]), *(str(read.get(name, "")) for name in cls._fields[2:])
+            )
         except (ValueError, TypeError, KeyError):
             return cls(UNKNOWN, "")
+
+
+def _are_one_place(first: str, second: str) -> bool:
+    """Whether two addresses lead to one broker: their names are equal, and their numbers are where both are known."""
+    (name, _, numbers), (other_name, _, other_numbers) = first.partition(" "), second.partition(" ")
+    return name == other_name != "" and (not numbers or not other_numbers or numbers == other_numbers)
 
 
 class CheckpointStore(ABC):
@@ -147,7 +181,7 @@ class CheckpointStore(ABC):
     # What ``mqtune delete --unused`` asks. A store that leaves these out is never collected.
 
     def claim(self, tenant: Tenant) -> None:
-        """Note that an experiment has its checkpoints here; once for each broker, a no-op when that is noted."""
+        """Note that an experiment has its checkpoints here, once for each broker."""
 
     def release(self, tenant: Tenant) -> None:
         """Note that it has them no more; a no-op when it had none."""

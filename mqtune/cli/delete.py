@@ -26,6 +26,11 @@ from mqtune.results.results import Results
 
 #: A journal's copy that is younger than this, and has no end, is still written.
 _QUIET_S: Final = 3 * LOCK_S
+#: Why checkpoints are kept in doubt.
+_MAY_BE_ANOTHERS: Final = (
+    "an experiment of this name on another broker may have them too, such as one of which this broker is a copy. If it is "
+    "this broker, under another address than its drivers gave, delete the files in .tenants there first"
+)
 
 
 @click.command("delete")
@@ -180,7 +185,8 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
         # Without the mark by which the store is known again.
         where = redact(found.store.partition("#")[0])
         if found.is_shared:
-            click.echo(f"the checkpoints in {where} stay: an experiment on another broker has them too", err=True)
+            if place.folder is None or str(place.folder) not in where:
+                click.echo(f"the checkpoints in {where} stay: {_MAY_BE_ANOTHERS}", err=True)
         elif found.store:
             parts.append(f"{found.checkpoints} checkpoints in {where}")
         if messages := deletion.messages_of(place.name, url):

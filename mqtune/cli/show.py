@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 from rich.console import Console
@@ -19,9 +19,8 @@ from mqtune.cli.output import broker_option, json_option, output, print_json
 from mqtune.cli.owners import has_others
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
 from mqtune.cli.terms import STATUSES, Condition, conditions_of, in_order, selected
-from mqtune.core.errors import BrokerUnavailable, CopyIncomplete
+from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, LogUnavailable
 from mqtune.core.experiment import Experiment
-from mqtune.core.machine import end_of_file
 from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Labels, Trial
 from mqtune.core.usage import LiveUse
@@ -30,6 +29,10 @@ from mqtune.results.display import best_text, counts_text, ranked, short_value, 
 from mqtune.results.experiments import duration
 from mqtune.results.progress import deciders_of
 from mqtune.results.results import Results, TrialResult
+
+if TYPE_CHECKING:
+    from mqtune.journal.logs import LogStream
+    from mqtune.results.logs import AttemptOutput
 
 #: The number of trials in the table without --all or a filter, and of failed ones below it without --all.
 _ROWS: Final = 10
@@ -275,7 +278,7 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
                 f"\nthe process of attempt {attempt.number} took no other trial: {printable(attempt.retired)}"
             )
     for attempt in result.attempts:
-        _show_output(console, attempt, last=attempt is result.attempts[-1])
+        _show_output(console, results.name, result, attempt)
 
 
 def _now(results: Results) -> float:
@@ -327,26 +330,28 @@ def _show_usage(console: Console, attempts: list[Attempt], use: LiveUse | None) 
                 title = ""
 
 
-def _show_output(console: Console, attempt: Attempt, *, last: bool) -> None:
+def _show_output(console: Console, name: str, result: TrialResult, attempt: Attempt) -> None:
     """Show an attempt's error and, of the last one, the end of its output."""
     if attempt.error:
         console.print(f"\nattempt {attempt.number}", style="bold red")
         console.print(printable(attempt.error.rstrip()))
-    if not last:
+    if attempt is not result.attempts[-1]:
         return
-    for name, path, tail in (
-        ("stdout", attempt.stdout_path, attempt.stdout_tail),
-        ("stderr", attempt.stderr_path, attempt.stderr_tail),
-    ):
-        lines = (_end_of(path) or tail).splitlines()[-_TAIL_LINES:]
+    from mqtune.results.logs import AttemptOutput  # noqa: PLC0415 - only this needs redis
+
+    streams: list[tuple[LogStream, str]] = [("stdout", attempt.stdout_path), ("stderr", attempt.stderr_path)]
+    for stream, path in streams:
+        lines = _end_of(AttemptOutput(name, result.id, attempt, stream)).splitlines()[-_TAIL_LINES:]
         if lines:
-            console.print(Text(f"\n{name}", "bold"), printable(path))
+            console.print(Text(f"\n{stream}", "bold"), printable(path))
         for line in lines:
             console.print(f"  {printable(line)}", soft_wrap=True)
 
 
-def _end_of(path: str) -> str:
-    """Return the end of a file; nothing when it is on another machine."""
-    with contextlib.suppress(OSError):
-        return end_of_file(path, _TAIL_BYTES)
-    return ""
+def _end_of(printed: AttemptOutput) -> str:
+    """Return the end of an attempt's output: of its file if that is here, or else as the journal has it."""
+    data = b""
+    if printed.is_here:
+        with contextlib.suppress(LogUnavailable):
+            data = printed.chunk(-_TAIL_BYTES).data
+    return (data or printed.tail).decode(errors="replace")

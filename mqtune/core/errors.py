@@ -145,6 +145,18 @@ class InvalidTransition(MqtuneError):
     """A trial's status does not allow what was asked for."""
 
 
+class ImpossibleEvent(InvalidTransition):
+    """An event of a journal can't follow the events before it.
+
+    Attributes:
+        event: the event.
+    """
+
+    def __init__(self, message: str, event: object) -> None:
+        super().__init__(message)
+        self.event = event
+
+
 class MessageVersionError(MqtuneError):
     """A message was written by a version of mqtune that this one can't read."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqtune.core.codec import Body, encode_value
-from mqtune.core.errors import ConfigurationError, InvalidTransition
+from mqtune.core.errors import ConfigurationError, ImpossibleEvent, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -257,14 +257,17 @@ class Experiment:
         """Apply an event; reports go one by one through ``apply_report`` instead.
 
         Raises:
-            InvalidTransition: the event can't follow what came before.
+            ImpossibleEvent: the event can't follow what came before.
         """
         try:
             self._apply(event)
-        except LookupError as error:
+        except (LookupError, InvalidTransition) as error:
             what = " ".join(f"{name} {getattr(event, name)}" for name in ("trial", "attempt") if hasattr(event, name))
-            raise InvalidTransition(
-                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {what}, which can't be there: {error!r}"
+            why = error if isinstance(error, InvalidTransition) else repr(error)
+            raise ImpossibleEvent(
+                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {what}, which can't be there: "
+                f"{why}",
+                event,
             ) from error
 
     def _apply(self, event: Event) -> None:
@@ -322,8 +325,8 @@ class Experiment:
         try:
             trial = self.trials[id_]
         except KeyError:
-            raise InvalidTransition(
-                f"experiment {self.name!r}: its journal has a report of trial {id_!r}, which there is none of"
+            raise ImpossibleEvent(
+                f"experiment {self.name!r}: its journal has a report of trial {id_!r}, which does not exist", report
             ) from None
         attempt = trial.attempts[-1]
         is_current = number == attempt.number and attempt.end is None

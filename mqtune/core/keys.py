@@ -7,7 +7,8 @@ The fleet, shared by all experiments::
     mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
     mqtune:drain:<worker>           string  for which start of the worker it is to drain, and the devices that are disabled; expires without these
-    mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's hash is the truth
+    mqtune:control[/<db>]:<worker>  channel msgpack list of [experiment, trial, attempt, orders]; hints, the trial's
+                                            hash is the truth; <db> is the number of the database, and left out for 0
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
     mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it
     mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, the patterns of quotas and
@@ -62,7 +63,7 @@ One experiment ``E``::
                                             trimmed     id of the last entry in a chapter
                                             first       the first entry of all, which is in one: its id, a space, the event
     mqtune:x:{E}:restored:<mark>    stream  entries on their way back into the journal; expires
-    mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
+    mqtune:x:{E}:metrics[/<db>]     channel "<id> <id before> <encoded event>", sent by the script that appends the entry
     mqtune:x:{E}:leases             zset    seat -> server time (ms) at which its lease runs out; seat 0 goes by the name of its trial
     mqtune:x:{E}:staged             zset    seat -> server time (ms) at which its attempt was staged; unclaimed ones only
     mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
@@ -172,9 +173,14 @@ def drain_key(worker: str) -> str:
     return f"mqtune:drain:{worker}"
 
 
-def control_channel(worker: str) -> str:
-    """Return the channel on which a worker hears of intents."""
-    return f"mqtune:control:{worker}"
+def _of_database(db: int) -> str:
+    """Return the database's part of a channel's name: databases have keys of their own, and share all channels."""
+    return f"/{db}" if db else ""
+
+
+def control_channel(worker: str, db: int = 0) -> str:
+    """Return the channel on which a worker of a database gets hints."""
+    return f"mqtune:control{_of_database(db)}:{worker}"
 
 
 #: A pattern of the server's that the keys of all experiments match.
@@ -189,9 +195,14 @@ def experiment_of(key: str) -> str:
 
 
 class ExperimentKeys:
-    """The keys of one experiment."""
+    """The keys of one experiment, and its channel.
 
-    def __init__(self, experiment: str) -> None:
+    Args:
+        experiment: the experiment's name.
+        db: the number of its database, on which its keys do not depend.
+    """
+
+    def __init__(self, experiment: str, db: int = 0) -> None:
         prefix = f"mqtune:x:{{{experiment}}}"
         self.meta = f"{prefix}:meta"
         #: Who drives the experiment; no worker needs to read it.
@@ -199,7 +210,8 @@ class ExperimentKeys:
         self.journal = f"{prefix}:journal"
         #: Where the entries are that have left the journal; no worker may write it, or it could end drivers.
         self.chapters = f"{prefix}:chapters"
-        self.metrics = f"{prefix}:metrics"
+        #: The channel on which it publishes what it appends to its journal.
+        self.metrics = f"{prefix}:metrics{_of_database(db)}"
         self.leases = f"{prefix}:leases"
         self.staged = f"{prefix}:staged"
         self.checkpoints = f"{prefix}:checkpoints"

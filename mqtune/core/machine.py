@@ -6,10 +6,12 @@ A host's name says neither: machines made from one image, and containers with th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
 import socket
+import stat
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import source_hash
@@ -138,13 +140,31 @@ def make_folder(folder: Path) -> None:
         )
 
 
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor.
+
+    Whoever may write next to a file could put a link to another file in its place, or a pipe, which is never ready.
+
+    Raises:
+        OSError: it can't be opened, or is a link, a pipe or a device.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def end_of_file(path: str | os.PathLike[str], size: int) -> str:
-    """Return the last *size* bytes of a file as text.
+    """Return the last *size* bytes of a regular file as text.
 
     Raises:
         OSError: it can't be read.
     """
-    with open(path, "rb") as file:
+    with open(open_regular(path), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read().decode(errors="replace")
 

@@ -35,7 +35,7 @@ from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import check_gangs, slot_settings
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Checkpoints, Definition, Local
-from mqtune.driver.tenancy import claim
+from mqtune.driver.tenancy import claim, is_shared, tenant_on
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
@@ -195,7 +195,12 @@ class BrokerDeployment:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 slot_settings(plan.suits_all, self.local_slots)
-            _delete(journal, folder, store, stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())))
+            _delete(
+                journal,
+                folder,
+                store if is_local else _own(store, broker, plan.name),
+                stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())),
+            )
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
             # A run on this machine alone has no journal that others keep in memory.
@@ -458,6 +463,16 @@ def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -
     for name, wanted in definition["code_files"].items():
         if name in writer.sources:
             keep_source(folder / CODE_FOLDER, wanted, writer.sources[name])
+
+
+def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore | None:
+    """Return a store that no experiment of this name on another server can have; None for any other, and for none."""
+    if store is None or not is_shared(store, tenant_on(url, name)):
+        return store
+    logger.warning(
+        "the checkpoints in %s stay: an experiment of this name on another broker may have them too", store.describe()
+    )
+    return None
 
 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:

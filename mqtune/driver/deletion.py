@@ -22,7 +22,7 @@ from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import BY_CONFIG, Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.driver.connect import unless_away
-from mqtune.driver.tenancy import is_shared
+from mqtune.driver.tenancy import is_shared, release
 from mqtune.journal.chapters import checkpoints_in
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
 from mqtune.journal.fleet import Fleet
@@ -72,7 +72,7 @@ def remove_messages(messages: list[tuple[str, bytes]], url: str) -> None:
 class Remains(NamedTuple):
     """What a server and a store have of an experiment: its trials, the store's URL or nothing, and how many checkpoints it holds.
 
-    Of a store that an experiment on another server has too, nothing goes.
+    Nothing is deleted from a store that an experiment on another server may have too.
     """
 
     trials: list[TrialId]
@@ -149,5 +149,5 @@ def delete_remains(journal: RedisJournal, found: Remains, tenant: Tenant) -> Non
     # From here on nothing says where its store is; its name and the lock stay until that is gone, too.
     journal.erase(found.trials)
     if store is not None:
-        store.release(tenant) if found.is_shared else store.remove()
+        release(store, tenant) if found.is_shared else store.remove()
     journal.forget([])

@@ -134,7 +134,7 @@ def _keys(strays: Strays) -> list[Garbage]:
 
 def _checkpoints(place: str, strays: Strays, url: str, unused_s: float) -> list[Garbage]:
     """Return the stores of experiments that this server had and has no more, and that nobody else has."""
-    broker = tenant_on(url, "").broker
+    mine = tenant_on(url, "")
     # What this machine has a journal of can go on.
     here = {folder.name for folder in saved_experiments()}
 
@@ -142,7 +142,8 @@ def _checkpoints(place: str, strays: Strays, url: str, unused_s: float) -> list[
         """Return the experiment whose checkpoints nobody needs any more, or nothing."""
         tenants = store.tenants()
         names = {tenant.experiment for tenant in tenants}
-        is_ours = broker != UNKNOWN and {tenant.broker for tenant in tenants} == {broker} and here.isdisjoint(names)
+        are_mine = all(mine._replace(experiment=tenant.experiment).is_same(tenant) for tenant in tenants)
+        is_ours = mine.broker != UNKNOWN and bool(names) and are_mine and here.isdisjoint(names)
         return names.pop() if is_ours and strays.unknown(names) and store.idle_s() >= unused_s else ""
 
     def remove(name: str, store: CheckpointStore) -> bool:

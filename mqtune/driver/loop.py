@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Any, Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
+from mqtune.core.errors import ConfigurationError, ExperimentFinished, ImpossibleEvent, InvalidTransition, MqtuneError
 from mqtune.core.events import CheckpointsDropped, Cursor, ExperimentCreated
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
@@ -47,6 +48,7 @@ from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
+from mqtune.results.experiments import with_entry
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
@@ -321,15 +323,16 @@ class Driver:
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
         """Take in what was read, and carry out each verdict before the next report; return the first report that is handed out."""
         is_plain = not (hands_out or self._orders.in_lockstep)
-        while (found := self._intake.next(is_plain=is_plain)) is not None:
-            if not isinstance(found, Report):
-                self._path.apply(found)
-                continue
-            verdict = self._intake.judge(found)
-            if hands_out and verdict is not None:
-                self._in_hand = found, verdict
-                return found
-            self._act_on(found, verdict, at_once=hands_out)
+        with self._naming_entry():
+            while (found := self._intake.next(is_plain=is_plain)) is not None:
+                if not isinstance(found, Report):
+                    self._path.apply(found)
+                    continue
+                verdict = self._intake.judge(found)
+                if hands_out and verdict is not None:
+                    self._in_hand = found, verdict
+                    return found
+                self._act_on(found, verdict, at_once=hands_out)
         return None
 
     def _act_on(self, report: Report, verdict: Verdict | None, *, at_once: bool = False) -> None:
@@ -373,12 +376,21 @@ class Driver:
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
             self._intake.put(self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
-        for found in self._intake.leave():
-            if isinstance(found, Report):
-                self.experiment.apply_report(found)
-            else:
-                self._path.apply(found)
+        with self._naming_entry():
+            for found in self._intake.leave():
+                if isinstance(found, Report):
+                    self.experiment.apply_report(found)
+                else:
+                    self._path.apply(found)
         self._path.tell_restored()
+
+    @contextlib.contextmanager
+    def _naming_entry(self) -> Iterator[None]:
+        """Name the journal's entry in the error of an event that was read and can't follow what came before."""
+        try:
+            yield
+        except ImpossibleEvent as error:
+            raise with_entry(error, self.experiment.name, self.reader.read()) from None
 
     # Reading.
 

@@ -1,4 +1,9 @@
-"""Whose checkpoints a store has: noted when a driver begins, so that it can be told later what nobody needs any more."""
+"""Marks in a store that name the experiments with checkpoints there.
+
+A driver writes a mark when it begins, and a deletion reads all marks. A copy of a server has the id and the experiments
+of the server. So a mark also has the server's process and address. A deletion keeps the checkpoints where neither is the
+server's own.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +12,53 @@ import contextlib
 from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.store import ARCHIVE, UNKNOWN, Tenant
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
-from mqtune.journal.identity import identify, identity_of
+from mqtune.journal.identity import identify, identity_of, place_of, run_of
 
 
 def tenant_on(url: str, experiment: str) -> Tenant:
-    """Return who an experiment on a server is, to a store."""
+    """Return the mark of an experiment on a server."""
     with contextlib.closing(connect(url, role="driver")) as client:
-        return Tenant(identity_of(client, patience_s=CONNECT_TIMEOUT_S) or UNKNOWN, experiment)
+        return _tenant(client, identity_of(client, patience_s=CONNECT_TIMEOUT_S), experiment, CONNECT_TIMEOUT_S)
+
+
+def _tenant(client: RedisClient, identity: str, experiment: str, patience_s: float) -> Tenant:
+    return Tenant(identity or UNKNOWN, experiment, run_of(client, patience_s=patience_s), place_of(client))
 
 
 def claim(store: CheckpointStore, client: RedisClient, experiment: str, *, patience_s: float) -> None:
     """Note that an experiment on this server has its checkpoints in a store.
 
-    One that has checkpoints of which nobody has said whose they are is left as it is: nothing in it is ever collected.
+    A store with checkpoints and without any mark is left as it is: nothing in it is ever collected.
 
     Raises:
         BrokerUnavailable: the server has not answered for *patience_s* seconds.
     """
-    mine, tenants = Tenant(identify(client, patience_s=patience_s) or UNKNOWN, experiment), store.tenants()
-    if mine not in tenants and (tenants or not store.ids()):
+    mine = _tenant(client, identify(client, patience_s=patience_s), experiment, patience_s)
+    tenants = store.tenants()
+    if not any(map(mine.is_same, tenants)) and (tenants or not store.ids()):
         store.claim(mine)
-    if (archived := Tenant(ARCHIVE, experiment)) in tenants:
-        store.release(archived)
+    for tenant in tenants:
+        if tenant == Tenant(ARCHIVE, experiment) or _is_earlier(tenant, mine):
+            store.release(tenant)
+
+
+def _is_earlier(tenant: Tenant, mine: Tenant) -> bool:
+    """Whether a mark is *mine*, from before the server's address or its id was known."""
+    if tenant.broker == UNKNOWN != mine.broker:
+        return tenant._replace(broker=mine.broker).is_same(mine)
+    return tenant[:2] == mine[:2] and not tenant.place
+
+
+def release(store: CheckpointStore, mine: Tenant) -> None:
+    """Remove the marks of an experiment on one server from a store."""
+    for tenant in filter(mine.is_same, store.tenants()):
+        store.release(tenant)
 
 
 def is_shared(store: CheckpointStore, mine: Tenant) -> bool:
-    """Whether an experiment on another server has said that it has checkpoints in a store, too."""
-    return not set(store.tenants()) <= {mine, Tenant(ARCHIVE, mine.experiment)}
+    """Whether a store may have checkpoints of an experiment on another server, too."""
+    archived = Tenant(ARCHIVE, mine.experiment)
+    return not all(tenant == archived or mine.is_same(tenant) for tenant in store.tenants())
 
 
 def is_archives(store: CheckpointStore, experiment: str) -> bool:
@@ -43,6 +68,6 @@ def is_archives(store: CheckpointStore, experiment: str) -> bool:
 
 def give_to_archive(store: CheckpointStore, mine: Tenant) -> None:
     """Note that an experiment has its checkpoints in a store, and no server has it any more."""
-    if mine in store.tenants():
+    if any(map(mine.is_same, store.tenants())):
         store.claim(Tenant(ARCHIVE, mine.experiment))
-        store.release(mine)
+        release(store, mine)

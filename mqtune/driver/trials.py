@@ -146,7 +146,8 @@ class DrivenTrial(TrialHandle):
 
     def _printed(self, stream: LogStream, number: int | None, offset: int) -> list[str]:
         found, driver = self.record, self._driven.look()
-        output = AttemptOutput(found.id, attempt_of(found.attempts, found.id, number), stream, driver.backend.read_log)
+        name, attempt = driver.experiment.name, attempt_of(found.attempts, found.id, number)
+        output = AttemptOutput(name, found.id, attempt, stream, driver.backend.read_log)
         try:
             data = output.all(offset)
         except (LogUnavailable, BrokerUnavailable) as error:

@@ -86,8 +86,9 @@ _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 _OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
 
 
-#: To drain a worker, or disable a device of one.
-_DRAINS: Final = (Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*"),)))
+def _drains(db: int) -> list[Rule]:
+    """Return the rules for draining a worker, or disabling a device of one."""
+    return [Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*", db),))]
 
 
 def rules_of(
@@ -114,16 +115,18 @@ def rules_of(
         raise ConfigurationError(
             "--all-keys is for a driver of all experiments: mqtune acl driver --all-keys, without --experiments"
         )
-    kept = ExperimentKeys(experiments)
+    kept = ExperimentKeys(experiments, db)
     match role:
         case "driver":
             looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
-            return [*_driver(kept, _queues(experiments), db), *looks]
+            # With another server's id a team could have that one's checkpoints taken for this one's.
+            names = [Rule("set", (IDENTITY,))] if experiments == EVERY else []
+            return [*_driver(kept, _queues(experiments), db), *names, *looks]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
             # A team's own operator sets no quotas, and drains no worker, which may be others' too.
-            sets = [Rule("hset hdel", (QUOTAS,)), *_DRAINS] if experiments == EVERY else []
+            sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db)] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
             return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, *sets]
         case "monitor":
@@ -158,7 +161,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         Rule("zadd zrem", (EXPERIMENTS,)),
         # Scripts that are submitted, and run for those who did.
         Rule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
-        Rule("publish", channels=(kept.metrics, control_channel("*"))),
+        Rule("publish", channels=(kept.metrics, control_channel("*", db))),
         # Questions for output of trials, and the answers.
         Rule("rpush pexpire", (kept.asked("*"),)),
         Rule("lpop", (kept.log("*"),)),
@@ -167,7 +170,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
         ),
         Rule("get mget set del", (drain_key("*"),)),
-        Rule("get set", (IDENTITY,)),
+        Rule("get", (f"%R~{IDENTITY}",)),
         # What each experiment wants of the fleet, and may have, under a token in place of its name.
         Rule("evalsha eval", (DEMANDS, QUOTAS, SHARES)),
         Rule("hset hdel hgetall", (DEMANDS,)),
@@ -214,7 +217,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("evalsha eval", (WORKERS, worker_key("*"), name_key("*"), drain_key("*"))),
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),
-        Rule("subscribe", channels=(control_channel("*"),)),
+        Rule("subscribe", channels=(control_channel("*", db),)),
         # Celery's messages, taken, and put back by a worker that ends in this moment; its events; remote commands, heard and answered.
         Rule("brpop llen lpush rpush", queues),
         _BOOKKEEPING,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import threading
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeVar, cast
 
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.checkpoints.files import remove_tree
 from mqtune.checkpoints.store import is_id, without_secrets
-from mqtune.core.errors import ChapterUnavailable, MessageVersionError, MqtuneError
+from mqtune.core.errors import ChapterUnavailable, MessageVersionError, MqtuneError, StoreUnavailable
 from mqtune.core.events import decode_definition
 from mqtune.core.trial import CheckpointId
 from mqtune.journal.base import Chapter, Entry, Journal, entry_order
@@ -23,11 +25,14 @@ from mqtune.journal.copy import JOURNAL_FILE, entries_of
 #: 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
 _CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
+#: How long a store may take to answer with a chapter, in seconds: some megabytes from another continent take less.
+ANSWER_S: Final = 20.0
 #: What its id begins with; that of no trial's checkpoint does.
 _BEGINS: Final = "journal."
 #: Returns up to so many entries of the server's after an id, and the id of the last entry in a chapter, or nothing; it may wait for
 #: the first one.
 _ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
+T = TypeVar("T")
 
 
 def chapter_bytes(budget: int | None) -> int:
@@ -114,6 +119,49 @@ def keep_chapter(store: CheckpointStore, cut: Cut) -> None:
         remove_tree(folder)
 
 
+#: By the URL of each store that is read, when this process began with that.
+_reading: Final[dict[str, float]] = {}
+_reading_changed: Final = threading.Condition()
+
+
+def _answered(url: str, read: Callable[[], T]) -> T:
+    """Return what *read* returns, which reads a store, once no other thread does.
+
+    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread that
+    the process does not wait for. Nobody waits for a store that has not answered the reader before.
+
+    Raises:
+        StoreUnavailable: the store does not answer in time.
+    """
+    outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            outcome.put((read(), None))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            outcome.put((None, error))
+        finally:
+            with _reading_changed:
+                del _reading[url]
+                _reading_changed.notify_all()
+
+    with _reading_changed:
+        while (since := _reading.get(url)) is not None:
+            left_s = since + ANSWER_S - time.monotonic()
+            if left_s <= 0:
+                raise StoreUnavailable(f"its store has not answered for {ANSWER_S - left_s:.0f} s")
+            _reading_changed.wait(left_s)
+        _reading[url] = time.monotonic()
+    threading.Thread(target=work, name="mqtune-chapter", daemon=True).start()
+    try:
+        found, error = outcome.get(timeout=ANSWER_S)
+    except Empty:
+        raise StoreUnavailable(f"its store has not answered for {ANSWER_S:.0f} s") from None
+    if error is not None:
+        raise error
+    return cast("T", found)
+
+
 class ChapterReader:
     """Reads a journal across its chapters and its server; any thread may use it.
 
@@ -127,6 +175,8 @@ class ChapterReader:
         self._journal = journal
         self._lock = threading.Lock()
         self._store: CheckpointStore | None = None
+        #: The URL of its store, once that was read.
+        self._place = ""
         #: The chapter that is read, and its entries.
         self._open: tuple[CheckpointId, list[Entry]] | None = None
 
@@ -197,6 +247,13 @@ class ChapterReader:
         return self._open[1]
 
     def _fetched(self, chapter: Chapter) -> list[Entry]:
+        try:
+            self._place = self._place or self._url()
+            return _answered(self._place, lambda: self._read_chapter(chapter))
+        except StoreUnavailable as error:
+            raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
+
+    def _read_chapter(self, chapter: Chapter) -> list[Entry]:
         folder = Path(tempfile.mkdtemp(prefix="mqtune-chapter-"))
         try:
             target = folder / "read"

@@ -317,9 +317,12 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     prober.start()
     prober.join(timeout_s)
     if not outcome:
-        raise BrokerUnavailable(
+        silent = BrokerUnavailable(
             f"nothing answered at {redact(url)} within {timeout_s:g} s; check the address, the network and firewalls"
         )
+        # A server that is frozen, or whose machine is, takes a connection and says nothing.
+        silent.may_pass = True
+        raise silent
     answer = outcome[0]
     if isinstance(answer, BaseException):
         explained = _explain(answer, url)
@@ -372,6 +375,11 @@ def open_client(
 def account_of(client: redis.Redis) -> str:
     """Return the name of the account that a client uses; empty for the server's default one."""
     return str(client.get_connection_kwargs().get("username") or "")
+
+
+def database_of(client: redis.Redis) -> int:
+    """Return the number of the database that a client uses."""
+    return int(client.get_connection_kwargs().get("db", 0))
 
 
 def celery_url(url: str) -> str:
@@ -571,7 +579,9 @@ def _explain(error: BaseException, url: str) -> BaseException:
 
 def _may_pass(error: BaseException) -> bool:
     """Return whether the server may be there in a moment; not where a name, a port, a login or a certificate is wrong."""
-    if isinstance(error, redis.exceptions.BusyLoadingError | redis.sentinel.MasterNotFoundError):
+    # A timeout is silence too: which of the two clocks runs out first is chance.
+    passing = redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError, redis.sentinel.MasterNotFoundError
+    if isinstance(error, passing):
         return True
     # So does what stands before a server that is down.
     if isinstance(error, redis.exceptions.ConnectionError) and _CLOSED in str(error):
@@ -622,7 +632,7 @@ def _check_mode(info: Mapping[str, object], url: str) -> None:
 
 def _warn_of_open_doors(url: str) -> None:
     address = _parse(url)
-    if "path" in address or _is_loopback(address["host"]):
+    if "path" in address or is_loopback(address["host"]):
         return
     if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
@@ -639,7 +649,8 @@ def _warn_of_open_doors(url: str) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

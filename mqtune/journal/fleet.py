@@ -24,7 +24,7 @@ from mqtune.core.keys import FLEET, TASK_NAME, WORKERS, control_channel, drain_k
 from mqtune.core.machine import describe_process
 from mqtune.core.resources import QUEUES
 from mqtune.core.shares import lists_of
-from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
+from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S, database_of
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script
 
@@ -155,7 +155,7 @@ class Fleet:
             with self._client.pipeline() as pipe:
                 # A wish to drain is for one start of the worker, and is left when that is over.
                 pipe.set(key, encode_value([mark, disabled]), ex=None if disabled else DRAIN_WISH_S)
-                pipe.publish(control_channel(info.name), encode_value([LOOK]))
+                pipe.publish(control_channel(info.name, database_of(self._client)), encode_value([LOOK]))
                 pipe.execute()
 
         self._retrying(write)
@@ -312,7 +312,7 @@ class ControlChannel:
 
     def __init__(self, client: redis.Redis, worker: str) -> None:
         self._client: Any = client
-        self._channel = control_channel(worker)
+        self._channel = control_channel(worker, database_of(client))
         self._subscription: Any = None
         self._heard_at = 0.0
         self._rest: deque[Any] = deque()

@@ -14,7 +14,7 @@ from mqtune.core.events import START, Event, ExperimentEnded, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.connection import connect, redact
+from mqtune.journal.connection import connect, database_of, redact
 from mqtune.journal.redis import RedisJournal, experiments_on, retrying
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
@@ -50,7 +50,7 @@ class Follower:
     def __init__(self, url: str, experiment: str, *, from_start: bool = True, patience_s: float = PATIENCE_S) -> None:
         # redis-py types answers as what any setting might give; with ours they are bytes.
         self._client: Any = connect(url, role="follower")
-        self._keys = ExperimentKeys(experiment)
+        self._keys = ExperimentKeys(experiment, database_of(self._client))
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
         self._pubsub: Any = None
         self._heard_at = time.monotonic()

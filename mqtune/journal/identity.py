@@ -1,13 +1,19 @@
-"""What a server is known by, whichever address it has."""
+"""How a server is recognized: by an id in its data, by its process, and by its address."""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import secrets
+import socket
+
+from redis.sentinel import SentinelConnectionPool
 
 from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import IDENTITY
-from mqtune.journal.connection import RedisClient
+from mqtune.journal.connection import RedisClient, is_loopback
 from mqtune.journal.redis import retrying
+from mqtune.journal.sentinel import shown_host
 
 
 def identity_of(client: RedisClient, *, patience_s: float) -> str:
@@ -29,3 +35,38 @@ def identify(client: RedisClient, *, patience_s: float) -> str:
     except AccessDenied:
         return ""
     return identity_of(client, patience_s=patience_s)
+
+
+def run_of(client: RedisClient, *, patience_s: float) -> str:
+    """Return the id of a server's process, which a restart changes; empty if the account may not ask."""
+    try:
+        return str(retrying(lambda: client.info("server"), patience_s=patience_s).get("run_id", ""))
+    except AccessDenied:
+        return ""
+
+
+def place_of(client: RedisClient) -> str:
+    """Return a server's address: its name without a login, and behind a space the IP addresses of that name now.
+
+    The name of a server on this machine is that of the machine. A master behind Sentinels has the names of these, and no
+    IP address.
+    """
+    settings = client.get_connection_kwargs()
+    pool, db = client.connection_pool, settings.get("db", 0)
+    if isinstance(pool, SentinelConnectionPool):
+        asked = [each.get_connection_kwargs() for each in pool.sentinel_manager.sentinels]
+        hosts = sorted(shown_host(each["host"], each["port"]) for each in asked)
+        return f"{','.join(hosts)}/{pool.service_name}/{db}"
+    if path := settings.get("path"):
+        return f"{socket.gethostname()}:{path}/{db}".replace(" ", "%20")
+    host, port = settings["host"], settings["port"]
+    name = socket.gethostname() if is_loopback(host) else host
+    return " ".join([f"{shown_host(name, port)}/{db}", *_numbers_of(host, port)])
+
+
+def _numbers_of(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host, but for those that each machine has for itself."""
+    with contextlib.suppress(OSError):
+        found = {str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        return sorted(each for each in found if not ipaddress.ip_address(each.partition("%")[0]).is_loopback)
+    return []

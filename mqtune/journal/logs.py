@@ -6,7 +6,6 @@ import contextlib
 import os
 import reprlib
 import secrets
-import stat
 import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
@@ -16,9 +15,11 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
+from mqtune.core.machine import open_regular
 from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
+from mqtune.journal.connection import database_of
 from mqtune.journal.redis import retrying
 
 LogStream = Literal["stdout", "stderr"]
@@ -64,24 +65,26 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
     """Return at most ``CHUNK_BYTES`` of a file from an offset on; a negative one counts from the end.
 
     Raises:
-        OSError: it can't be read, or is no file.
+        OSError: it can't be read, or is not a regular file.
     """
-    # Who may write next to it could otherwise have another file read in its place, or a pipe waited for.
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open_regular(path)
     try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is not a file")
-        begin = max(0, status.st_size + offset) if offset < 0 else offset
-        return LogChunk(os.pread(file, CHUNK_BYTES, begin), begin, status.st_size, is_open)
+        size = os.fstat(file).st_size
+        begin = max(0, size + offset) if offset < 0 else offset
+        return LogChunk(os.pread(file, CHUNK_BYTES, begin), begin, size, is_open)
     finally:
         os.close(file)
+
+
+def output_path(root: Path, experiment: str, trial: str, attempt: int, stream: LogStream) -> Path:
+    """Return the file of an attempt's output below a worker's log folder; *trial* is the name of a seat of it."""
+    return root / experiment / trial / f"{attempt}.{stream}"
 
 
 def mark_of(folder: Path) -> str:
     """Return the mark of a folder; empty if it has none, or is not on this machine."""
     try:
-        with (folder / _MARK).open("rb") as file:
+        with open(open_regular(folder / _MARK), "rb") as file:
             return file.read(_MARK_BYTES).decode(errors="replace")
     except OSError:
         return ""
@@ -143,7 +146,7 @@ class LogExchange:
                 pipe.get(worker_key(worker))
                 pipe.rpush(self._keys.asked(worker), question)
                 pipe.pexpire(self._keys.asked(worker), _KEPT_MS)
-                pipe.publish(control_channel(worker), wake)
+                pipe.publish(control_channel(worker, database_of(self._client)), wake)
                 return pipe.execute()[0] is not None
 
         if not retrying(put, patience_s=self._patience_s):
@@ -158,7 +161,10 @@ class LogExchange:
                 raise LogUnavailable(f"worker {worker} did not answer within {ANSWER_S:.0f} s")
             if now - woken > _WAKE_AGAIN_S:
                 woken = now
-                retrying(lambda: self._client.publish(control_channel(worker), wake), patience_s=self._patience_s)
+                retrying(
+                    lambda: self._client.publish(control_channel(worker, database_of(self._client)), wake),
+                    patience_s=self._patience_s,
+                )
             # The worker's answer is a key, which is looked at less and less often.
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)

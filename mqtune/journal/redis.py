@@ -65,7 +65,7 @@ from mqtune.journal.base import (
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
-from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient
+from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient, database_of
 from mqtune.journal.room import FULL, MAKE_ROOM, Room
 from mqtune.journal.script import script
 from mqtune.journal.stream import (
@@ -244,7 +244,8 @@ class RedisJournal(Journal):
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
-        self._keys = ExperimentKeys(experiment)
+        self._keys = ExperimentKeys(experiment, database_of(client))
+        self._control = control_channel("", database_of(client))
         #: How long a call goes on trying while the server is away.
         self.patience_s = patience_s
         self._closing = closing
@@ -362,7 +363,7 @@ class RedisJournal(Journal):
         return bool(self._drive("stage", keys, args))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        args = [trial, attempt, intent.value, event, ended, control_channel(""), self.experiment]
+        args = [trial, attempt, intent.value, event, ended, self._control, self.experiment]
         return cast("Intended", self._drive("intend", [self._keys.trial(trial), self._keys.staged], args).decode())
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
@@ -370,7 +371,7 @@ class RedisJournal(Journal):
 
     def order(self, orders: Sequence[Order]) -> list[bool]:
         keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in orders)]
-        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(orders)]
+        args = [self._epoch, self._control, self.experiment, *itertools.chain.from_iterable(orders)]
         return [run == 1 for run in self._run("order", keys, args)]
 
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
@@ -428,7 +429,7 @@ class RedisJournal(Journal):
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
     ) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
-        hints = control_channel(""), self.experiment
+        hints = self._control, self.experiment
         return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
@@ -633,21 +634,19 @@ class RedisJournal(Journal):
         return cast("Refusal | Seated", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        args: list[object] = [REPORTS_PREFIX]
+        args: list[object] = [self._keys.metrics, REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
         answers = self._run("report", [self._keys.meta], args)
-        return [answer.decode() for answer in answers]
+        return [_answer(each) for each in answers]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         keys = [self._keys.trial(claim.trial), self._keys.checkpoints]
-        answer: bytes = self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data])
-        return answer.decode()
+        return _answer(self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data]))
 
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
         args = [claim.attempt, claim.token, *itertools.chain.from_iterable(events.items())]
-        answer: bytes = self._write("saved", [self._keys.trial(claim.trial)], args)
-        return answer.decode()
+        return _answer(self._write("saved", [self._keys.trial(claim.trial)], args))
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         (answers,) = renew_all([(self, claims)], lease_s)
@@ -665,6 +664,11 @@ class RedisJournal(Journal):
         keys = [self._keys.trial(claim.trial), self._keys.leases, QUOTAS]
         args = [claim.trial, claim.attempt, claim.token, event, self.experiment, reports, by]
         return bool(self._write("end", keys, args) == b"ended")
+
+
+def _answer(found: bytes | None) -> Answer:
+    """Return an answer of a script; orders that are missing or no text are nobody's error but their trial's."""
+    return (found or b"").decode(errors="replace")
 
 
 def renew_all(
@@ -691,6 +695,6 @@ def renew_all(
     return [
         ResponseError(each.decode(errors="replace"))
         if isinstance(each, bytes)
-        else [answer.decode() for answer in each]
+        else [_answer(answer) for answer in each]
         for each in first._retrying(renew)
     ]

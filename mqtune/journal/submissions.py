@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import random
 import secrets
 import threading
 import time
@@ -13,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import redis
 
-from mqtune.core.errors import CodeRefused, MessageVersionError, NameTaken
+from mqtune.core.errors import AccessDenied, CodeRefused, MessageVersionError, NameTaken
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys, is_name
 from mqtune.core.submission import Submission
 from mqtune.journal.code import CodeExchange
@@ -31,6 +33,10 @@ HOLD_S: Final = LOCK_S
 KEEP_S: Final = KEEP_LOCK_S
 #: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that within minutes.
 SHORT_S: Final = 600.0
+#: Which experiments a worker heals the submissions of: those begun or submitted last.
+_NEWEST: Final = 1_000
+#: By how much the place of a submission may be in the future: what a read takes, in which the server's clock goes on.
+_SKEW_S: Final = 1.0
 #: So many short runs in a row end a submission: it may be what ends its workers.
 MOST_SHORT: Final = 3
 #: How many workers are named that may not run a submission: as many as people read.
@@ -162,6 +168,7 @@ class Submissions:
         names = [keys.submission, keys.submitted_code, SUBMISSIONS, EXPERIMENTS, keys.meta]
         refused, worker = self._run("submit", names, [name, secrets.token_hex(8), *args])
         if refused:
+            self.heal([name])
             by = worker.decode(errors="replace")
             runs = f"a script that was submitted as {name!r} runs on {by}"
             why = {b"waits": f"a script that was submitted as {name!r} waits for a driver slot", b"runs": runs}
@@ -203,6 +210,10 @@ class Submissions:
         state, description, *others = found
         if state is None:
             return None
+        now_ms = seconds * 1000
+        latest = now_ms if state == b"waiting" else now_ms + _ms(HOLD_S)
+        if state != b"ended" and (until is None or until > latest + _ms(_SKEW_S)):
+            self.heal([name])
         run, worker, began, how, code, reason, output, refused, refusal = others
         try:
             submission = Submission.decode(description or b"")
@@ -233,6 +244,16 @@ class Submissions:
         found = self._run("halt", [ExperimentKeys(name).submission, SUBMISSIONS], [name, reason])
         return cast("Halted", found.decode())
 
+    def heal(self, names: Sequence[str]) -> None:
+        """Put submissions that have not ended back among those that workers look for.
+
+        The set of these is one for all teams: an account of one can remove the submission of another, or put it off.
+        Nothing is done about names that this account may not change.
+        """
+        for name in names:
+            with contextlib.suppress(AccessDenied):
+                self._run("heal", [ExperimentKeys(name).submission, SUBMISSIONS], [name, _ms(HOLD_S)])
+
     # Who runs them.
 
     def due(self) -> list[str]:
@@ -249,6 +270,27 @@ class Submissions:
 
         names = [_text(name) for name in self._retrying(look)]
         return [name for name in names if is_name(name)]
+
+    def heal_some(self, count: int, serves: Callable[[str], bool]) -> None:
+        """Heal some of the newest experiments that *serves* accepts, chosen by chance.
+
+        All workers together come to each of them.
+
+        Raises:
+            BrokerUnavailable: no server answers.
+        """
+        newest = self._retrying(lambda: self._client.zrevrange(EXPERIMENTS, 0, _NEWEST - 1))
+        names = [name for name in map(_text, newest) if is_name(name) and serves(name)]
+        some = random.sample(names, min(count, len(names)))
+
+        def look() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in some:
+                    pipe.hget(ExperimentKeys(name).submission, "state")
+                return list(pipe.execute(raise_on_error=False))
+
+        states = self._retrying(look) if some else []
+        self.heal([name for name, state in zip(some, states, strict=True) if state in (b"waiting", b"running")])
 
     def signed(self, name: str) -> Signed | None:
         """Return the submission of a name, unchecked; None if there is none.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
-from mqtune.core.errors import ConfigurationError, MessageVersionError
-from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
+from mqtune.core.errors import ConfigurationError, ImpossibleEvent, MessageVersionError, MqtuneError
+from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event, events_in_order
 from mqtune.core.experiment import LOST_BUDGET, Experiment
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
 from mqtune.core.objective import metric_of
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId, TrialStatus
@@ -82,6 +84,27 @@ def saved_events(copy: Readable) -> Iterator[Event | Report]:
     """
     # It is iterated twice, which is all that is needed of a list here.
     return events_in_order(cast("list[tuple[str, bytes]]", Snapshot(copy)))
+
+
+def with_entry(error: ImpossibleEvent, experiment: str, entries: Iterable[tuple[str, bytes]]) -> ImpossibleEvent:
+    """Return an error of a fold that names the event's entry among these entries, and the way out."""
+    found = ""
+    # A reason why the journal can't be read again must not hide the error.
+    with contextlib.suppress(MqtuneError, OSError):
+        for id_, data in entries:
+            event = decode_event(data, id_)
+            if event == error.event or (isinstance(event, Reports) and error.event in [*event]):
+                # The first one of several was possible.
+                found = id_
+    if not found:
+        return error
+    key = ExperimentKeys(experiment).journal
+    return ImpossibleEvent(
+        f"{error}. It is entry {found} of the journal, which any account that may append can have written. Delete it (XDEL "
+        f"{key!r} {found}, with an account that may), delete journal.msgpack in the experiment's folder, and go on as after "
+        f"any interruption",
+        error.event,
+    )
 
 
 def first_events(copy: Readable) -> Iterator[Event]:

@@ -10,7 +10,7 @@ from copy import copy
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, ImpossibleEvent, InvalidTransition
 from mqtune.core.events import (
     START,
     DecisionTaken,
@@ -26,7 +26,7 @@ from mqtune.core.events import (
 from mqtune.core.trial import Report, Trial, TrialId
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
-from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events
+from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events, with_entry
 
 #: The pause between two looks at a file, of which nothing says that it has grown.
 _LOOK_S: Final = 0.02
@@ -265,7 +265,10 @@ class Followed(Generic[F]):
         events = saved_events(part)
         fold = self._make_fold(next(events, None))
         for event in events:
-            fold.take(event)
+            try:
+                fold.take(event)
+            except ImpossibleEvent as error:
+                raise with_entry(error, self.name, part.read()) from None
             if not goes_on():
                 break
         return fold

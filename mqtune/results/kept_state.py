@@ -18,15 +18,24 @@ from typing import BinaryIO, Final, NamedTuple
 import msgpack
 
 from mqtune.core.codec import REPORTS_PREFIX, Body, decode_value, encode_value
-from mqtune.core.errors import MqtuneError
-from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, decode_event, placed_events, with_told
+from mqtune.core.errors import ImpossibleEvent, MqtuneError
+from mqtune.core.events import (
+    START,
+    Cursor,
+    Event,
+    ExperimentCreated,
+    Reports,
+    decode_event,
+    placed_events,
+    with_told,
+)
 from mqtune.core.experiment import STATE_FORM, Experiment
 from mqtune.core.machine import replace_file
 from mqtune.core.trial import Report
 from mqtune.core.version import __version__
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of
-from mqtune.results.experiments import created_event, empty_experiment, first_events
+from mqtune.results.experiments import created_event, empty_experiment, first_events, with_entry
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +84,7 @@ def fold_copy(folder: Path) -> tuple[Experiment, JournalPart]:
     Raises:
         ConfigurationError: the copy is still empty.
         MessageVersionError: a later version of mqtune wrote it.
-        InvalidTransition: an event can't follow what came before.
+        ImpossibleEvent: an event can't follow what came before; the error names its entry.
     """
     path = folder / JOURNAL_FILE
     with path.open("rb") as file:
@@ -87,8 +96,11 @@ def fold_copy(folder: Path) -> tuple[Experiment, JournalPart]:
             tail = _Tail(file, mark)
         # A driver may write more at any moment, of which the state knows nothing.
         for events, reached in tail.parts():
-            for event in events:
-                experiment.apply_report(event) if isinstance(event, Report) else experiment.apply(event)
+            try:
+                for event in events:
+                    experiment.apply_report(event) if isinstance(event, Report) else experiment.apply(event)
+            except ImpossibleEvent as error:
+                raise with_entry(error, experiment.name, JournalFile(path).read()) from None
             if reached is not None and reached.end - mark.end >= _worth(experiment):
                 keep_state(folder, experiment, reached)
     return experiment, JournalPart(path, tail.end)

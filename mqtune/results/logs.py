@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
+from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ _LOOK_S: Final = 0.2
 #: times as long as reading takes.
 _LOOK_AT_COPY_S: Final = 1.0
 _COPY_SHARE: Final = 20.0
+#: How far an output file is below its worker's log folder, as an index of its parents.
+_BELOW_ROOT: Final = 2
 #: Yielded in place of a part that is missing: a worker keeps the first and the last part of a long file.
 _CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
 
@@ -70,6 +71,7 @@ class AttemptOutput:
     """The output of one attempt on one stream.
 
     Args:
+        experiment: the experiment's name.
         trial: the trial's id, or the name of one of the attempt's seats.
         attempt: the attempt in its current state, in that seat.
         stream: "stdout" or "stderr".
@@ -79,9 +81,12 @@ class AttemptOutput:
         ConfigurationError: *stream* is neither.
     """
 
-    def __init__(self, trial: TrialId, attempt: Attempt, stream: LogStream, ask: Ask | None) -> None:
+    def __init__(
+        self, experiment: str, trial: TrialId, attempt: Attempt, stream: LogStream, ask: Ask | None = None
+    ) -> None:
         if stream not in get_args(LogStream):
             raise ConfigurationError(f"stream={stream!r} is neither 'stdout' nor 'stderr'")
+        self._experiment = experiment
         self._trial = trial
         self._attempt = attempt
         self._stream = stream
@@ -93,13 +98,21 @@ class AttemptOutput:
 
     @property
     def is_here(self) -> bool:
-        """Whether its path is that file on this machine too, or in a folder that both machines share."""
+        """Whether its file is on this machine, or in a folder that both machines share.
+
+        Any account that may append to the journal chooses the path there. So it has to be that of this attempt's output in
+        a log folder that a worker has marked. Nothing else is read.
+        """
         file = Path(self._path)
-        if not self._path or not file.is_file():
+        if len(file.parents) <= _BELOW_ROOT or ".." in file.parts:
             return False
-        if self._attempt.log_mark:
-            return mark_of(file.parents[2]) == self._attempt.log_mark
-        return self._attempt.host == socket.gethostname()
+        root = file.parents[_BELOW_ROOT]
+        expected = output_path(root, self._experiment, self._trial, self._attempt.number, self._stream)
+        mark = self._attempt.log_mark
+        if file != expected or not mark or mark_of(root) != mark:
+            return False
+        # A folder on the way may be a link to another one.
+        return file.is_file() and file.parent.resolve() == root.resolve() / self._experiment / self._trial
 
     def chunk(self, offset: int) -> LogChunk:
         """Return a part of it from an offset on; a negative offset counts from the end.
@@ -193,7 +206,7 @@ def follow_log(
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
             found = _from_server(exchange, trial, attempt)
         id_, record = found
-        output = AttemptOutput(id_, record, stream, None if exchange is None else exchange.ask)
+        output = AttemptOutput(Path(experiment).name, id_, record, stream, None if exchange is None else exchange.ask)
         try:
             if not follow:
                 yield output.all(offset)
@@ -249,7 +262,9 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
                 if run:
                     yield f"\n… mqtune: run {state.run} begins, on {state.worker} …\n".encode()
                 run, at, has_any = state.run, at if run == 0 else 0, False
-            output = AttemptOutput(TrialId(DRIVER), Attempt(run, 0.0, worker=state.worker), "stdout", exchange.ask)
+            output = AttemptOutput(
+                name, TrialId(DRIVER), Attempt(run, 0.0, worker=state.worker), "stdout", exchange.ask
+            )
             try:
                 if not follow:
                     yield output.all(at)

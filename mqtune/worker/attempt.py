@@ -23,7 +23,7 @@ from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, 
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.trainable.script_arguments import Call
-from mqtune.worker.control_pipe import ControlPipe
+from mqtune.worker.control_pipe import ControlPipe, parse_count
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, noise
@@ -212,7 +212,16 @@ class AttemptRun:
         return self._intent is Intent.ABANDON
 
     def on_answer(self, answer: str) -> None:
-        """Apply an answer of the journal, or a message of the control channel, to this attempt. It is idempotent."""
+        """Apply an answer of the journal, or a message of the control channel, to this attempt. It is idempotent.
+
+        It raises nothing: the calling thread serves other trials too, of other teams among them.
+        """
+        try:
+            self._apply_answer(answer)
+        except Exception:
+            logger.exception("trial %s attempt %d: %.100r can't be applied", *self.claim[:2], answer)
+
+    def _apply_answer(self, answer: str) -> None:
         if self._is_over:
             # A heartbeat that was under way while the end was journaled does not find the attempt any more.
             return
@@ -230,17 +239,17 @@ class AttemptRun:
             try:
                 self._apply(word)
             except ValueError as error:
-                # It comes from a newer driver, or from no driver at all. The calling thread serves other trials too.
+                # It comes from a newer driver, or from no driver at all.
                 what = f"trial {self.claim.trial} attempt {self.claim.attempt}"
                 logger.warning("%s got %.100r, which this version of mqtune does not understand: %s", what, word, error)
 
     def _apply(self, word: str) -> None:
         what, _, number = word.partition(":")
         if what == "save":
-            self._control.request_save(_count_in(number))
+            self._control.request_save(parse_count(number))
         elif what == "go":
             sequence, _, answer = number.partition(":")
-            self._control.release(_count_in(sequence), answer)
+            self._control.release(parse_count(sequence), answer)
         elif what == UNDRIVEN:
             self._reason_type = UNDRIVEN
             self.requeue("nobody drives the experiment any more")
@@ -711,10 +720,3 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
             at=services.clock.time(),
         )
     )
-
-
-def _count_in(text: str) -> int:
-    """Return the number in an answer; the trial's pipe carries 64 bits."""
-    if (number := int(text)) not in range(2**64):
-        raise ValueError(f"{number:.3g} is not a count")
-    return number

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import reprlib
 import threading
+from typing import Final
 
 from mqtune.trainable.process.protocol import ANSWER, CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP, Told
+
+#: The most digits of a number of 64 bits.
+_COUNT_DIGITS: Final = 20
 
 
 class ControlPipe:
@@ -63,3 +68,15 @@ class ControlPipe:
                 self._closed = True
                 os.close(self._write)
                 os.close(self.read_end)
+
+
+def parse_count(text: str) -> int:
+    """Return the number in an answer; the pipe carries 64 bits.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
+    # Python refuses to convert long texts, and to format large numbers.
+    if len(text) > _COUNT_DIGITS or (number := int(text)) not in range(2**64):
+        raise ValueError(f"{reprlib.repr(text)} is not a count")
+    return number

@@ -47,6 +47,9 @@ _CLOSE_S: Final = 5.0
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
 BACK_S: Final = 2 * KEEP_S
+#: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of the
+#: server's.
+_HEALED: Final = 100
 #: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again waits no longer
 #: than for a worker that is gone.
 PASS_OVER_S: Final = HOLD_S
@@ -108,6 +111,7 @@ class DriverSlots:
         self._runs: list[_Run] = []
         #: The names of those that this worker may not run, or lacks room for, and until when they are passed over.
         self._passed_over: dict[str, float] = {}
+        self._heal_at = 0.0
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
 
@@ -185,6 +189,9 @@ class DriverSlots:
         if now - self._submissions.back_at < BACK_S:
             return
         self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
+        if now >= self._heal_at:
+            self._heal_at = now + PASS_OVER_S
+            self._submissions.heal_some(_HEALED, partial(serves, self._experiments))
         for name in self._submissions.due():
             if len(self._runs) >= self.slots or self._leaving.is_set():
                 return

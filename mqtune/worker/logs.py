@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import queue
+import stat
 import tempfile
 import threading
 import time
@@ -17,10 +18,10 @@ from typing import BinaryIO, Final
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
-from mqtune.core.machine import end_of_file
+from mqtune.core.machine import end_of_file, open_regular
 from mqtune.core.submission import DRIVER
 from mqtune.journal.base import Claim
-from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, read_chunk
+from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, output_path, read_chunk
 from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.threads import Step, every, guarded
 
@@ -88,8 +89,8 @@ class Logs:
 
     def files(self, experiment: str, claim: Claim) -> tuple[Path, Path]:
         """Return the paths of an attempt's stdout and stderr."""
-        folder = self._root, experiment, claim.trial
-        return Path(*folder, f"{claim.attempt}.stdout"), Path(*folder, f"{claim.attempt}.stderr")
+        attempt = self._root, experiment, claim.trial, claim.attempt
+        return output_path(*attempt, "stdout"), output_path(*attempt, "stderr")
 
     def make(self, *paths: Path) -> list[Path]:
         """Make these files, with their folder, and return those that were not there.
@@ -204,8 +205,10 @@ class Logs:
     def _look(self, path: Path) -> int | None:
         """Shorten a file that is too long; return how many bytes it had, or None if that can't be seen."""
         try:
-            size = os.stat(path).st_size
-            if size > MAX_BYTES:
+            status = os.lstat(path)
+            size = status.st_size
+            # Only a file with one name is certainly the output: a trial may have put a link to another file there.
+            if size > MAX_BYTES and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 self._cut[path] = _shorten(path, self._cut.get(path, 0))
         except FileNotFoundError:
             return 0
@@ -227,7 +230,7 @@ def _make(path: Path) -> None:
 
 def _shorten(path: Path, before: int) -> int:
     """Cut the middle out of a file; return the number of bytes cut out of it in total, *before* being those of earlier cuts."""
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    file = open_regular(path, os.O_RDWR)
     try:
         for _ in range(_MOVES):
             size = os.fstat(file).st_size

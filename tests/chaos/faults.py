@@ -79,6 +79,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "answer lost": Fault(request_faults.answer_lost, weight=1),
     "task revoked": Fault(request_faults.task_revoked, weight=1),
     "operator oversteps": Fault(request_faults.operator_oversteps, weight=1),
+    "orders forged": Fault(request_faults.orders_forged),
+    "copy deleted": Fault(server_faults.copy_deleted, weight=1, on="lone"),
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1, on="lone"),
     "redis forgets a claim": Fault(server_faults.claim_forgotten, may_lose=True, weight=3, on="lone"),
     "failover": Fault(server_faults.failover, may_lose=True, weight=4, on="fails over"),

@@ -119,6 +119,14 @@ class Server:
         self._copies += 1
         return shutil.copytree(self.folder / _DATA, self.folder / f"{_COPY}-{self._copies}")
 
+    def start_copy(self) -> Server:
+        """Start another server with what is in its file now; it has a port and a password of its own."""
+        copied = self.keep_copy()
+        other = Server(copied.with_name(f"{copied.name}-server"))
+        copied.rename(other.folder / _DATA)
+        other.start()
+        return other
+
     def forget(self) -> None:
         """Lose all data; it must not run."""
         shutil.rmtree(self.folder / _DATA)

@@ -17,7 +17,8 @@ from lone import OPERATOR
 from observed import lines, seat_of
 from world import Experiment
 
-from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME
+from mqtune.core.codec import encode_value
+from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME, control_channel
 
 #: For how long an answer is waited for, in seconds.
 _TIMEOUT_S: Final = 5.0
@@ -32,6 +33,24 @@ _ON_ALL: Final = frozenset({"add", "set", "end"})
 _BY_OPERATOR: Final = 0.4
 #: How long whoever speaks to the Redis itself waits for it, in seconds.
 _PATIENCE_S: Final = 1.0
+#: Orders and hints that no driver gives.
+_NONSENSE: Final = (
+    "save:" + "9" * 400,
+    "go:" + "9" * 5_000,
+    "go:x:" + "y" * 100_000,
+    "save:",
+    ":",
+    "save:-1",
+    "\xff:\x00",
+)
+#: Appends a word to the orders of an attempt that goes on, which intents end.
+_FORGE: Final = """
+local orders = redis.call('HGET', KEYS[1], 'orders')
+if not orders or redis.call('HGET', KEYS[1], 'state') ~= 'running' then return 0 end
+if orders ~= '' and not string.find(orders, ':', 1, true) then return 0 end
+redis.call('HSET', KEYS[1], 'orders', orders .. ' ' .. ARGV[1] .. ' save:' .. string.rep('9', 400))
+return 1
+"""
 #: How long after a revoke another worker joins, which can't have heard it, in seconds.
 _JOINS_S: Final = (0.0, 2.0)
 
@@ -186,6 +205,25 @@ def client_of(run: Run, user: str = "default") -> Any:
     server = run.world.server
     password = server.operator_password if user == OPERATOR else server.password
     return redis.Redis(port=server.port, username=user, password=password, socket_timeout=_PATIENCE_S, protocol=2)
+
+
+def orders_forged(run: Run) -> str:
+    """Somebody with a team's account writes orders for its own trial that make no sense, and such hints.
+
+    Its worker serves the trials of others too. Orders of the driver's stay beside them.
+    """
+    experiment = run.random.choice(run.world.experiments)
+    trials = [f"{number:04d}" for number in range(1, experiment.plan["max_trials"] + 1)]
+    run.random.shuffle(trials)
+    nonsense = run.random.choice(_NONSENSE)
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run) as client:
+        for trial in trials:
+            if client.eval(_FORGE, 1, experiment.keys.trial(trial), nonsense):
+                hint = encode_value([[experiment.name, trial, 1, nonsense], nonsense, [1, 2]])
+                for worker in run.world.living_workers():
+                    client.publish(control_channel(worker.name), hint)
+                return f"{nonsense[:20]!r} for trial {trial} of {experiment.name}"
+    return ""
 
 
 def operator_oversteps(run: Run) -> str:

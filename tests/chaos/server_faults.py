@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +36,9 @@ _NOBODY_S: Final = (3.0, 9.0)
 _STORE_AWAY_S: Final = (0.5, 5.0)
 #: What of the time by which a server is set back it may take to kill it.
 _MARGIN_S: Final = 0.4
+#: When it is looked whether a deletion is over, and how long that may take then, in seconds.
+_DELETES_S: Final = 10.0
+_DELETED_S: Final = 60.0
 
 
 def _cut_off(run: Run, begin: str, seat: int) -> str:
@@ -262,6 +268,40 @@ def store_away(run: Run) -> str:
 
     run.later(for_s, undo)
     return f"{store.name} for {for_s:.1f} s"
+
+
+def copy_deleted(run: Run) -> str:
+    """The Redis is copied by its file, and somebody deletes an experiment on the copy, while that goes on here."""
+    server = run.world.server
+    if not isinstance(server, Server) or not server.is_up:
+        return ""
+    name = run.random.choice(run.world.experiments).name
+    copy = server.start_copy()
+    home = copy.folder / "home"
+    home.mkdir()
+
+    def delete() -> None:
+        command = [sys.executable, "-m", "mqtune", "delete", name, "--yes", "--broker", copy.url]
+        environment = {**os.environ, "MQTUNE_HOME": str(home)}
+        deleting = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        run.later(_DELETES_S, lambda: check(deleting))
+
+    def check(deleting: subprocess.Popen[str]) -> None:
+        try:
+            said, _ = deleting.communicate(timeout=_DELETED_S)
+        except subprocess.TimeoutExpired:
+            deleting.kill()
+            said, _ = deleting.communicate()
+        copy.stop()
+        # That the checkpoints are there in the end is checked with all others.
+        if " checkpoints in file:" in said:
+            run.wrong("a copy deletes no checkpoints", f"mqtune delete {name} on a copy of the Redis: {said}")
+
+    # The lock of the driver that the copy knows has run out by then.
+    run.later(run.lock_s + _MARGIN_S, delete)
+    return f"{name}, on {copy.url.rpartition('@')[2]}"
 
 
 def failover(run: Run) -> str:

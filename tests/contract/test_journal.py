@@ -45,6 +45,7 @@ from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Order
+from mqtune.journal.connection import connect
 from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
 from mqtune.journal.memory_server import MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, renew_all
@@ -237,6 +238,30 @@ class TestRedisJournal(JournalContract):
 
         assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "hand_back"]
 
+    def test_a_worker_gets_no_hint_for_a_worker_of_its_name_in_another_database(
+        self, redis_client: redis.Redis, redis_server: EmbeddedServer, driver: Journal, worker: Journal
+    ) -> None:
+        """A server has keys in each database, and one set of channels."""
+        hints = ControlChannel(redis_client, "w")
+        assert hints.next(0.001) is None
+        self.start(driver, worker, TWO)
+        with contextlib.closing(connect(redis_server.url.replace("db=0", "db=1"))) as other:
+            there = RedisJournal(other, "x")
+            try:
+                there.lock("driver", "", LONG_S)
+                self.start(there, there)
+                listening = ControlChannel(other, "w")
+                assert listening.next(0.001) is None
+
+                there.intend(ONE, 1, Intent.STOP, decided(), ended())
+                driver.intend(TWO, 1, Intent.STOP, decided(TWO), ended(TWO))
+
+                assert eventually(lambda: listening.next(0.1)) == ["x", ONE, 1, "stop"]
+                assert eventually(lambda: hints.next(0.1)) == ["x", TWO, 1, "stop"]
+                assert (listening.next(0.05), hints.next(0.05)) == (None, None)
+            finally:
+                other.flushdb()
+
     def test_each_worker_gets_one_message_of_hints_for_all_orders_to_its_trials(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal
     ) -> None:
@@ -294,6 +319,25 @@ class TestRedisJournal(JournalContract):
         assert [journal.expired() for journal in journals] == [[], [ONE], []]
         with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
             journals[1].renew([claims[1]], LONG_S)
+
+    def test_orders_that_are_missing_or_no_text_cost_no_other_experiment_its_leases(
+        self, redis_client: redis.Redis
+    ) -> None:
+        claims, journals = [], [RedisJournal(redis_client, name) for name in ("missing", "no-text", "sound")]
+        for journal in journals:
+            journal.lock("driver", "", LONG_S)
+            claims.append(self.start(journal, journal))
+            redis_client.zadd(ExperimentKeys(journal.experiment).leases, {ONE: 0})
+        missing, no_text, _ = journals
+        redis_client.hdel(ExperimentKeys("missing").trial(ONE), "orders")
+        redis_client.hset(ExperimentKeys("no-text").trial(ONE), "orders", b"go:\xff")
+
+        answers = renew_all([(each, [claim]) for each, claim in zip(journals, claims, strict=True)], LONG_S)
+
+        assert answers == [[""], ["go:\ufffd"], [""]]
+        assert [journal.expired() for journal in journals] == [[], [], []]
+        assert missing.report([segment(claims[0], 1)]) == [""]
+        assert no_text.report([segment(claims[1], 1)]) == ["go:\ufffd"]
 
     # Failures of the connection.
 

@@ -42,6 +42,17 @@ class OwnedContract(StoreContract):
         store.release(one)
         assert store.tenants() == [other]
 
+    def test_a_broker_and_its_copy_at_another_address_have_marks_of_their_own(self, store: CheckpointStore) -> None:
+        one = Tenant("1a", "digits", "run", "head:6379/0 10.0.0.1")
+        copy = one._replace(run="another", place="spare:6379/0 10.0.0.2")
+        store.claim(one)
+        store.claim(copy)
+        assert sorted(store.tenants()) == [copy, one]
+
+        store.release(copy)
+
+        assert store.tenants() == [one]
+
     def test_it_is_known_how_long_it_was_left_alone(self, store: CheckpointStore, tmp_path: Path) -> None:
         store.claim(Tenant("1a", "digits"))
         time.sleep(0.2)

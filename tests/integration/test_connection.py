@@ -253,6 +253,7 @@ def test_a_peer_that_never_answers_is_unavailable_in_time() -> None:
 
     assert type(error) is BrokerUnavailable
     assert "within 0.2 s" in str(error)
+    assert error.may_pass, "it may be a server that is frozen, for which a driver that begins waits"
     assert time.monotonic() - started < COMMAND_TIMEOUT_S / 2
 
 

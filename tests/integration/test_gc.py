@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,21 @@ import pytest
 from accounts import Accounts
 from book import Book
 from click.testing import CliRunner
+from redis.exceptions import NoPermissionError
 
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.checkpoints.store import Tenant
 from mqtune.cli import group, unused
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import AccessDenied
-from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
+from mqtune.core.keys import EXPERIMENTS, IDENTITY, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.trial import checkpoint_id
 from mqtune.driver.garbage import garbage_on
-from mqtune.driver.tenancy import claim, give_to_archive
+from mqtune.driver.tenancy import claim, give_to_archive, tenant_on
+from mqtune.journal.connection import connect
+from mqtune.journal.identity import identify
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import RedisJournal
 
@@ -207,18 +212,18 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
 
     (place / "somebodys").mkdir(parents=True)
     gone, known, archived = saved("gone"), saved("known"), saved("archived")
-    mine = gone.tenants()[0].broker
-    saved("of-both", Tenant("another", "of-both"), Tenant(mine, "of-both"))
+    mine = gone.tenants()[0]
+    saved("of-both", Tenant("another", "of-both"), mine._replace(experiment="of-both"))
     saved("of-another", Tenant("another", "of-another"))
     begun = begin(redis_client, "known")
     begun.record(b"event", definition=b"definition")
     begun.unlock("known's")
-    give_to_archive(archived, Tenant(mine, "archived"))
+    give_to_archive(archived, mine._replace(experiment="archived"))
     Book(home / "is-here").save()
     saved("is-here")
     # From before anybody said whose they are.
     unsaid = saved("unsaid")
-    unsaid.release(Tenant(mine, "unsaid"))
+    unsaid.release(mine._replace(experiment="unsaid"))
     claim(unsaid, redis_client, "unsaid", patience_s=5)
     taken = ("--broker", redis_server.url, "--checkpoints", str(place))
 
@@ -237,6 +242,147 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     assert known.ids()
     assert "gone" not in names_and_keys(redis_client)
     assert "not looked at: " in run(*taken[:3], str(tmp_path / "absent"), "--yes")
+
+
+def begin_with_store(client: Any, name: str, place: Path) -> CheckpointStore:
+    """Have an experiment of a server that has ended, with a checkpoint in its store."""
+    store = open_store(experiment_url(place, name))
+    store.create()
+    claim(store, client, name, patience_s=5)
+    journal = begin(client, name)
+    journal.record(b"event", definition=encode_value({"store": store.url}))
+    journal.unlock(f"{name}'s")
+    folder = store.staging()
+    (folder / "model").write_text("weights")
+    store.save(checkpoint_id("0001", 1, 1, in_memory=False), folder, {})
+    return store
+
+
+@pytest.fixture
+def copied(
+    redis_client: Any, tmp_path: Path, server_binary: ServerBinary
+) -> Iterator[Callable[[], tuple[EmbeddedServer, Any]]]:
+    """Starts another server with all that the first one has, as a copy of its file would have it."""
+    with contextlib.ExitStack() as stack:
+
+        def copy() -> tuple[EmbeddedServer, Any]:
+            server = stack.enter_context(EmbeddedServer.start(tmp_path / "copy", binary=server_binary))
+            client: Any = stack.enter_context(contextlib.closing(connect(server.url)))
+            for key in redis_client.scan_iter("*"):
+                client.restore(key, 0, redis_client.dump(key))
+            return server, client
+
+        yield copy
+
+
+def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(
+    redis_client: Any, redis_server: EmbeddedServer, tmp_path: Path, copied: Callable[[], tuple[EmbeddedServer, Any]]
+) -> None:
+    store = begin_with_store(redis_client, "moved", tmp_path / "shared")
+    copy, client = copied()
+
+    done = CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", copy.url])
+
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert f"the checkpoints in {store.url.partition('#')[0]} stay: " in done.output
+    assert names_and_keys(client) == set()
+    assert len(store.ids()) == 1
+    assert CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", redis_server.url]).exit_code == 0
+    assert not Path(store.describe()).exists()
+
+
+def test_a_copy_whose_driver_has_gone_on_takes_nothing_from_the_original_and_neither_does_that_from_it(
+    redis_client: Any, redis_server: EmbeddedServer, tmp_path: Path, copied: Callable[[], tuple[EmbeddedServer, Any]]
+) -> None:
+    store = begin_with_store(redis_client, "moved", tmp_path / "shared")
+    copy, client = copied()
+    claim(store, client, "moved", patience_s=5)
+    shared = store.tenants()
+
+    assert "stay: " in CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", redis_server.url]).output
+
+    assert len(shared) == 2
+    assert len(store.ids()) == 1
+    # The original has it no more.
+    assert CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", copy.url]).exit_code == 0
+    assert not Path(store.describe()).exists()
+
+
+def test_a_copy_collects_no_checkpoints_that_the_original_may_have(
+    redis_client: Any, tmp_path: Path, copied: Callable[[], tuple[EmbeddedServer, Any]]
+) -> None:
+    place = tmp_path / "shared"
+    store = begin_with_store(redis_client, "moved", place)
+    copy, client = copied()
+    client.flushdb()
+    client.set(IDENTITY, redis_client.get(IDENTITY))
+    taken = ("--broker", copy.url, "--checkpoints", str(place), "--unused-days", "0")
+
+    assert run(*taken, "--yes") == "there is nothing to delete\n"
+    assert len(store.ids()) == 1
+
+
+def test_a_server_that_was_restarted_is_recognized_by_its_address(tmp_path: Path, server_binary: ServerBinary) -> None:
+    runs = []
+    for _ in range(2):
+        with EmbeddedServer.start(tmp_path / "one", binary=server_binary) as server:
+            runs.append(tenant_on(server.url, "x"))
+    first, second = (each._replace(broker="one") for each in runs)
+
+    assert first.run != second.run
+    assert first.is_same(second)
+
+
+def test_a_mark_of_an_earlier_version_becomes_one_that_says_which_server_it_is_of(
+    redis_client: Any, tmp_path: Path
+) -> None:
+    store = begin_with_store(redis_client, "goes-on", tmp_path / "shared")
+    (mark,) = store.tenants()
+    store.release(mark)
+    store.claim(Tenant(mark.broker, "goes-on"))
+
+    claim(store, redis_client, "goes-on", patience_s=5)
+
+    assert store.tenants() == [mark]
+
+
+def test_a_teams_driver_may_not_say_that_this_server_is_another(
+    redis_server: EmbeddedServer, redis_client: Any
+) -> None:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        team, everybody = accounts.make("driver", "team", experiments="team-*"), accounts.make("driver", "everybody")
+        with contextlib.closing(connect(team)) as client:
+            assert identify(client, patience_s=5) == ""
+            with pytest.raises(NoPermissionError):
+                client.set(IDENTITY, "another's")
+        with contextlib.closing(connect(everybody)) as client:
+            known = identify(client, patience_s=5)
+        with contextlib.closing(connect(team)) as client:
+            assert identify(client, patience_s=5) == known
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        ({"run": "r1"}, True),
+        ({"place": "head:6379/0 10.0.0.1"}, True),
+        ({"place": "head:6379/0"}, True),
+        ({"place": "head:6379/0 10.0.0.2"}, False),
+        ({"place": "head:6379/1 10.0.0.1"}, False),
+        ({"place": "spare:6379/0 10.0.0.1"}, False),
+        ({}, False),
+        ({"run": "r1", "broker": "b2"}, False),
+        ({"run": "r1", "experiment": "other"}, False),
+    ],
+)
+def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(
+    other: dict[str, str], *, is_same: bool
+) -> None:
+    mine = Tenant("b1", "x", "r1", "head:6379/0 10.0.0.1")
+    found = Tenant(**{"broker": "b1", "experiment": "x", **other})
+
+    assert (mine.is_same(found), found.is_same(mine)) == (is_same, is_same)
+    assert Tenant.decode(found.encode()) == found
 
 
 def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(

@@ -86,7 +86,7 @@ def test_a_long_log_travels_in_pieces(far: Far) -> None:
 
     assert len(far.ask().data) == CHUNK_BYTES
     attempt = Attempt(1, 0.0, worker=WORKER)
-    output = AttemptOutput(ONE, attempt, "stdout", far.asks.ask)
+    output = AttemptOutput("e", ONE, attempt, "stdout", far.asks.ask)
     assert output.all(0) == whole
     assert output.all(-10) == whole[-10:]
     far.logs.end(stdout, 10)
@@ -96,7 +96,7 @@ def test_a_long_log_travels_in_pieces(far: Far) -> None:
 def test_a_log_that_was_shortened_while_it_was_followed_goes_on_with_its_end(far: Far) -> None:
     stdout = far.begin()
     stdout.write_bytes(b"x" * 1000)
-    followed = AttemptOutput(ONE, Attempt(1, 0.0, worker=WORKER), "stdout", far.asks.ask).follow(
+    followed = AttemptOutput("e", ONE, Attempt(1, 0.0, worker=WORKER), "stdout", far.asks.ask).follow(
         0, lambda c: not c.is_open
     )
     assert next(followed) == b"x" * 1000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -16,7 +18,7 @@ from mqtune.backends.celery import MOST_AT_ONCE, CeleryBackend, Together
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.shares import lists_of
-from mqtune.core.trial import TrialId
+from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
@@ -75,6 +77,53 @@ def test_workers_of_different_shapes_both_get_messages(backend: CeleryBackend, r
     assert backend.resource_string() == (
         "2 workers: 1 × 1 GPU (80 GB), 4 CPUs, tags a100+nvlink; 2 × 1 GPU (24 GB), 4 CPUs"
     )
+
+
+#: Settings of another project, which has its own broker, backend, queues and loader.
+CELERYCONFIG: Final = """
+broker_url = broker_read_url = broker_write_url = "redis://127.0.0.1:1/0"
+result_backend = "nonsense://x"
+task_default_queue = "theirs"
+task_routes = {"*": {"queue": "theirs"}}
+task_serializer = "pickle"
+task_always_eager = True
+event_exchange = "theirs"
+"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0"},
+        {"CELERY_BROKER_WRITE_URL": "redis://127.0.0.1:1/0", "CELERY_BROKER_READ_URL": "redis://127.0.0.1:1/0"},
+        {"CELERY_RESULT_BACKEND": "nonsense://x"},
+        {"CELERY_CONFIG_MODULE": "celeryconfig"},
+        {"CELERY_CONFIG_MODULE": "there_is_no_such_module"},
+        {"CELERY_LOADER": "default"},
+        {"CELERY_LOADER": "there_is_no_such_module:Loader"},
+    ],
+    ids=lambda given: " ".join(f"{name}={value}" for name, value in given.items()),
+)
+def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_nothing(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    environment: dict[str, str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "celeryconfig.py").write_text(CELERYCONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "celeryconfig", raising=False)
+    backend: CeleryBackend = request.getfixturevalue("backend")
+
+    backend.publish(TrialId("0001"), 1, {})
+    backend.lost(TrialId("0001"), Attempt(1, 0.0, worker="plain@h", started_at=1.0, ended_at=2.0))
+
+    assert published(redis_client, PLAIN) == {"x/0001/1"}
+    assert not redis_client.exists("theirs")
 
 
 def test_what_a_full_server_does_not_take_holds_up_no_driver_and_is_published_again(

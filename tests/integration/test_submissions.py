@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import CodeRefused, NameTaken
-from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
+from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
 from mqtune.journal import submissions as module
@@ -360,6 +360,84 @@ def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
 
     taken, _ = take(there, "w2")
     assert taken.run == 2
+
+
+def place(client: Any, name: str = "sweep") -> float:
+    """How many seconds ago a submission came among those that workers look for."""
+    score = client.zscore(SUBMISSIONS, name)
+    assert score is not None
+    return float(client.time()[0] - score / 1000)
+
+
+def submit_in_vain(there: Submissions) -> None:
+    with pytest.raises(NameTaken, match="waits for a driver slot"):
+        submit(there)
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda there: there.state("sweep"),
+        lambda there: there.heal_some(10, "sweep".__eq__),
+        submit_in_vain,
+    ],
+    ids=["why", "a worker", "submit"],
+)
+def test_a_submission_that_another_team_has_taken_out_or_put_off_is_found_again(
+    there: Submissions, client: Any, look: Callable[[Submissions], object], *, is_removed: bool
+):
+    submit(there)
+    if is_removed:
+        client.zrem(SUBMISSIONS, "sweep")
+    else:
+        client.zadd(SUBMISSIONS, {"sweep": 2**52})
+    assert there.due() == []
+
+    look(there)
+
+    assert there.due() == ["sweep"]
+    assert place(client) < 60
+    assert take(there)[0].run == 1
+
+
+def test_the_worker_of_a_script_that_runs_keeps_it_when_its_place_is_written_again(there: Submissions, client: Any):
+    submit(there)
+    _, token = take(there)
+    before = place(client)
+    assert states(there)[0] == "running"
+    assert place(client) == pytest.approx(before, abs=2), "it was sound"
+    client.zrem(SUBMISSIONS, "sweep")
+
+    assert states(there)[0] == "running"
+
+    assert there.due() == []
+    assert -module.HOLD_S - 2 <= place(client) < 0, "its worker may be gone, and then another one takes it"
+    assert there.keep("sweep", token) == ""
+
+
+def test_a_submission_that_has_ended_is_not_put_back(there: Submissions, client: Any):
+    submit(there)
+    _, token = take(there)
+    there.leave("sweep", token, "done", code=0, reason="", output="")
+
+    there.heal(["sweep", "unknown"])
+    there.heal_some(10, lambda _: True)
+
+    assert client.zscore(SUBMISSIONS, "sweep") is None
+
+
+def test_who_drives_an_experiment_puts_it_back_among_the_names_of_all(client: Any):
+    journal = RedisJournal(client, "driven", patience_s=5)
+    journal.lock("holder", "somebody", 10)
+    client.zrem(EXPERIMENTS, "driven")
+
+    journal.lock("holder", "somebody", 10)
+    assert experiments_on(client, patience_s=5) == ["driven"]
+    client.zrem(EXPERIMENTS, "driven")
+    journal.unlock("holder")
+
+    assert experiments_on(client, patience_s=5) == [], "a deletion ends with that"
 
 
 def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.Redis):

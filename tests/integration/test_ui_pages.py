@@ -35,12 +35,14 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
 from mqtune.core.events import AttemptEnded, AttemptStarted, Labelled, busy_as
 from mqtune.core.keys import QUOTAS
+from mqtune.core.seats import seat_name
 from mqtune.core.shares import Demand
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.driver.bundling import BundleFolder
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.demands import Demands
+from mqtune.journal.logs import made_mark, output_path
 from mqtune.journal.usage import UsageBoard
 from mqtune.testing import waiting
 from mqtune.trainable.bundle import Bundle, File
@@ -433,11 +435,13 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
 
 
 def test_a_trial_of_several_seats_has_where_each_was_and_what_it_printed(driver: Any, tmp_path: Path):
-    book = Book(tmp_path / "gang")
+    book, root = Book(tmp_path / "gang"), tmp_path / "logs"
     for trial in ("0001", "0002"):
         book.stage(trial, start=False)
         for seat in range(3 if trial == "0001" else 1):
-            (printed := tmp_path / f"{trial}-{seat}").write_text(f"printed in seat {seat}\n")
+            printed = output_path(root, "gang", seat_name(TrialId(trial), seat), 1, "stdout")
+            printed.parent.mkdir(parents=True)
+            printed.write_text(f"printed in seat {seat}\n")
             began = AttemptStarted(
                 trial=TrialId(trial),
                 attempt=1,
@@ -446,6 +450,7 @@ def test_a_trial_of_several_seats_has_where_each_was_and_what_it_printed(driver:
                 devices=[f"{seat}{seat}"],
                 at=book.now,
                 stdout_path=str(printed),
+                log_mark=made_mark(root),
                 seat=seat,
             )
             book._write(began.encode())

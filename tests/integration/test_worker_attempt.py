@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually, is_gone, lives
@@ -36,8 +38,8 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.resources import Resources
-from mqtune.core.trial import WORKER_ERROR, AttemptEnd, CheckpointId, Intent, Report, TrialId, attempt_and_number
-from mqtune.journal.base import Answer, Assignment, Claim, EndedBy, Segment
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, UNDRIVEN, WORKER_ERROR, attempt_and_number
+from mqtune.journal.base import Answer, Assignment, Claim, EndedBy, FENCED, GAP, Segment
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.memory_server import MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
@@ -46,6 +48,7 @@ from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
+from mqtune.worker.control_pipe import ControlPipe
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
@@ -648,10 +651,50 @@ def test_a_word_that_no_driver_of_this_version_says_is_passed_over(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = machine.start("endless").has_reported(1)
-    for word in ("no-such-intent", "save:x", "save:-1", "go:99999999999999999999999"):
+    long = ("save:" + "9" * 400, "go:" + "9" * 400, "go:" + "9" * 5_000 + ":b25l", "save:1e400")
+    for word in ("no-such-intent", "save:x", "save:-1", "go:99999999999999999999999", *long):
         one.run.on_answer(word)
-        assert f"got {word!r}, which this version of mqtune does not understand" in caplog.text
+        assert f"got {word!r:.100}, which this version of mqtune does not understand" in caplog.text
 
+    assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
+
+
+def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing(machine: Machine) -> None:
+    """A team's account may write any orders for its own trials, and the calling thread serves the trials of others."""
+    one = machine.start("endless").has_reported(1)
+    ends = {*(intent.value for intent in Intent), UNDRIVEN, FENCED, GAP}
+    numbers = (
+        st.integers().map(str) | st.text("0123456789", max_size=6_000) | st.floats().map(str) | st.text(max_size=9)
+    )
+    orders = st.builds(
+        ":".join, st.lists(st.sampled_from(["save", "go", "wait", ""]) | numbers, min_size=1, max_size=3)
+    )
+
+    @settings(max_examples=200, deadline=None, database=None)
+    @given(st.lists(orders | st.text(max_size=20), max_size=4).map(" ".join))
+    def write(answer: str) -> None:
+        assume(not ends & {*answer.split()})
+        one.run.on_answer(answer)
+
+    write()
+
+    assert not one.run.is_ending
+    assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
+
+
+def test_an_error_in_an_answer_to_one_trial_does_not_reach_the_thread_that_serves_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = machine.start("endless").has_reported(1)
+
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("nobody has thought of this")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ControlPipe, "request_save", fail)
+        one.run.on_answer("save:1")
+
+    assert "'save:1' can't be applied" in caplog.text
     assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final, cast
 
@@ -27,6 +27,7 @@ from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.paced import Paced
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import ids_of, steer
+from mqtune.cli.ui.threads import RequestThreads
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.journal.logs import LogStream
 from mqtune.results.frames import Row
@@ -44,6 +45,8 @@ _LOOK_S: Final = 0.2
 _ROWS: Final = 25
 #: How many pictures are made at once: one that takes long holds up no other, and all together leave room for what happens.
 _PICTURES_AT_ONCE: Final = 2
+#: How many requests for one experiment are served at once; more wait without a thread.
+_REQUESTS_AT_ONCE: Final = 8
 #: The longest body of a request: the ids of 100,000 trials.
 _MOST_BYTES: Final = 1024 * 1024
 
@@ -77,6 +80,7 @@ class Page:
         self._access = access
         self._steers = steers
         self._paced, self._pictures = Paced(), Paced(_PICTURES_AT_ONCE)
+        self._threads = RequestThreads(_REQUESTS_AT_ONCE)
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -88,16 +92,16 @@ class Page:
             Route("/api/me", self.me),
             Route("/api/steer", self.steer, methods=["POST"]),
             Route("/api/experiments", self.experiments),
-            Route("/api/fleet", self.fleet),
-            Route("/api/trials", self.trials),
+            Route("/api/fleet", self._apart(self.fleet)),
+            Route("/api/trials", self._apart(self.trials)),
             Route("/api/export", self.export, methods=["POST"]),
-            Route("/api/picture", self.picture),
-            Route("/api/compared", self.compared),
-            Route("/api/summaries", self.summaries),
-            Route("/api/trial", self.trial),
-            Route("/api/usage", self.usage),
-            Route("/api/why", self.why),
-            Route("/api/code", self.code),
+            Route("/api/picture", self._apart(self.picture)),
+            Route("/api/compared", self._apart(self.compared)),
+            Route("/api/summaries", self._apart(self.summaries)),
+            Route("/api/trial", self._apart(self.trial)),
+            Route("/api/usage", self._apart(self.usage)),
+            Route("/api/why", self._apart(self.why)),
+            Route("/api/code", self._apart(self.code)),
             Route("/api/events", self.events),
             Route("/api/log", self.log),
         ]
@@ -108,6 +112,14 @@ class Page:
         }
         middleware = [Middleware(Gate, access=self._access), Middleware(GZipMiddleware, compresslevel=5)]
         return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware, lifespan=self._lifespan)
+
+    def _apart(self, handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Return a handler that runs in a thread for the request's experiment, as it may read the store of that."""
+
+        async def handle(request: Request) -> Response:
+            return await self._threads.run(_name(request), handler, request)
+
+        return handle
 
     def end(self) -> None:
         """End all streams, from any thread."""
@@ -181,10 +193,11 @@ class Page:
     async def export(self, request: Request) -> Response:
         """Return the trials that are named as a file."""
         body = await _body(request)
-        return Json(await run_in_threadpool(self._exported, body))
+        name = str(body.get("name") or "")
+        return Json(await self._threads.run(name, self._exported, name, body))
 
-    def _exported(self, wanted: Row) -> Row:
-        return trials.exported(self.feeds.get(str(wanted.get("name") or "")), ids_of(wanted))
+    def _exported(self, name: str, wanted: Row) -> Row:
+        return trials.exported(self.feeds.get(name), ids_of(wanted))
 
     def picture(self, request: Request) -> Response:
         """Return a picture of an experiment or a trial."""
@@ -235,13 +248,13 @@ class Page:
         return Json({**made.value, "pause_s": made.pause_s})
 
     def _feed(self, request: Request) -> Feed:
-        return self.feeds.get(request.query_params.get("name", ""))
+        return self.feeds.get(_name(request))
 
     # What happens.
 
     async def events(self, request: Request) -> Response:
         """Stream how an experiment stands, whenever that changes, and the trials that have changed."""
-        feed = await run_in_threadpool(self._feed, request)
+        feed = await self._threads.run(_name(request), self._feed, request)
         return _stream(self._changes(feed, request.headers.get("last-event-id", "")))
 
     async def _changes(self, feed: Feed, after: str) -> AsyncIterator[str]:
@@ -276,20 +289,27 @@ class Page:
 
     async def log(self, request: Request) -> Response:
         """Stream what an attempt of a trial prints."""
-        feed, asked = await run_in_threadpool(self._feed, request), request.query_params
+        name, asked = _name(request), request.query_params
+        feed = await self._threads.run(name, self._feed, request)
         stream: LogStream = "stderr" if asked.get("stream") == "stderr" else "stdout"
-        log = await run_in_threadpool(Log, feed, asked.get("trial", ""), stream, _number(asked.get("attempt", ""), 0))
-        return _stream(self._output(log))
+        attempt = _number(asked.get("attempt", ""), 0)
+        log = await self._threads.run(name, Log, feed, asked.get("trial", ""), stream, attempt)
+        return _stream(self._output(name, log))
 
-    async def _output(self, log: Log) -> AsyncIterator[str]:
+    async def _output(self, name: str, log: Log) -> AsyncIterator[str]:
         with contextlib.closing(log), self._waiting() as end:
             is_over = False
             while not is_over and not self._is_closing:
-                text, is_over = await run_in_threadpool(log.read)
+                text, is_over = await self._threads.run(name, log.read)
                 if text or is_over:
                     yield _message({"text": text, "over": is_over})
                 else:
                     await _happens(end, _LOOK_S)
+
+
+def _name(request: Request) -> str:
+    """Return the name of the experiment that a request is about; empty where it is about several."""
+    return request.query_params.get("name", "")
 
 
 async def _happens(event: asyncio.Event, timeout_s: float) -> bool:

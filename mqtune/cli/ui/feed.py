@@ -32,6 +32,8 @@ from mqtune.results.results import Results
 LINGER_S: Final = 30.0
 #: How long a read waits for news; a feed that is closed ends within that.
 _WAIT_S: Final = 0.5
+#: How long the end of a feed waits for its thread.
+_CLOSE_S: Final = 4 * _WAIT_S
 #: How often it is asked whether there is a driver, and tried again after an error.
 _STATE_S: Final = 2.0
 #: Reading everything again waits for so many times as long as the last time took.
@@ -160,9 +162,9 @@ class Feed:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and wait for that."""
+        """End the thread, and wait for that; not for a store that hangs."""
         self._is_closed.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries that were taken in."""

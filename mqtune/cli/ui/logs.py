@@ -51,7 +51,8 @@ class Log:
     def read(self) -> tuple[str, bool]:
         """Return what was printed since the last call, and whether that is all there will be."""
         attempt = self._attempt()
-        output = AttemptOutput(seat_name(self._trial, self._seat), attempt, self._stream, self._ask)
+        name, seat = self._feed.experiment.name, seat_name(self._trial, self._seat)
+        output = AttemptOutput(name, seat, attempt, self._stream, self._ask)
         try:
             chunk = output.chunk(self._offset)
         except MqtuneError as error:

@@ -1,7 +1,7 @@
 -- Journal and publish a batch of reports as one entry; the answer carries what the driver wants of each attempt.
 --
 -- KEYS  1 meta of the experiment, whose other keys have names that begin and are placed alike
--- ARGV  1 the event up to its list of segments
+-- ARGV  1 channel of the journal  2 the event up to its list of segments
 --       then for each segment: trial (each at most once), attempt, token, first sequence number, number of reports, last timestamp, the segment
 --
 -- Returns for each segment: the attempt's orders (see order), 'fenced' when the attempt is not the one that holds the lease, or 'gap' when
@@ -12,7 +12,7 @@
 
 local prefix = string.sub(KEYS[1], 1, -5)
 local answers, accepted, reports = {}, {}, 0
-for at = 2, #ARGV, 7 do
+for at = 3, #ARGV, 7 do
   local trial, first, count = prefix .. 'trial:' .. ARGV[at], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local have = redis.call('HMGET', trial, 'attempt', 'token', 'state', 'sequence', 'orders')
   local last = number(have[4], -1)
@@ -30,8 +30,8 @@ for at = 2, #ARGV, 7 do
   answers[#answers + 1] = answer or ''
 end
 if #accepted > 0 then
-  local event = ARGV[1] .. '\221' .. struct.pack('>I4', #accepted) .. table.concat(accepted)
-  append(KEYS[1], prefix .. 'journal', prefix .. 'metrics', event)
+  local event = ARGV[2] .. '\221' .. struct.pack('>I4', #accepted) .. table.concat(accepted)
+  append(KEYS[1], prefix .. 'journal', ARGV[1], event)
 end
 local wait = wait_after(KEYS[1], reports)
 for i, answer in ipairs(answers) do answers[i] = or_wait(answer, wait) end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable, DriverFenced, JournalGone
+from mqtune.journal import chapters
 from mqtune.journal.base import WAIT, Chapter, Claim, Entry, Journal
 from mqtune.journal.chapters import Cut, cut_chapters, keep_chapter
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -65,6 +67,34 @@ class ChapterContract(InWorld):
             return driver.chapters()
 
         return move
+
+    def test_a_store_that_hangs_is_an_error_in_time_and_nobody_waits_for_it_twice(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        driver: Journal,
+        filled: list[Entry],
+        trim: Callable[[int], list[Chapter]],
+    ) -> None:
+        trim(2)
+        answers, fetch = threading.Event(), DirectoryStore.fetch
+
+        def hang(*asked: Any) -> object:
+            answers.wait(DEADLINE_S)
+            return fetch(*asked)
+
+        monkeypatch.setattr(DirectoryStore, "fetch", hang)
+        monkeypatch.setattr(chapters, "ANSWER_S", 0.5)
+        try:
+            for least_s, most_s in ((0.5, DEADLINE_S), (0.0, 0.4)):
+                began = time.monotonic()
+                with pytest.raises(ChapterUnavailable, match="its store has not answered for"):
+                    entries(driver)
+                assert least_s <= time.monotonic() - began < most_s
+        finally:
+            answers.set()
+        monkeypatch.setattr(chapters, "ANSWER_S", DEADLINE_S)
+
+        assert entries(driver) == filled
 
     def test_readers_meet_each_entry_once_and_in_order_wherever_it_is(
         self, world: World, driver: Journal, filled: list[Entry], trim: Callable[[int], list[Chapter]]

@@ -6,15 +6,18 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
+from waiting import DEADLINE_S
 
 from mqtune.checkpoints import files
 from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints.store import Tenant
 from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointExists,
@@ -23,6 +26,7 @@ from mqtune.core.errors import (
     ConfigurationError,
     StoreUnavailable,
 )
+from mqtune.core.trial import CheckpointId
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
@@ -441,6 +445,51 @@ def test_a_manifest_of_another_checkpoint_or_of_a_later_version_is_said_to_be_th
     assert store.ids() == []
     with pytest.raises(CheckpointGone):
         store.fetch(saved_id(), tmp_path / "target")
+
+
+def read_tenants(store: DirectoryStore, _: CheckpointId, __: Path) -> object:
+    return store.tenants()
+
+
+def check(store: DirectoryStore, _: CheckpointId, __: Path) -> object:
+    return store.check()
+
+
+def fetch(store: DirectoryStore, name: CheckpointId, target: Path) -> object:
+    return store.fetch(name, target)
+
+
+@pytest.mark.parametrize(
+    ("path", "read", "error"),
+    [
+        ("{name}/manifest.json", fetch, CheckpointBroken),
+        ("{name}/files/model", fetch, CheckpointBroken),
+        (".store/store.json", check, StoreUnavailable),
+        (".tenants/1a.json", read_tenants, StoreUnavailable),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_an_error_and_nothing_waits_for_it(
+    store: DirectoryStore,
+    source: Path,
+    tmp_path: Path,
+    path: str,
+    read: Callable[[DirectoryStore, CheckpointId, Path], object],
+    error: type[Exception],
+) -> None:
+    name = saved_id()
+    store.save(name, source, {})
+    store.claim(Tenant("1a", "digits"))
+    place = tmp_path / "store" / path.format(name=name)
+    place.unlink()
+    os.mkfifo(place)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read, store, name, tmp_path / "read")
+        try:
+            with pytest.raises(error, match="it is not a regular file"):
+                reading.result(DEADLINE_S)
+        finally:
+            # What waits for a writer finds one.
+            os.close(os.open(place, os.O_RDWR | os.O_NONBLOCK))
 
 
 def test_a_stored_file_that_became_a_link_is_broken(store: DirectoryStore, source: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +22,10 @@ from simulation import tuner_on
 import mqtune
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.events import AttemptStarted
+from mqtune.core.trial import TrialId
 from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.logs import made_mark, output_path
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -96,6 +100,34 @@ def test_the_example_that_follows_takes_the_broker_from_the_environment(monkeypa
 
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
+
+
+def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqtune_home: Path, tmp_path: Path) -> None:
+    """An account that may append to the journal chooses the path, the host and the mark there."""
+    (tmp_path / "id_rsa").write_text("secret")
+    root = mqtune_home / "logs"
+    printed = output_path(root, "mine", "0002", 1, "stdout")
+    printed.parent.mkdir(parents=True)
+    printed.write_text("printed by the trial")
+    book = Book(mqtune_home / "mine")
+    for trial, path in (("0001", tmp_path / "id_rsa"), ("0002", printed)):
+        book.stage(trial, start=False)
+        begun = AttemptStarted(
+            trial=TrialId(trial),
+            attempt=1,
+            worker="w1@host",
+            host=socket.gethostname(),
+            devices=["0"],
+            at=book.now,
+            stdout_path=str(path),
+            stderr_path=str(root / ".." / ".." / "id_rsa"),
+            log_mark=made_mark(root),
+        )
+        book._write(begun.encode())
+    book.save()
+
+    assert "secret" not in said("show", "mine", "1")
+    assert "printed by the trial" in said("show", "mine", "2")
 
 
 def curve(config: dict[str, float]) -> list[tuple[float, dict[str, float]]]:

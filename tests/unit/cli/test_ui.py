@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
 import socket
@@ -776,3 +777,36 @@ def test_help_needs_none_of_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.endswith("set()\n")
+
+
+def test_an_experiment_whose_store_hangs_holds_up_no_other_and_not_the_end_of_the_page(tmp_path: Path) -> None:
+    answers = threading.Event()
+
+    class Hanging(Places):
+        def find(self, name: str) -> Place:
+            if name == "hangs":
+                answers.wait(ANSWER_S)
+            return super().find(name)
+
+    book = written(tmp_path)
+    given = [Place("mine", book.folder, None), Place("hangs", book.folder, None)]
+    before = {*threading.enumerate()}
+    served = Served(Hanging(given, None, broker_alone=False))
+    served.login()
+    addresses = ("/api/trials?name=hangs", "/api/trial?name=hangs&trial=1", "/api/log?name=hangs&trial=1")
+    with ThreadPoolExecutor(60) as pool:
+        try:
+            asked = [pool.submit(served.ask, addresses[number % 3]) for number in range(60)]
+            for path in ("/api/me", "/api/experiments", "/api/trials?name=mine", "/api/trial?name=mine&trial=0001"):
+                assert served.ask(path)[0] == 200
+            assert not any(each.done() for each in asked)
+
+            served.close()
+
+            ours = {each for each in threading.enumerate() if not each.name.startswith("ThreadPoolExecutor")} - before
+            assert [each.name for each in ours if not each.daemon] == [], "the process would wait for them"
+        finally:
+            answers.set()
+        for each in asked:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                each.result()

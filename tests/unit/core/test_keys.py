@@ -58,6 +58,9 @@ def test_no_two_things_share_a_key() -> None:
         drain_key("a"),
         control_channel("a"),
         control_channel("b"),
+        control_channel("a", 1),
+        control_channel("a", 11),
+        ExperimentKeys("a", 1).metrics,
     ]
     found += [ExperimentKeys("a").trial("0002")]
 

@@ -16,21 +16,33 @@ import pytest
 from bench import NAME, Bench
 
 from mqtune.checkpoints import Checkpoint, encode_dict, open_store
+from mqtune.core.codec import REPORTS_PREFIX, encode_value
 from mqtune.core.errors import (
     CheckpointGone,
     ConfigurationError,
     ExperimentFinished,
+    ImpossibleEvent,
     InvalidTransition,
     NothingResumes,
     SpaceError,
 )
-from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, Reports, TrialClosed, TrialStaged
+from mqtune.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    DecisionTaken,
+    Reports,
+    TrialClosed,
+    TrialStaged,
+)
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import Requeue
 from mqtune.driver.retention import Retention
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.logs import made_mark
+from mqtune.journal.logs import made_mark, output_path
 from mqtune.journal.memory import MemoryJournal
+from mqtune.results.experiments import Snapshot
+from mqtune.results.followed import Fold, FolderSource, Followed
+from mqtune.results.results import Results
 from mqtune.schedulers.base import Wait
 from mqtune.search.domains import randint, uniform
 from mqtune.search.random import RandomSearcher
@@ -585,13 +597,15 @@ def test_each_failed_trial_is_told_once(bench: Bench) -> None:
 
 
 def test_what_a_trial_printed_is_read_from_its_file_or_from_its_tail(bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "1.stdout"
+    root = tmp_path / "logs"
+    path = output_path(root, "x", ONE, 1, "stdout")
+    path.parent.mkdir(parents=True)
     path.write_text("first\nsecond\n")
     attempt = bench.trial().attempt
     attempt.stdout_path, attempt.stderr_tail = str(path), "oh\nno"
 
     assert bench.hand.trial(ONE).stdout() == []
-    attempt.host = socket.gethostname()
+    attempt.log_mark = made_mark(root)
     assert bench.hand.trial(ONE).stdout() == ["first", "second"]
     assert bench.hand.trial(ONE).stdout(offset=6) == bench.hand.trial(ONE).stdout(offset=-7) == ["second"]
     assert bench.hand.trial(ONE).stderr() == ["oh", "no"]
@@ -637,6 +651,82 @@ def test_a_log_in_a_folder_that_is_shared_is_read_where_it_is_and_one_of_the_sam
     # A machine that has the same name, as containers and clones may.
     attempt.host, attempt.log_mark = socket.gethostname(), "another folder's"
     assert bench.hand.trial(ONE).stdout() == ["over there"]
+
+
+def begun_again(bench: Bench) -> bytes:
+    return next(event.encode() for event in bench.of(AttemptStarted) if event.trial == ONE)
+
+
+def end_of_no_trial(_: Bench) -> bytes:
+    return AttemptEnded(trial=TrialId("9999"), attempt=1, end=AttemptEnd.COMPLETED, at=5.0).encode()
+
+
+def reports_of_no_trial(_: Bench) -> bytes:
+    return REPORTS_PREFIX + encode_value([["9999", 1, 1, [[5.0, {"loss": 1.0}]]]])
+
+
+@pytest.mark.parametrize("forge", [begun_again, end_of_no_trial, reports_of_no_trial])
+def test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out(
+    bench: Bench, forge: Callable[[Bench], bytes]
+) -> None:
+    """An account that may append to the journal can append any event."""
+    forged, worker = forge(bench), bench.worker
+    with worker._lock:
+        worker._append(forged)
+    entry = bench.journal.read("0-0", count=1000)[-1].id
+    reads: list[Callable[[], object]] = [
+        lambda: bench.step(5),
+        bench.begin,
+        lambda: Results.load(bench.folder),
+        lambda: Followed(FolderSource(bench.folder), "x", Fold, Snapshot(JournalFile(bench.folder / JOURNAL_FILE), 0)),
+    ]
+
+    for read in reads:
+        with pytest.raises(ImpossibleEvent, match=r"which (can't be there|does not exist)") as caught:
+            read()
+        assert f"entry {entry} of the journal" in str(caught.value)
+        assert f"XDEL 'mqtune:x:{{x}}:journal' {entry}" in str(caught.value)
+        assert str(caught.value).count("XDEL") == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "private/id_rsa",
+        "logs/../private/id_rsa",
+        "logs/x/../../private/id_rsa",
+        "logs/x/0001/../0001/1.stdout",
+        "logs/x/0002/1.stdout",
+        "logs/other/0001/1.stdout",
+        "logs/x/0001/2.stdout",
+        "logs/x/0001/1.stderr",
+        "linked/x/0001/1.stdout",
+        "1.stdout",
+        "",
+    ],
+)
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_no_file_but_the_attempts_output_is_read_whatever_its_journal_says(
+    bench: Bench, tmp_path: Path, path: str, *, is_marked: bool
+) -> None:
+    """An account that may append to the journal chooses the path, the host and the mark there."""
+    files = [
+        *("private/id_rsa", "private/1.stdout", "1.stdout"),
+        *(f"logs/{each}" for each in ("x/0001/2.stdout", "x/0001/1.stderr", "x/0002/1.stdout", "other/0001/1.stdout")),
+    ]
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("secret")
+    (tmp_path / "linked" / "x").mkdir(parents=True)
+    (tmp_path / "linked" / "x" / "0001").symlink_to(tmp_path / "private")
+    mark = made_mark(tmp_path / "logs")
+    (tmp_path / "linked" / ".mqtune-logs").write_text(mark)
+    attempt = bench.trial().attempt
+    attempt.host, attempt.stdout_tail = socket.gethostname(), "the end"
+    attempt.stdout_path = str(tmp_path / path) if path else ""
+    attempt.log_mark = mark if is_marked else ""
+
+    assert bench.hand.trial(ONE).stdout() == ["the end"]
 
 
 def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:

@@ -108,6 +108,14 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_an_account_for_a_database_uses_the_channels_of_that_one_alone(role: Role):
+    channels = {db: {each for rule in rules_of(role, db=db) for each in rule.channels} for db in (0, 1)}
+
+    assert channels[1]
+    assert not channels[0] & channels[1]
+
+
 def test_workers_for_some_experiments_take_messages_from_no_queue_of_others():
     (queues,) = (rule.keys for rule in rules_of("worker", experiments="team-a-*") if "brpop" in rule.commands)
 

@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,6 +190,23 @@ def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs
     logs.begin(*files)
     other.write_bytes(b"y" * 100_000)
     eventually(lambda: other.stat().st_size < 10_000, 60)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_that_a_link_in_place_of_the_output_leads_to_stays_whole(
+    logs: Logs, tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    (data := tmp_path / "data").write_bytes(numbered(0, 50_000))
+    stdout, stderr = begin(logs)
+    stderr.write_bytes(numbered(0, 50_000))
+    link(data, stdout)
+
+    logs.start()
+    eventually(lambda: stderr.stat().st_size < 10_000)
+    logs._look_at_all()
+
+    assert data.read_bytes() == numbered(0, 50_000)
 
 
 def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kept(tmp_path: Path) -> None:

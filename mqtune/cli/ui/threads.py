@@ -1,0 +1,60 @@
+"""Threads for requests that may read a store, which may hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RequestThreads:
+    """Runs functions in daemon threads, a few at a time for each experiment. One event loop uses it.
+
+    So an experiment whose store hangs holds up no request for another one, and the process can end meanwhile.
+
+    Args:
+        at_once: the most threads for one experiment.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        #: By experiment, while a thread has a turn or a request waits for one.
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def run(self, experiment: str, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+        """Return what *function* returns, or raise its error."""
+        turns = self._turns.get(experiment)
+        if turns is None:
+            turns = self._turns[experiment] = asyncio.Semaphore(self._at_once)
+        await turns.acquire()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[R] = loop.create_future()
+
+        def end(result: R | None, error: BaseException | None) -> None:
+            # Only now: a request that was given up leaves a thread that hangs.
+            turns.release()
+            if ended.cancelled():
+                return
+            if error is not None:
+                ended.set_exception(error)
+            else:
+                ended.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            result, failure = None, None
+            try:
+                result = function(*args, **options)
+            except BaseException as error:  # noqa: BLE001 - the request raises it
+                failure = error
+            # The server may have ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(end, result, failure)
+
+        threading.Thread(target=work, name=f"mqtune-ui-request-{experiment}", daemon=True).start()
+        return await ended

@@ -1,0 +1,17 @@
+-- Put a submission that has not ended back among those that workers look for, if its place there is missing, or in the
+-- future.
+--
+-- KEYS  1 submission  2 submissions
+-- ARGV  1 name  2 milliseconds for which a worker that runs it has it
+--
+-- Returns 1 if it was put back, else 0. Repeating a call does no harm.
+
+also_when_full('ZREM', KEYS[2])
+local state = redis.call('HGET', KEYS[1], 'state')
+if state ~= 'waiting' and state ~= 'running' then return 0 end
+-- The worker of one that runs may live, and keeps it within that time.
+local latest = now_ms() + (state == 'running' and tonumber(ARGV[2]) or 0)
+local score = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or latest + 1)
+if score <= latest then return 0 end
+redis.call('ZADD', KEYS[2], latest, ARGV[1])
+return 1
