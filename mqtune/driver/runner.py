@@ -252,7 +252,7 @@ class Runner:
         self.definition = place.definition
         opened.callback(self._end_worker)
         if plan.settings.run.progress:
-            deciders = str(deciders_of(place.definition))
+            deciders = deciders_of(place.definition).in_words(plan.why_random)
             self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said, deciders)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         searcher = plan.searcher(place.definition["seed"])
