@@ -451,7 +451,7 @@ _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     (
         "searcher",
         Searcher,
-        "give one, or the name of one (random, tpe, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
+        "give one, or the name of one (random, tpe, auto, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
     ),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
 )

@@ -51,7 +51,11 @@ class Searcher(Registered, GoesByObjective, ABC):
 
     role = "searcher"
     instead_of_several = 'give searcher="tpe" or "random"'
-    extras: ClassVar = {"optuna": "mqtune.integrations.optuna", "ax": "mqtune.integrations.ax"}
+    extras: ClassVar = {
+        "optuna": "mqtune.integrations.optuna",
+        "auto": "mqtune.integrations.optuna_auto",
+        "ax": "mqtune.integrations.ax",
+    }
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
@@ -179,7 +183,7 @@ def fingerprint(value: Any) -> str:
 #: The kind of the searcher by TPE, in descriptions.
 TPE: Final = "optuna"
 #: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
-SEARCHERS: Final = {"random": None, "tpe": TPE, "ax": "ax"}
+SEARCHERS: Final = {"random": None, "tpe": TPE, "auto": "auto", "ax": "ax"}
 
 
 def searcher_named(name: str) -> Searcher | None:

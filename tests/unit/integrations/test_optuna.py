@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -17,10 +19,11 @@ from searcher_story import Story
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
+from mqtune.core.registry import described
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations.optuna import OptunaSearcher, distributions_of
 from mqtune.integrations.optuna_private import OneSplitTPESampler
-from mqtune.search.base import Searcher
+from mqtune.search.base import Searcher, searcher_named
 from mqtune.search.points import PointsFirst, searcher_of
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
@@ -830,3 +833,35 @@ def test_trials_are_divided_once_for_all_parameters_and_the_newest_bad_ones_are_
 
     assert divided == [(4, 20)]
     assert seen == [*range(20, 40)]
+
+
+# AutoSampler.
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have OptunaHub have an AutoSampler, which draws at random."""
+    module = SimpleNamespace(AutoSampler=optuna.samplers.RandomSampler)
+    monkeypatch.setitem(sys.modules, "optunahub", SimpleNamespace(load_module=lambda _: module))
+
+
+@pytest.mark.usefixtures("hub")
+def test_the_sampler_of_optunahub_is_a_searcher_by_its_name_and_is_made_again_from_a_description() -> None:
+    searcher = searcher_named("auto")
+    assert searcher is not None
+    again = searcher_of(described(searcher), BOWL)
+    for each in (searcher, again):
+        each.bind(BOWL, 7, metric="loss", mode="min")
+
+    assert described(searcher) == {"searcher": "auto", "seed": ""}
+    first = searcher.suggest(TrialId("0001"))
+    assert first is not None
+    assert first == again.suggest(TrialId("0001"))
+    assert again.replay(TrialId("0002"), first) == first
+
+
+def test_without_optunahub_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optunahub", None)
+
+    with pytest.raises(ConfigurationError, match=r"searcher='auto'.*pip install 'mqtune\[auto\]'"):
+        mqtune.Tuner(bowl, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", searcher="auto")
