@@ -75,10 +75,12 @@ class Tuner:
             schedulers and models go by them.
         mode: "min" or "max"; of several metrics that are optimised a list with one for each, or one for all.
         max_trials: number of trials; by default the size of the grid, or 1 without one.
-        searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" (extra
-            ``optuna``) and "ax" (extra ``ax``) are models; ``mqtune.PointsFirst([…])`` tries given configs before,
-            and ``mqtune.WarmStart([…])`` has a model learn from the trials of other experiments.
-        scheduler: stops, or pauses, trials early; by default none is.
+        searcher: proposes configs. By default it is "tpe", a model, where Optuna is installed (extra ``optuna``), and "random" where it
+            isn't, where the space has a grid, or where there are trials enough for each config. "ax" (extra ``ax``) is another model.
+            ``mqtune.PointsFirst([…])`` tries given configs before, and ``mqtune.WarmStart([…])`` has a model learn from the trials of
+            other experiments.
+        scheduler: stops, or pauses, trials early; by default ``mqtune.ASHA(max_t)`` where *max_t* is given, and else none.
+        max_t: up to which ``training_iteration`` trials run, where each reports step by step, and bad ones are to be stopped early.
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``; ``mqtune.TrialDiverged()`` ends
             trials whose metric is NaN or infinite.
@@ -114,6 +116,7 @@ class Tuner:
         max_trials: int | None = None,
         searcher: Searcher | WarmStart | str | None = None,
         scheduler: Scheduler | None = None,
+        max_t: float | None = None,
         stop: object = None,
         resources: AnyResources | None = None,
         backend: str | Local | Backend | Deployment | None = None,
@@ -134,6 +137,7 @@ class Tuner:
             max_trials=max_trials,
             searcher=searcher,
             scheduler=scheduler,
+            max_t=max_t,
             stop=stop,
             resources=resources,
             backend=deployment,

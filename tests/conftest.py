@@ -22,6 +22,7 @@ from watchdog import RUN_MARK, processes_of_run
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
+from mqtune.driver.plan import Plan
 from mqtune.journal.connection import connect
 
 #: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
@@ -105,6 +106,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     begins = {file: WAITING_BEGUN_AT * place / len(waiting) for place, file in enumerate(waiting)}
     begins |= {file: place / len(computing) for place, file in enumerate(computing)}
     items.sort(key=lambda item: begins[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def random_by_default() -> Iterator[None]:
+    """Have tuners of tests draw configs at random where nobody names a searcher: that is quick, and repeats."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "_default_searcher", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

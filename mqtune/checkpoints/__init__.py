@@ -9,7 +9,7 @@ from mqtune.core.lazy import found_when_used
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint
     from mqtune.checkpoints.dicts import MAX_DICT_BYTES, decode_dict, encode_dict
-    from mqtune.checkpoints.registry import experiment_url, open_store, stores_below
+    from mqtune.checkpoints.registry import experiment_url, open_store, store_beside, stores_below
     from mqtune.checkpoints.store import CheckpointStore
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "encode_dict",
     "experiment_url",
     "open_store",
+    "store_beside",
     "stores_below",
 ]
 
@@ -27,7 +28,7 @@ __all__ = [
 _HOMES: Final[dict[str, str]] = {
     "Checkpoint": "mqtune.checkpoints.checkpoint",
     **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "mqtune.checkpoints.dicts"),
-    **dict.fromkeys(("experiment_url", "open_store", "stores_below"), "mqtune.checkpoints.registry"),
+    **dict.fromkeys(("experiment_url", "open_store", "store_beside", "stores_below"), "mqtune.checkpoints.registry"),
     "CheckpointStore": "mqtune.checkpoints.store",
 }
 __getattr__ = found_when_used(__name__, _HOMES)

@@ -18,6 +18,7 @@ State = dict[str, Any]
 Counters = Mapping[str, Any]
 
 _NO_COUNTERS: Final[Counters] = MappingProxyType({})
+_NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Checkpoint:
@@ -31,9 +32,10 @@ class Checkpoint:
         path: the folder, which exists.
         data: the dict; either this or *path* is given.
         counters: training_iteration, time_total_s and others, as they were when it was saved.
+        metrics: the metrics of the report that named it, where results return it; empty elsewhere.
     """
 
-    __slots__ = ("_data", "_path", "counters", "id")
+    __slots__ = ("_data", "_path", "counters", "id", "metrics")
 
     def __init__(
         self,
@@ -42,11 +44,13 @@ class Checkpoint:
         path: Path | None = None,
         data: State | None = None,
         counters: Counters = _NO_COUNTERS,
+        metrics: Mapping[str, Any] = _NO_METRICS,
     ) -> None:
         if (path is None) is (data is None):
             raise ConfigurationError("a checkpoint is a folder or a dict: give Checkpoint either path= or data=")
         self.id = CheckpointId(id)
         self.counters = counters
+        self.metrics = metrics
         self._path = path
         self._data = data
 

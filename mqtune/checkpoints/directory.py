@@ -44,7 +44,7 @@ from mqtune.checkpoints.store import (
     new_mark,
     with_name,
 )
-from mqtune.core.errors import CheckpointBroken, StoreUnavailable
+from mqtune.core.errors import CheckpointBroken, MqtuneError, StoreUnavailable
 from mqtune.core.machine import open_regular
 from mqtune.core.trial import CheckpointId
 
@@ -112,13 +112,24 @@ class DirectoryStore(CheckpointStore):
         finally:
             remove_tree(work)
 
-    def check(self) -> None:
+    def is_there(self) -> bool:
+        """Return whether the folder has the store with the expected mark; nothing is written."""
+        try:
+            checked_name(self._read_mark(), self._name, self._root)
+        except MqtuneError:
+            return False
+        return True
+
+    def _read_mark(self) -> bytes | None:
         with self._storing("read the checkpoint store"):
             try:
                 os.scandir(self._root).close()
-                mark = _content_of(os.path.join(self._root, _MARK_FOLDER, MARK))
+                return _content_of(os.path.join(self._root, _MARK_FOLDER, MARK))
             except FileNotFoundError:
-                mark = None
+                return None
+
+    def check(self) -> None:
+        mark = self._read_mark()
         self._name = checked_name(mark, self._name, self._root)
         with self._storing("write to the checkpoint store"):
             self._try_to_write()

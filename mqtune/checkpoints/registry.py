@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.store import CheckpointStore, check_id, is_id, myself, split_name, without_secrets
 from mqtune.core.errors import ConfigurationError, MqtuneError, StoreUnavailable
+from mqtune.core.machine import CHECKPOINTS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -49,6 +51,19 @@ def open_store(url: str) -> CheckpointStore:
             f"{scheme!r} in the group {STORES!r}, or name another place"
         )
     return FsspecStore(place, name=name)
+
+
+def store_beside(url: str, folder: Path) -> str:
+    """Return the URL of an experiment's store, which may have moved with the experiment's folder.
+
+    The store's mark decides: one in *folder* that has the mark of *url* is the same store, or a copy of it.
+    """
+    place, name = split_name(url)
+    beside = folder / CHECKPOINTS
+    if not name or _local_path(place) in (None, str(beside)):
+        return url
+    store = DirectoryStore(beside, name=name)
+    return store.url if store.is_there() else url
 
 
 def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:

@@ -289,6 +289,12 @@ def split_name(url: str) -> tuple[str, str]:
     return (named["url"], named["name"]) if named else (url, "")
 
 
+def is_same_store(url: str, other: str) -> bool:
+    """Return whether two URLs name one store: by its mark if both have one, wherever it is now."""
+    name = split_name(url)[1]
+    return url == other or bool(name and name == split_name(other)[1])
+
+
 def checked_name(mark: bytes | None, expected: str, place: str) -> str:
     """Return the name of the store whose mark was found at *place*.
 

@@ -65,6 +65,10 @@ class OutcomeConstraint:
             return math.nan
         return value - self.bound if self.relation == "<=" else self.bound - value
 
+    def relative_excess(self, metrics: Metrics) -> float:
+        """Return the excess divided by the bound, so that units don't matter; by 1 for a bound of 0, which has no size to go by."""
+        return self.excess(metrics) / (abs(self.bound) or 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
@@ -147,7 +151,7 @@ class Objective:
         After Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3, with constraints that are
         normalised by their bounds, so that their units don't matter. A bound of 0 has no size to go by: its excess counts as it is.
         """
-        return sum(each.excess(metrics) / (abs(each.bound) or 1.0) for each in self.violated(metrics))
+        return sum(each.relative_excess(metrics) for each in self.violated(metrics))
 
     def values(self, metrics: Metrics) -> tuple[float, ...] | None:
         """Return the values of the metrics in a report; None where one of them is missing, or no number."""

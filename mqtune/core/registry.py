@@ -135,7 +135,8 @@ def described(thing: Registered) -> Description:
 
 def differences(name: str, was: object, is_: object) -> Iterator[str]:
     """Yield a line for each value in which two descriptions differ, under names such as ``scheduler.max_t``."""
-    if was == is_:
+    # NaN is not equal to itself, and is the same value here.
+    if was == is_ or repr(was) == repr(is_):
         return
     if isinstance(was, Mapping) and isinstance(is_, Mapping) and was.keys() & is_.keys():
         for key in {**was, **is_}:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from mqtune.checkpoints import store_beside
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
@@ -67,7 +68,7 @@ def attached(
     deployment = BrokerDeployment(backend or os.environ.get("MQTUNE_BROKER") or None)
     try:
         definition = _definition(name, deployment)
-        deployment.store = definition.get("store", "")
+        deployment.store = store_beside(definition.get("store", ""), mqtune_home() / name)
         deployment.local_slots = definition.get("local_slots")
         with _explained(name, definition):
             whole = _space(space, definition)

@@ -16,7 +16,7 @@ from mqtune.driver.actions import Decide
 from mqtune.driver.screening import Screening
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import WAIT, Searcher, Suggestion
+from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,10 @@ class Deciders:
         with self.asking(self.searcher, "replay" if was_suggested else "adopt", f"trial {trial.id}"):
             if not was_suggested:
                 self.searcher.adopt(trial.id, trial.config)
-            elif (suggested := self.searcher.replay(trial.id, trial.config)) != trial.config:
+                return
+            suggested = self.searcher.replay(trial.id, trial.config)
+            # By their texts, as NaN is not equal to itself.
+            if fingerprint(suggested) != fingerprint(trial.config):
                 logger.warning(
                     "trial %s: the searcher now suggests %r, the journal has %r and counts",
                     trial.id,

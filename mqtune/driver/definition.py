@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from mqtune.checkpoints.store import is_same_store
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, NameTaken
 from mqtune.core.events import decode_definition
@@ -81,10 +82,13 @@ class DefinitionWriter:
             return self._describe(self._drawn_seed) | self.learnt()
         before = decode_definition(plan.name, kept)
         before |= {key: value for key, value in _BEFORE.items() if key not in before}
+        plan.keep_default(before.get("searcher") or {})
         now = self._describe(before["seed"])
         fixed = [key for key in dict.fromkeys([*now, LEARN_FROM, OUTCOME_CONSTRAINTS]) if key not in MAY_CHANGE]
+        if is_same_store(str(before.get("store", "")), str(now["store"])):
+            before["store"] = now["store"]
         pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
-        if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
+        if differing := {key: pair for key, pair in pairs.items() if any(differences(key, *pair))}:
             raise NameTaken(self._what_differs(differing))
         self.bundle_before = bundled = str(before.get("bundle", ""))
         if bundled and plan.project is None and isinstance(plan.settings.trainable, KnownTrainable):

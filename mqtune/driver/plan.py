@@ -21,9 +21,12 @@ from mqtune.driver.settings import KnownTrainable, Limits, Settings
 from mqtune.driver.sharing import Standing
 from mqtune.journal.base import OnLoss
 from mqtune.results.warm_start import WarmStart
-from mqtune.schedulers.base import FIFO, Decider
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import FIFO, Decider, Scheduler
+from mqtune.schedulers.moasha import MOASHA
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
-from mqtune.search.base import Searcher, searcher_named
+from mqtune.search.base import TPE, Searcher, searcher_named
+from mqtune.search.model import MODELLED
 from mqtune.search.points import PointsFirst
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import Repeater
@@ -91,23 +94,26 @@ class Plan:
         self.name = settings.name if settings.name is not None else usual
         #: Whether an experiment of this name is deleted first; what a submitted script has begun, its next run goes on with.
         self.overwrites = settings.run.overwrite and (submitted is None or submitted.is_first)
-        self.scheduler = settings.scheduler if settings.scheduler is not None else FIFO()
+        self.objective = Objective.of(settings.metric, settings.mode)
+        self.scheduler = self._chosen_scheduler()
         if not is_name(self.name):
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
         self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
+        #: Why the default searcher is random search and not TPE, for people; empty where the user would not ask.
+        self.why_random = ""
         self._searcher = self._chosen_searcher()
-        self.objective = Objective.of(settings.metric, settings.mode)
         if self.warm_start is not None:
             self.warm_start.check_objective(self.objective)
         if self._searcher is not None:
             self._searcher.check_space(self.space)
             self._searcher.check_objective(self.objective)
             if self._searcher.wants_whole_trials and not isinstance(self.scheduler, FIFO):
+                argument = "max_t" if settings.scheduler is None else "the scheduler"
                 raise ConfigurationError(
                     f"scheduler={type(self.scheduler).__name__}(…): {type(self._searcher).__name__} compares trials that have run to "
-                    "their own end; leave the scheduler out, or end trials by rules: stop=…"
+                    f"their own end; leave {argument} out, or end trials by rules: stop=…"
                 )
         self.scheduler.check_space(self.space)
         is_open = isinstance(self.space, AnySpace)
@@ -132,8 +138,27 @@ class Plan:
         if not isinstance(self.space, AnySpace):
             template.check({place.partition(SEPARATOR)[0] for place in self.space.places.values()})
 
+    def _chosen_scheduler(self) -> Scheduler:
+        """Return the scheduler that was given, or the default one.
+
+        Raises:
+            ConfigurationError: both it and ``max_t`` were given.
+        """
+        given, max_t = self.settings.scheduler, self.settings.max_t
+        if given is not None and max_t is not None:
+            raise ConfigurationError(
+                f"max_t={max_t!r} is for the default scheduler; give it to yours: {type(given).__name__}(max_t={max_t!r}, …)"
+            )
+        if given is not None or max_t is None:
+            return given or FIFO()
+        return ASHA(max_t) if self.objective.is_single else MOASHA(max_t)
+
+    @property
+    def _is_searched_by_default(self) -> bool:
+        return self.settings.searcher is None and self.scheduler.searcher is None
+
     def _chosen_searcher(self) -> Searcher | None:
-        """Return the searcher that was given, or that the scheduler brings; None for random search."""
+        """Return the searcher that was given, that the scheduler brings, or the default one; None for random search."""
         given, own = self.settings.searcher, self.scheduler.searcher
         if own is not None and given is not None:
             raise ConfigurationError(
@@ -141,7 +166,37 @@ class Plan:
             )
         if isinstance(given, WarmStart):
             return given.searcher
+        if self._is_searched_by_default:
+            return self._default_searcher()
         return searcher_named(given) if isinstance(given, str) else own or given
+
+    def _default_searcher(self) -> Searcher | None:
+        """Return TPE where Optuna can be imported and TPE suits the space, else None for random search."""
+        size = self.space.size
+        if self.space.has_grid or (size is not None and size <= (self.settings.max_trials or 1)):
+            # Random search goes through all of them, and TPE repeats what was good.
+            return None
+        if not all(isinstance(each, MODELLED) for each in self.space.domains.values()):
+            return None
+        try:
+            return searcher_named("tpe")
+        except ConfigurationError as error:
+            self.why_random = str(error)
+            return None
+
+    def keep_default(self, described: Mapping[str, object]) -> None:
+        """Keep the searcher with which an experiment began, by its description, where its user leaves the choice to the default.
+
+        Raises:
+            ConfigurationError: what it needs is not installed.
+        """
+        began_as = described.get(Searcher.role)
+        if not self._is_searched_by_default or began_as not in (RandomSearcher.kind, TPE):
+            return
+        if (self._searcher is None) is (began_as == TPE):
+            self._searcher = searcher_named("tpe") if began_as == TPE else None
+            if self._searcher is not None:
+                self._searcher.check_objective(self.objective)
 
     def _bind(self, decider: Decider) -> None:
         """Tell a decider what is optimised."""
@@ -169,7 +224,7 @@ class Plan:
     def _default_number(self) -> int | None:
         """Return how many trials there are if nobody says so; None for as many as the searcher has."""
         searcher = self._searcher
-        if searcher is None:
+        if searcher is None or self._is_searched_by_default:
             return max(self.space.grid_size, 1)
         if isinstance(searcher, PointsFirst | Repeater) and searcher.count is not None:
             return max(self.space.grid_size, searcher.count, 1)

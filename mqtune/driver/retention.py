@@ -18,7 +18,7 @@ class Retention:
     """Which of a trial's checkpoints are kept: the newest ones, and the best ones by a score.
 
     Of the checkpoints that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal
-    scores the newer is better; a missing score, one that is not a number, and NaN are never best. By the experiment's metric, one
+    scores the first is better, as of reports; a missing score, one that is not a number, and NaN are never best. By the experiment's metric, one
     whose report keeps to the outcome constraints is better than one whose report doesn't. Dicts take memory in Redis: one is
     kept only while it is the trial's newest checkpoint of all. The newest is always kept, and so is one that is still
     referenced, for example by a fork that has not begun; it is deleted when the rule is applied next. While reports come with
@@ -95,8 +95,8 @@ class Retention:
             raise ConfigurationError("Retention: which metric is the best one's is not known; call of(metric, mode)")
         sign = 1.0 if self.mode == "max" else -1.0
         scored = [
-            (self._keeps_to_constraints(checkpoints[id_]), sign * value, age, id_)
-            for age, id_ in enumerate(folders)
+            (self._keeps_to_constraints(checkpoints[id_]), sign * value, -place, id_)
+            for place, id_ in enumerate(folders)
             if not math.isnan(value := _number(checkpoints[id_].metrics.get(self.score)))
         ]
         return [id_ for *_, id_ in sorted(scored)[-self.keep_best :]]

@@ -160,8 +160,14 @@ class Runner:
         """Stop all trials, wait until they have ended, and journal the end; see ``Tuner.finish``."""
         driver = self.open()
         driver.stop_all(reason, by="user")
-        while not driver.is_finished:
-            self.step()
+        try:
+            while not driver.is_finished:
+                self.step()
+        except MqtuneError:
+            if driver.failure is not None:
+                # Nobody can drive it to its end, as it is.
+                self._abort()
+            raise
         driver.end("finished", reason)
         return self._save(driver)
 
@@ -209,13 +215,14 @@ class Runner:
         closing.join(AT_ONCE_S)
 
     def _say_end(self) -> None:
-        """Journal that the experiment has ended, where ``step`` drove it to its end."""
+        """Journal that the experiment has ended, or failed, where ``step`` drove it to its end."""
         driver = self._driver
-        if driver is None or not driver.is_finished or driver.failure is not None or self.experiment.outcome:
+        if driver is None or not driver.is_finished or self.experiment.outcome:
             return
+        outcome, reason = ("finished", driver.over) if driver.failure is None else ("failed", str(driver.failure))
         # Who has lost the lock, or the server, has nothing to say any more.
         with contextlib.suppress(MqtuneError, OSError):
-            driver.end("finished", driver.over)
+            driver.end(outcome, reason)
             self._save(driver)
 
     # Opening.
@@ -252,7 +259,7 @@ class Runner:
         self.definition = place.definition
         opened.callback(self._end_worker)
         if plan.settings.run.progress:
-            deciders = str(deciders_of(place.definition))
+            deciders = deciders_of(place.definition).in_words(plan.why_random)
             self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said, deciders)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         searcher = plan.searcher(place.definition["seed"])

@@ -385,6 +385,7 @@ class Settings(_Checked):
     max_trials: int | None = _option(None, _from(1), may_change=True)
     searcher: Searcher | WarmStart | str | None = _option(None, key=None)
     scheduler: Scheduler | None = _option(None, key=None)
+    max_t: float | None = _option(None, lambda name, value: value is None or positive("", name, value), key=None)
     stop: object = _option(None, key=None)
     resources: AnyResources | None = _option(None, key=None)
     backend: HasLocalSlots = field(
@@ -431,7 +432,7 @@ class Settings(_Checked):
         elif metric is None:
             raise ConfigurationError("metric=None: give the key, in the reports, of what is optimised over the space")
         if metric is None:
-            _refuse("a metric", {"mode": mode, **others}, "mode", "scheduler", "stop")
+            _refuse("a metric", {"mode": mode, **others}, "mode", "scheduler", "max_t", "stop")
             metric, mode, failures = "", "min", replace(failures, accept_no_report=True)
         elif mode is None:
             raise ConfigurationError(f"mode=None: give 'min' or 'max', for metric={metric!r}")
@@ -450,7 +451,7 @@ _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     (
         "searcher",
         Searcher,
-        "give one, or the name of one (random, tpe, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
+        "give one, or the name of one (random, tpe, auto, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
     ),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
 )

@@ -7,6 +7,7 @@ import copy
 import itertools
 import math
 import random
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.names import OF_OBJECTIVE, with_hints
 from mqtune.core.registry import Description
-from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus, is_number
 from mqtune.search.base import PastTrial, fingerprint
 from mqtune.search.kinds import Entries
-from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter
+from mqtune.search.model import ModelSearcher, Record
 from mqtune.search.space import Space
 
 try:
@@ -29,6 +30,8 @@ try:
     from optuna.trial import TrialState
 
     from mqtune.integrations.optuna_level import LevelStorage, ModelStudy
+    from mqtune.integrations.optuna_private import OneSplitTPESampler, named_parameters
+    from mqtune.integrations.optuna_space import distributions_of, is_in, shown_to_sampler
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
@@ -45,7 +48,9 @@ _AT_RANDOM: Final = 1 / 3
 #: The same where parameters hang on choices, of which alone chance has the choices then: else what learns slowly is dropped before a good
 #: config of it was seen. Found by trial: of 1/3, 1/2, 2/3 and 1, those below lose a slow model, and 1 wastes trials on bad ones of many.
 _CHOICES_AT_RANDOM: Final = 2 / 3
-#: Samplers whose suggestions depend on nothing but the trials: a driver that resumes need not ask them again, which would take long.
+#: Samplers whose suggestions depend on nothing but the trials and random numbers: a driver that resumes need not ask them again. It does
+#: for so many seconds in all, so that a seed counts; an earlier driver loses its lock after 20 s.
+_REPLAY_S: Final = 10.0
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 #: Samplers that try each config of a set once, and then repeat themselves.
 _EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
@@ -90,8 +95,8 @@ class OptunaSearcher(ModelSearcher[_Record]):
     """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
 
     The study is held in memory, and is a model only: a driver that resumes an experiment fills it from the journal. With the default
-    sampler it then suggests what it would have suggested without the break. TPE and GP samplers of your own are not asked again, but
-    reseeded. Any other is asked again for each trial, in the order of the journal, so that it has learnt what it had (CMA-ES, evolution)
+    sampler it then suggests what it would have suggested without the break. TPE and GP samplers of your own are asked again for some
+    seconds, and then reseeded. Any other is asked again for each trial, in the order of the journal, so that it has learnt what it had (CMA-ES, evolution)
     and goes on where it was (grids, sequences); where it now suggests another config, the journal's counts.
 
     What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
@@ -145,6 +150,8 @@ class OptunaSearcher(ModelSearcher[_Record]):
         #: How many configs were suggested or adopted: the default sampler's random numbers depend on it, so that a driver that
         #: resumes goes on with others than those that were used.
         self._count = 0
+        #: For how long a sampler was asked again, in seconds.
+        self._replay_s = 0.0
         #: Whether the sampler would suggest again what it has suggested to the driver before.
         self._is_behind = False
         #: Whether a trial was stopped early or paused.
@@ -155,20 +162,25 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
     def check_space(self, space: Space) -> None:
         """Check that there is something to choose."""
-        if not _parameters(space):
+        if not distributions_of(space):
             raise ConfigurationError("OptunaSearcher: the space has no domain to choose from, only constants")
 
     def _begin_model(self, seed: int) -> None:
         self._own_seed = seed
-        self._parameters = _parameters(self._space)
-        self._distributions = {path: _distribution(each) for path, each in self._parameters.items()}
+        named = named_parameters(self._sampler)
+        self._shown = {
+            path: shown_to_sampler(each, is_named=path in named) for path, each in self._space.domains.items()
+        }
+        self._distributions = {path: each.distribution for path, each in self._shown.items()}
         self._storage = LevelStorage()
-        # Of arguments that the user has not given; for good, as it is said in another thread later.
+        # For good, as it is said in another thread later; here of arguments that the user has not given.
         warnings.filterwarnings(
             "ignore",
             "Argument ``(group|multivariate|constant_liar|constraints_func)``",
             optuna.exceptions.ExperimentalWarning,
         )
+        # What is out of range is an error here.
+        warnings.filterwarnings("ignore", "(The value `|Fixed parameter ').* is out of range", UserWarning)
         # A name that is drawn would give a sampler that goes by it other suggestions each time.
         name, directions = f"mqtune-{seed}", [DIRECTIONS[each] for each in self._objective.modes]
         with quiet():
@@ -189,9 +201,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
         if self._objective.constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
             # Before Optuna 5 a sampler looks at constraints only if it is to make them.
             others["constraints_func"] = lambda trial: trial.system_attrs[EXCESSES]
-        return optuna.samplers.TPESampler(
-            seed=seed, constant_liar=True, multivariate=self._space.has_conditions, **others
-        )
+        return OneSplitTPESampler(seed=seed, constant_liar=True, multivariate=self._space.has_conditions, **others)
 
     @property
     def _is_by_level(self) -> bool:
@@ -235,7 +245,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
         for _ in itertools.count() if is_exhaustive else range(_SUGGESTIONS):
             if self._study.is_stopped:
                 return None
-            asked = self._study.ask({} if self._space.has_conditions else self._distributions)
+            asked = self._study.ask()
             config = self._space.config_of(self._chosen(asked))
             is_new = fingerprint(config) not in self._abandoned and self._space.allows(config)
             if is_exhaustive and self._repeats(asked):
@@ -259,9 +269,36 @@ class OptunaSearcher(ModelSearcher[_Record]):
         for path in self._space.walk(values):
             if path in self._drawn:
                 values[path] = self._drawn[path]
-            elif (each := self._parameters.get(path)) is not None:
-                values[path] = each.to_value(_suggested(asked, path, self._distributions[path]))
+            elif path in self._shown:
+                values[path] = self._value(asked, path)
         return values
+
+    def _value(self, asked: optuna.trial.Trial, path: str) -> object:
+        """Return the value that the sampler suggests at a path.
+
+        Raises:
+            ConfigurationError: it is not one of its domain, or the sampler was made for another domain.
+        """
+        shown, domain = self._shown[path], self._space.domains[path]
+        sampler, wanted = type(self._study.sampler).__name__, shown.distribution
+        try:
+            param = _suggested(asked, path, wanted)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{sampler} has nothing for {path}, which is {domain} and which it sees as {wanted}: {error}"
+            ) from error
+        own = (asked.relative_search_space or {}).get(path, wanted)
+        if own != wanted:
+            raise ConfigurationError(
+                f"{sampler} was made for {path} as {own}, and it is {domain}, which samplers see as {wanted}; give it "
+                "mqtune.integrations.optuna.distributions_of(space)"
+            )
+        if is_in(wanted, param):
+            with contextlib.suppress(SpaceError):
+                return domain.check(shown.to_value(param))
+        raise ConfigurationError(
+            f"{sampler} suggested {path}={param!r}, which is not in {domain}; give it values of that, as samplers see it: {wanted}"
+        )
 
     def _new_at_random(self) -> _Record | None:
         numbers = self._numbers()
@@ -278,14 +315,19 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
     def replay(self, trial: TrialId, config: Config) -> Config:
         """Come to where the sampler was that suggested *config*, which is returned."""
-        if self._sampler is None or isinstance(self._sampler, _MEMORYLESS):
+        is_memoryless = isinstance(self._sampler, _MEMORYLESS)
+        if self._sampler is None or (is_memoryless and self._replay_s >= _REPLAY_S):
             self._is_behind = True
             self.adopt(trial, config)
-        elif (record := self._new_from_sampler()) is None or record.running is None:
+            return config
+        begin = time.monotonic()
+        record = self._new_from_sampler()
+        self._replay_s += time.monotonic() - begin
+        if record is None or record.running is None:
             self.adopt(trial, config)
         else:
             self._count += 1
-            if record.config != config:
+            if fingerprint(record.config) != fingerprint(config):
                 self._correct(record, record.running, config)
             self._records[trial] = record
         return config
@@ -308,7 +350,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
-        return {path: each.to_param(values[path]) for path, each in self._parameters.items() if path in values}
+        return {path: each.to_param(values[path]) for path, each in self._shown.items() if path in values}
 
     def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
         """Learn a report's metrics; of several reports at the same step only the first counts."""
@@ -323,12 +365,18 @@ class OptunaSearcher(ModelSearcher[_Record]):
             self._constrain(record, record.running)
 
     def _constrain(self, record: _Record, number: int) -> bool:
-        """Say by how much a trial violates constraints; return whether that is known of all."""
-        excesses = [each.excess(record.reported) for each in self._objective.constraints]
-        is_known = all(map(math.isfinite, excesses))
-        if excesses and is_known:
-            self._storage.set_trial_system_attr(number, EXCESSES, excesses)
-        return is_known
+        """Say by how much a trial violates constraints; return whether that is known of all.
+
+        The excesses are relative to their bounds, as samplers add them up. A metric that is NaN violates its bound infinitely.
+        """
+        constraints = self._objective.constraints
+        if not all(is_number(record.reported.get(each.metric)) for each in constraints):
+            return False
+        if constraints:
+            excesses = [each.relative_excess(record.reported) for each in constraints]
+            told = [math.inf if math.isnan(each) else each for each in excesses]
+            self._storage.set_trial_system_attr(number, EXCESSES, told)
+        return True
 
     def on_abandon(self, trial: Trial) -> None:
         """Never suggest its config again."""
@@ -410,26 +458,17 @@ def _place(trial: optuna.trial.FrozenTrial) -> object:
     return trial.system_attrs.get("grid_id", trial.params)
 
 
-def _parameters(space: Space) -> dict[str, Parameter]:
-    return {path: parameter("OptunaSearcher", "Optuna", domain) for path, domain in space.domains.items()}
-
-
-def _distribution(known: Parameter) -> BaseDistribution:
-    if known.kind is Kind.INTERVAL:
-        return FloatDistribution(known.low, known.high, log=known.log)
-    if known.kind is Kind.UNORDERED:
-        # Their places, as Optuna's categories may be numbers and texts only.
-        return CategoricalDistribution(range(known.high + 1))
-    return IntDistribution(known.low, known.high, log=known.log)
-
-
 def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
     """Return a trial's value, which the sampler is asked for unless it has given it already."""
     match distribution:
         case FloatDistribution():
-            return asked.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+            return asked.suggest_float(
+                name, distribution.low, distribution.high, log=distribution.log, step=distribution.step
+            )
         case IntDistribution():
-            return asked.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
+            return asked.suggest_int(
+                name, distribution.low, distribution.high, log=distribution.log, step=distribution.step
+            )
         case CategoricalDistribution():
             return asked.suggest_categorical(name, distribution.choices)
     raise TypeError(distribution)

@@ -5,14 +5,55 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final
 
 import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import TPESampler
+from optuna.samplers._tpe import sampler as tpe
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
+
+
+#: Of the trials that are not good the newest that TPE learns from; a suggestion takes time for each, and older ones count for less.
+_MOST_BAD: Final = 1_000
+
+
+class OneSplitTPESampler(TPESampler):
+    """TPE for one suggestion: it divides the trials into good and bad ones once for all parameters, and learns from some thousand."""
+
+    _divided: tuple[list[FrozenTrial], list[FrozenTrial]] | None = None
+
+    def _sample(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if self._divided is None:
+            self._divided = self._divide(study, trial)
+        good, bad = self._divided
+        of_good = self._build_parzen_estimator(study, search_space, good, handle_below=True)
+        of_bad = self._build_parzen_estimator(study, search_space, bad, handle_below=False)
+        samples = of_good.sample(self._rng.rng, self._n_ei_candidates)
+        found = self._compare(samples, self._compute_acquisition_func(samples, of_good, of_bad))
+        return {name: each.to_external_repr(found[name]) for name, each in search_space.items()}
+
+    def _divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
+        """Return the good trials, and the newest others; running ones are bad ones."""
+        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+        trials = [each for each in study.get_trials(deepcopy=False, states=states) if each.number != trial.number]
+        ended = sum(each.state is not TrialState.RUNNING for each in trials)
+        usual = tpe.default_gamma if len(study.directions) == 1 else _GAMMA_OF_SEVERAL
+        # Before Optuna 5 a sampler says whether there are constraints.
+        more: list[Any] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
+        good, bad = tpe._split_trials(study, trials, (self._gamma or usual)(ended), *more)
+        return good, bad[-_MOST_BAD:]
+
+
+_GAMMA_OF_SEVERAL: Final = getattr(tpe, "default_gamma_multiobjective", tpe.default_gamma)
+_ASKS_FOR_CONSTRAINTS: Final = "constraints_enabled" in signature(tpe._split_trials).parameters
 
 
 def storage_of(study: optuna.Study) -> BaseStorage:
@@ -25,6 +66,16 @@ def copy_over(study: optuna.Study, storage: BaseStorage) -> optuna.Study:
     copied = copy.copy(study)
     copied._storage = storage
     return copied
+
+
+def named_parameters(sampler: optuna.samplers.BaseSampler | None) -> frozenset[str]:
+    """Return the names of the parameters of which a sampler of Optuna was given values."""
+    match sampler:
+        case optuna.samplers.GridSampler():
+            return frozenset(sampler._search_space)
+        case optuna.samplers.PartialFixedSampler():
+            return frozenset(sampler._fixed_params) | named_parameters(sampler._base_sampler)
+    return frozenset()
 
 
 def is_in_loop(study: optuna.Study) -> bool:

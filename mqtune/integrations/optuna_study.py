@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
@@ -23,12 +20,12 @@ from mqtune.core.objective import has_nan
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
 from mqtune.integrations.optuna_private import storage_of
+from mqtune.integrations.optuna_space import Shown, shown_by_value
 from mqtune.journal.connection import redact
 from mqtune.results.followed import Fold
 from mqtune.search.base import PastTrial
-from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, ReverseInterval
+from mqtune.search.kinds import Entries
 from mqtune.search.space import Space, space_of
-from mqtune.search.values import is_same
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
@@ -41,20 +38,7 @@ _STATES: Final = {
     TrialStatus.FAILED: TrialState.FAIL,
     TrialStatus.ABANDONED: TrialState.FAIL,
 }
-#: The bounds of a normal distribution, in standard deviations from its mean: Optuna's have some, and no value lies beyond.
-_BOUND_SDS: Final = 40.0
-#: How far, in proportion, a multiple may be from what Optuna's arithmetic has made of it.
-_ROUNDED: Final = 1e-9
 _SQLITE: Final = b"SQLite format 3\0"
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A domain as the study shows it."""
-
-    distribution: BaseDistribution
-    to_param: Callable[[Any], Any]
-    to_value: Callable[[Any], Any] = lambda param: param
 
 
 class StudyMirror(Fold):
@@ -208,16 +192,16 @@ def _attributes(trial: Trial) -> dict[str, object]:
     return {f"mqtune.{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}
 
 
-def _shown_space(space: Space) -> dict[str, _Shown]:
+def _shown_space(space: Space) -> dict[str, Shown]:
     """Return what a study shows of a space: what was chosen, but neither constants nor what functions computed."""
     shown = {}
     for path, domain in space.domains.items():
         with contextlib.suppress(SpaceError):
-            shown[path] = _as_shown(domain)
+            shown[path] = shown_by_value(domain)
     return shown
 
 
-def _names(space: Space, shown: Mapping[str, _Shown]) -> dict[str, str]:
+def _names(space: Space, shown: Mapping[str, Shown]) -> dict[str, str]:
     """Return the names of parameters: their places in a config, or, where entries of a choice have different ones there, their paths."""
     there: defaultdict[str, list[object]] = defaultdict(list)
     for path, each in shown.items():
@@ -225,55 +209,6 @@ def _names(space: Space, shown: Mapping[str, _Shown]) -> dict[str, str]:
         there[space.places[path]].append(path if isinstance(space.domains[path], Entries) else each.distribution)
     same = {place for place, found in there.items() if all(each == found[0] for each in found)}
     return {path: place if (place := space.places[path]) in same else path for path in shown}
-
-
-def _as_shown(domain: Domain) -> _Shown:
-    match domain:
-        case ReverseInterval():
-            return _Shown(FloatDistribution(domain.low, domain.high), float)
-        case Interval():
-            return _Shown(FloatDistribution(domain.low, domain.high, log=domain.log), float)
-        case Multiples(whole=True):
-            low, high = int(domain.value(domain.first)), int(domain.value(domain.last))
-            # Optuna's logarithmic integers have no steps.
-            return _Shown(IntDistribution(low, high, log=domain.log, step=1 if domain.log else int(domain.q)), int)
-        case Multiples():
-            low_q, high_q = domain.value(domain.first), domain.value(domain.last)
-            return _Shown(FloatDistribution(low_q, high_q, log=domain.log), float, partial(_multiple, domain))
-        case Normal():
-            reach = _BOUND_SDS * domain.sd
-            return _Shown(FloatDistribution(domain.mean - reach, domain.mean + reach), float)
-        case Entries():
-            return _Shown(
-                CategoricalDistribution(domain.names), lambda index: domain.names[index], partial(_index, domain.names)
-            )
-        case Choice():
-            categories = [_category(option) for option in domain.options]
-            return _Shown(
-                CategoricalDistribution(list(dict.fromkeys(categories))),
-                _category,
-                lambda param: domain.options[_index(categories, param)],
-            )
-        case _:
-            raise SpaceError(f"{domain} is a domain that Optuna has nothing like")
-
-
-def _multiple(domain: Multiples, param: float) -> float:
-    """Return a parameter as the multiple that it is, but for what Optuna's own steps have rounded."""
-    near = domain.value(domain.steps(param))
-    return near if math.isclose(near, param, rel_tol=_ROUNDED) else param
-
-
-def _index(known: Sequence[object], param: object) -> int:
-    found = next((index for index, each in enumerate(known) if is_same(each, param)), None)
-    if found is None:
-        raise SpaceError(f"{param!r} is none of {', '.join(map(repr, known))}")
-    return found
-
-
-def _category(value: object) -> bool | int | float | str | None:
-    """Return a value that Optuna can have as a category: another one as text."""
-    return value if isinstance(value, bool | int | float | str | None) else repr(value)
 
 
 # The way back: what a searcher may learn of a study.

@@ -29,7 +29,7 @@ from mqtune.core.trial import (
 from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend  # noqa: PLC0414 - this module's too
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
-from mqtune.search.base import WAIT, Searcher, Suggestion
+from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
 from mqtune.search.kinds import Choice as OneOf
 from mqtune.search.kinds import Domain, Ordinal, ReverseInterval
 from mqtune.search.model import Kind, Parameter, interval, parameter
@@ -443,7 +443,8 @@ class SyneTuneScheduler(Scheduler):
         """Tell of a new trial; one that was not just suggested is suggested now."""
         parent = trial.attempt.source
         source = next((number for number, each in self._trials.items() if each.id == parent), None)
-        found = next((each for each in self._suggested if each.is_new and each.config == trial.config), None)
+        wanted = fingerprint(trial.config)
+        found = next((each for each in self._suggested if each.is_new and fingerprint(each.config) == wanted), None)
         if found is None:
             found = self._ask(given=trial.config, asks_again=was_suggested)
             while found is not None and not (found.is_new and found.source in (None, source)):

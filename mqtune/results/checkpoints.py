@@ -65,6 +65,8 @@ def fetch_checkpoint(
         raise ConfigurationError(
             f"trial {trial.id} has no checkpoint; save one with mqtune.report(metrics, checkpoint=…)"
         )
+    saved = trial.checkpoints.get(name)
+    metrics = {} if saved is None else saved.metrics
     if is_in_memory(name):
         file = folder / DICTS / name
         data = file.read_bytes() if file.is_file() else read(name)
@@ -73,20 +75,20 @@ def fetch_checkpoint(
                 f"checkpoint {name} is gone: it was a dict in Redis, which are kept for trials that may go on and for the best trial"
             )
         values, counters = decode_dict(data)
-        return Checkpoint(id=name, data=values, counters=counters)
+        return Checkpoint(id=name, data=values, counters=counters, metrics=metrics)
     place = target if target is not None else folder / "fetched" / name
     if target is None:
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(parents=True, exist_ok=True)
     counters = open_store(store).fetch(name, place)
-    return Checkpoint(id=name, path=place, counters=counters)
+    return Checkpoint(id=name, path=place, counters=counters, metrics=metrics)
 
 
 def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
     """Return the id of a trial's newest checkpoint, or of the one with the best value of the metric; empty if it has none.
 
-    Only checkpoints that still exist count. If none has a value, or several have the best one, the newest is returned. One whose
-    report keeps to the outcome constraints is better than one whose report doesn't.
+    Only checkpoints that still exist count. Of several with the best value the first is the best, as of reports. If none has a value,
+    the newest is returned. One whose report keeps to the outcome constraints is better than one whose report doesn't.
 
     Raises:
         ConfigurationError: *which* is neither "newest" nor "best".
@@ -99,7 +101,7 @@ def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> Checkpo
         raise ConfigurationError(
             f"which='best': the experiment optimises {experiment.objective}, and no checkpoint is the best by all; give 'newest'"
         )
-    scored = [each for each in reversed(trial.checkpoints.values()) if _has_value(each, experiment.metric)]
+    scored = [each for each in trial.checkpoints.values() if _has_value(each, experiment.metric)]
     kept_to = [each for each in scored if experiment.objective.is_feasible(each.metrics)]
     best, best_value = trial.checkpoint, math.nan
     for saved in kept_to or scored:

@@ -42,7 +42,12 @@ class Deciders(NamedTuple):
 
     def __str__(self) -> str:
         """Return both in words, for people."""
+        return self.in_words()
+
+    def in_words(self, why_searcher: str = "") -> str:
+        """Return both in words, for people, with the reason for the searcher if one is given."""
         searches = "no searcher, trials are added" if self.searcher == _NONE else f"searcher {self.searcher}"
+        searches += why_searcher and f" ({why_searcher})"
         ends = "no scheduler, each trial runs to its end" if self.scheduler == _NONE else f"scheduler {self.scheduler}"
         return f"{searches}; {ends}"
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mqtune.checkpoints import Checkpoint
+from mqtune.checkpoints import Checkpoint, store_beside
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError, MetricMissing, TrialFailed
 from mqtune.core.events import Event, reports_of
@@ -485,7 +485,8 @@ class Results:
         """
         trial = (self.best if trial_id is None else self[trial_id]).trial
         name = checkpoint_of(self.experiment, trial, which)
-        return fetch_checkpoint(trial, name, store=self.definition.get("store", ""), folder=self.folder, target=target)
+        store = store_beside(self.definition.get("store", ""), self.folder)
+        return fetch_checkpoint(trial, name, store=store, folder=self.folder, target=target)
 
     def events(self) -> Iterator[Event | Report]:
         """Yield all events, reports one by one, in the order in which the driver processed them; memory stays flat."""

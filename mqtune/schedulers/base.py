@@ -189,8 +189,8 @@ class FIFO(Scheduler):
     kind = "fifo"
     later: ClassVar = {"batch": ""}
     takes_several = True
-    #: How many trials have begun, and how many of them have ended; here, as a class of a user's may have a constructor of its own.
-    _begun = _ended = 0
+    #: How many trials are in the batch, and how many trials have not ended; here, as a class of a user's may have a constructor of its own.
+    _in_batch = _open = 0
     _batch: int | None = None
     asks_ahead = True
 
@@ -200,13 +200,18 @@ class FIFO(Scheduler):
             self.asks_ahead = False
 
     def on_stage(self, trial: Trial) -> None:
-        self._begun += trial.attempt.number == 1
+        if trial.attempt.number > 1:
+            return
+        if self._batch is not None and self._in_batch >= self._batch and not self._open:
+            self._in_batch = 0
+        self._in_batch += 1
+        self._open += 1
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._ended += 1
+        self._open -= 1
 
     def choose(self, *, can_start: bool) -> Choice:
-        if self._batch is None or self._begun % self._batch or self._begun == self._ended:
+        if self._batch is None or self._in_batch < self._batch or not self._open:
             return START
         return Wait(f"the last of a batch of {self._batch} trials to end")
 

@@ -35,7 +35,7 @@ _SCALE_BITS: Final = 1074
 class MedianStopping(TimedScheduler["_Course"]):
     """Stops a trial whose best value so far is worse than the median of the others' running averages at that time.
 
-    **Milestones.** They are the multiples of *interval* from *grace_period* on, in exact arithmetic. A trial comes to a
+    **Milestones.** They are the multiples of *interval* from *grace_period* on, in exact arithmetic; 0 is one. A trial comes to a
     milestone with the first report whose time has reached it.
 
     **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* on, up to and
@@ -104,7 +104,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         super().__init__(time_attr)
         self._grace_period = number(self._name, "grace_period", grace_period, least=0)
         self._interval = positive(self._name, "interval", interval)
-        self._milestones = Milestones(self._interval, self._grace_period)
+        self._milestones = Milestones(self._interval, self._grace_period, has_zero=True)
         self._min_samples = whole_number(self._name, "min_samples", min_samples, 1)
         self._cutoff = number(self._name, "cutoff", cutoff)
         if not 0 < self._cutoff < 1:

@@ -195,11 +195,14 @@ def _place(report: Report) -> str:
 
 
 class Milestones:
-    """The multiples of *interval*, which is above 0, that are not below *first*; in exact arithmetic."""
+    """The multiples of *interval*, which is above 0, that are not below *first*; in exact arithmetic.
 
-    def __init__(self, interval: float, first: float) -> None:
+    Time 0 is a multiple only with *has_zero*.
+    """
+
+    def __init__(self, interval: float, first: float, *, has_zero: bool = False) -> None:
         self._interval = exact(interval)
-        self._lowest = max(1, math.ceil(exact(first) / self._interval))
+        self._lowest = max(0 if has_zero else 1, math.ceil(exact(first) / self._interval))
         self.lowest = plain(self._lowest * self._interval)
 
     def number(self, time: float) -> int:

@@ -23,7 +23,8 @@ class BackgroundSearcher(Searcher):
     """Has another searcher work in a thread, so that the driver's loop never waits for it.
 
     The thread makes the driver's calls in their order. ``suggest`` has a config worked out, and returns ``WAIT`` until it is
-    there. Where that takes long (``PREFETCH_S``), the next one is worked out at once, for the trial that then comes next.
+    there. Where that takes long (``PREFETCH_S``), the next ones are worked out before a slot is free, for the trials that then come
+    next: as many as slots have become free at the same time, and no more than trials run.
     Before the first suggestion, as in a replay, calls are made in the driver's thread: it has nothing else to do.
 
     A model that computes in Python shares the interpreter with the driver, which then waits for it for some milliseconds at each report.
@@ -40,22 +41,32 @@ class BackgroundSearcher(Searcher):
         self._searcher = searcher
         self._background = Background("mqtune-searcher")
         self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
-        #: Whether a config is being worked out, or is there.
-        self._is_asked = False
+        #: How many configs are being worked out, or are there, and how many are to be, while none is wanted.
+        self._ahead, self._wanted_ahead = 0, 1
+        #: Whether a free slot has waited for the config that comes next.
+        self._has_waited = False
+        self._running: set[TrialId] = set()
         #: How long the last suggestion took, in seconds.
         self._took_s = 0.0
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the config that was worked out since it was asked for, or WAIT."""
         self._background.start()
-        self._ask(trial)
+        self._background.check()
+        if not self._ahead:
+            self._ask(trial)
         try:
             found = self._found.get_nowait()
         except queue.Empty:
+            self._has_waited = True
             return WAIT
-        self._is_asked = False
+        self._ahead -= 1
         if found is not None and self._took_s > PREFETCH_S:
-            self._ask(TrialId(f"{int(trial) + 1:04d}"))
+            # This one is about to run, too.
+            self._wanted_ahead = min(self._wanted_ahead + self._has_waited, len(self._running) + 1)
+            while self._ahead < self._wanted_ahead:
+                self._ask(TrialId(f"{int(trial) + 1 + self._ahead:04d}"))
+        self._has_waited = False
         return found
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
@@ -68,6 +79,7 @@ class BackgroundSearcher(Searcher):
 
     def on_stage(self, trial: Trial) -> None:
         """Tell the searcher."""
+        self._running.add(trial.id)
         self._tell("on_stage", trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:
@@ -76,6 +88,7 @@ class BackgroundSearcher(Searcher):
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Tell the searcher."""
+        self._running.discard(trial.id)
         self._tell("on_trial_pause", trial)
 
     def on_attempt_end(self, trial: Trial) -> None:
@@ -88,6 +101,7 @@ class BackgroundSearcher(Searcher):
 
     def on_trial_end(self, trial: Trial) -> None:
         """Tell the searcher."""
+        self._running.discard(trial.id)
         self._tell("on_trial_end", trial)
 
     def close(self) -> None:
@@ -95,10 +109,8 @@ class BackgroundSearcher(Searcher):
         self._background.close()
 
     def _ask(self, trial: TrialId) -> None:
-        self._background.check()
-        if not self._is_asked:
-            self._is_asked = True
-            self._background.tell(partial(self._make, "suggest", trial, partial(self._suggest, trial)))
+        self._ahead += 1
+        self._background.tell(partial(self._make, "suggest", trial, partial(self._suggest, trial)))
 
     def _suggest(self, trial: TrialId) -> None:
         begin = time.monotonic()

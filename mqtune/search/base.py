@@ -50,8 +50,12 @@ class Searcher(Registered, GoesByObjective, ABC):
     """
 
     role = "searcher"
-    instead_of_several = 'give searcher="tpe", or leave the searcher out for random search'
-    extras: ClassVar = {"optuna": "mqtune.integrations.optuna", "ax": "mqtune.integrations.ax"}
+    instead_of_several = 'give searcher="tpe" or "random"'
+    extras: ClassVar = {
+        "optuna": "mqtune.integrations.optuna",
+        "auto": "mqtune.integrations.optuna_auto",
+        "ax": "mqtune.integrations.ax",
+    }
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
@@ -101,7 +105,7 @@ class Searcher(Registered, GoesByObjective, ABC):
         something else. One that can't, or shouldn't, suggest again adopts the config and returns it.
         """
         suggested = self.suggest(trial)
-        if suggested != config:
+        if suggested is None or suggested is WAIT or fingerprint(suggested) != fingerprint(config):
             self.adopt(trial, config)
         return suggested if suggested is not WAIT else None
 
@@ -176,8 +180,10 @@ def fingerprint(value: Any) -> str:
     return repr(value)
 
 
+#: The kind of the searcher by TPE, in descriptions.
+TPE: Final = "optuna"
 #: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
-SEARCHERS: Final = {"random": None, "tpe": "optuna", "ax": "ax"}
+SEARCHERS: Final = {"random": None, "tpe": TPE, "auto": "auto", "ax": "ax"}
 
 
 def searcher_named(name: str) -> Searcher | None:

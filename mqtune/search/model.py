@@ -22,6 +22,10 @@ from mqtune.search.space import Space
 _TAIL: Final = 1e-6
 
 
+#: The domains that models know.
+MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
+
+
 class Kind(Enum):
     """How a model sees a domain."""
 
@@ -225,7 +229,7 @@ class ModelSearcher(Searcher, Generic[R]):
         record = self._records.get(trial.id)
         if record is None:
             self._records[trial.id] = self._suggested(trial.config)
-        elif record.config != trial.config:
+        elif fingerprint(record.config) != fingerprint(trial.config):
             self._tell(record, TrialStatus.EARLY_STOPPED)
             self.adopt(trial.id, trial.config)
         else:

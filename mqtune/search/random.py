@@ -76,7 +76,7 @@ class RandomSearcher(Searcher):
         The two differ where an earlier version, which drew other configs from the same seed, began the experiment.
         """
         suggested = self.suggest(trial)
-        if self._counts and suggested is not None and suggested != config:
+        if self._counts and suggested is not None and fingerprint(suggested) != fingerprint(config):
             self._seen.discard(fingerprint(suggested))
             self.avoid(config)
         return config

@@ -10,7 +10,7 @@ import numpy as np
 from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, TrialId
-from mqtune.search.base import WAIT, Searcher, Suggestion, Telling
+from mqtune.search.base import WAIT, Searcher, Suggestion, Telling, fingerprint
 from mqtune.search.encoding import Encoding
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
@@ -90,7 +90,7 @@ class NearestRecorded(Telling):
         if wanted is None or wanted is WAIT:
             return wanted
         config = self._take_nearest(wanted)
-        if config != wanted:
+        if fingerprint(config) != fingerprint(wanted):
             self._searcher.adopt(trial, config)
         return config
 

@@ -427,7 +427,7 @@ COURSES: Final[dict[str, Course | TunedCourse]] = {
     ),
     "own-grid": Course(
         lambda: _sampled(
-            "GridSampler", search_space={"a": [*range(8)], "b": [*range(1, 10)], "c": [*range(3)]}, seed=2
+            "GridSampler", search_space={"a": [*"abcdefgh"], "b": [*range(1, 10)], "c": [0.0, 0.5, 1.0]}, seed=2
         ),
         {**SMALL, "c": mqtune.choice([0.0, 0.5, 1.0])},
         60,

@@ -19,6 +19,8 @@ Item = tuple[float, Metrics | Exception]
 #: Returns the items of a trial's config after so many reports.
 Source = Callable[[TrialId, Config, int], Iterator[Item]]
 
+#: Stands for NaN, which is not equal to itself, where configs are looked up.
+_NAN: Final = object()
 #: The column of a table that has the duration of each report, in seconds.
 SECONDS: Final = "seconds"
 
@@ -183,6 +185,8 @@ class _Table:
 
 
 def _hashable(value: object) -> object:
+    if isinstance(value, float) and math.isnan(value):
+        return _NAN
     if isinstance(value, Mapping):
         return tuple((name, _hashable(value[name])) for name in sorted(value))
     return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -106,7 +106,8 @@ class TrialPlateau(StopRule):
 
     With *min_delta* the values may move: it stops where the best of the last *num_results* is worse than the best of
     those before by more than that. NaN is left out of both, and where all values of one of them are NaN the trial goes
-    on. So Optuna's ``PatientPruner`` decides without another pruner, with *num_results* - 1 for its *patience*.
+    on. With *grace_period* 0, that is how Optuna's ``PatientPruner`` decides without another pruner, with *num_results* - 1 for its
+    *patience*.
 
     Args:
         metric: its key in the reports; by default what the experiment optimises, if that is one metric.

@@ -13,10 +13,11 @@ import fsspec
 import pytest
 from attempts import start_message
 
-from mqtune.checkpoints import experiment_url, open_store
+from mqtune.checkpoints import experiment_url, open_store, store_beside
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.registry import schemes
 from mqtune.checkpoints.remote import FsspecStore
+from mqtune.checkpoints.store import is_same_store
 from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
 from mqtune.trainable.process.saver import Saver
@@ -367,3 +368,35 @@ def test_importing_checkpoints_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
     assert not {"fsspec", "redis", "celery", "shutil", "tempfile", "asyncio", "numpy"} & set(done.stdout.split())
+
+
+# A store that has moved.
+
+
+def test_a_store_that_has_moved_with_its_experiment_is_known_by_its_mark(tmp_path: Path) -> None:
+    old, new = tmp_path / "old" / "mine", tmp_path / "new" / "mine"
+    store = DirectoryStore(old / "checkpoints")
+    store.create()
+    url = store.url
+    assert store_beside(url, old) == url
+
+    new.parent.mkdir()
+    old.rename(new)
+
+    moved = store_beside(url, new)
+    open_store(moved).check()
+    assert is_same_store(url, moved)
+    assert not old.exists()
+
+
+def test_another_store_beside_an_experiment_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    store, other = DirectoryStore(tmp_path / "shared"), DirectoryStore(tmp_path / "mine" / "checkpoints")
+    store.create()
+    other.create()
+
+    assert store_beside(store.url, tmp_path / "mine") == store.url
+    assert store_beside(store.url, tmp_path / "empty") == store.url
+    assert store_beside("memory://bucket/mine#mqtune-store=12ab", tmp_path / "mine").startswith("memory:")
+    assert store_beside("", tmp_path / "mine") == ""
+    assert not is_same_store(store.url, other.url)
+    assert not is_same_store("/data/a", "/data/b")

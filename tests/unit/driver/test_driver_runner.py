@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune.core.errors import ExperimentFinished
-from mqtune.core.trial import TrialStatus
+from mqtune.core.errors import ExperimentFinished, TrialFailed, UserCodeFailed
+from mqtune.core.trial import Decision, Report, Trial, TrialStatus
 from mqtune.results.results import Results
 
 
@@ -55,6 +56,46 @@ def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_
     said = capsys.readouterr().err
     assert said.splitlines()[0].endswith(" · searcher random; no scheduler, each trial runs to its end")
     assert "5/5 trials: 5 completed" in said
+
+
+def drive(tuner: mqtune.Tuner) -> None:
+    while not tuner.is_finished:
+        tuner.step()
+    tuner.step()
+
+
+class Breaks(mqtune.FIFO):
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        raise ValueError("broken")
+
+
+def test_an_experiment_that_fails_in_a_loop_of_ones_own_is_ended_as_failed(mqtune_home: Path) -> None:
+    with contextlib.closing(tuned(scheduler=Breaks())) as tuner:
+        with pytest.raises(UserCodeFailed):
+            drive(tuner)
+        assert tuner.results().outcome != "failed"
+
+        with pytest.raises(UserCodeFailed):
+            tuner.finish("the loop is over")
+
+        assert tuner.results().outcome == "failed"
+
+
+def test_an_experiment_that_has_failed_is_ended_as_failed_when_a_loop_of_ones_own_closes_it(mqtune_home: Path) -> None:
+    tuner = mqtune.Tuner(
+        curve,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        name="x",
+        backend=mqtune.Simulated(lambda _: [(1.0, RuntimeError("it can't begin"))], slots=1),
+        failures=mqtune.Failures(fail_fast="raise"),
+        run=mqtune.RunOptions(progress=False),
+    )
+    with contextlib.closing(tuner), pytest.raises(TrialFailed):
+        drive(tuner)
+
+    assert Results.load("x").outcome == "failed"
 
 
 def test_a_run_that_is_over_can_still_be_looked_at(mqtune_home: Path) -> None:

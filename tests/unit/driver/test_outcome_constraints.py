@@ -360,7 +360,8 @@ def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
     searcher = OptunaSearcher()
     searcher.check_objective(Objective.of(["loss", "latency <= 10", "room >= 2"], "min"))
     searcher.bind(Space(SPACE), 1, metric="loss", mode="min")
-    for number, more in enumerate([{"latency": 12, "room": 5}, {"latency": 4, "room": 1.5}, {"latency": 4}], 1):
+    odd = {"latency": math.nan, "room": 2}
+    for number, more in enumerate([{"latency": 12, "room": 5}, {"latency": 4, "room": 1.5}, {"latency": 4}, odd], 1):
         id_ = TrialId(f"{number:04d}")
         config: Any = searcher.suggest(id_)
         trial = Trial(id_, config, TrialStatus.COMPLETED, [Attempt(1, 0.0, config)], reports=1)
@@ -369,9 +370,11 @@ def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
         searcher.on_trial_end(trial)
 
     seen = searcher._study.trials
-    assert [each.system_attrs.get("constraints") for each in seen] == [[2, -3], [-6, 0.5], None]
+    # In proportion to their bounds, as samplers add them up.
+    assert [each.system_attrs.get("constraints") for each in seen] == [[0.2, -1.5], [-0.6, 0.25], None, [math.inf, 0]]
     # What nobody knows to keep to them must not pass for one that does.
-    assert [each.state for each in seen] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL]
+    states = [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+    assert [each.state for each in seen] == states
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -47,8 +47,9 @@ def kept(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointId, 
         (Retention(2, 2), "min", (1, 9, 2, 8, 7, 6), [1, 3, 5, 6]),
         (Retention(keep_last=3, keep_best=0), "min", (1, 2, 3, 4, 5), [3, 4, 5]),
         (Retention(keep_last=None), "min", (1, 2, 3), [1, 2, 3]),
-        # Of equal scores the newer.
-        (Retention(), "min", (1, 1, 2, 2), [2, 4]),
+        # Of equal scores the first.
+        (Retention(), "min", (1, 1, 2, 2), [1, 4]),
+        (Retention(1, 2), "max", (1, 9, 9, 9, 1), [2, 3, 5]),
         # What has no score is never best.
         *((Retention(), mode, (no, 7, no, no), [2, 4]) for no in (math.nan, None, "low", True, [1]) for mode in MODES),
         (Retention(1, 3), "min", (math.nan, math.nan, math.nan), [3]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -17,9 +19,11 @@ from searcher_story import Story
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
+from mqtune.core.registry import described
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.integrations.optuna import OptunaSearcher
-from mqtune.search.base import Searcher
+from mqtune.integrations.optuna import OptunaSearcher, distributions_of
+from mqtune.integrations.optuna_private import OneSplitTPESampler
+from mqtune.search.base import Searcher, searcher_named
 from mqtune.search.points import PointsFirst, searcher_of
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
@@ -413,16 +417,9 @@ def test_a_point_whose_id_an_added_trial_gets_teaches_as_another_one() -> None:
     space=st.sampled_from([SPACE, CONDITIONAL, LIMITED]),
     several=st.booleans(),
 )
-def test_a_resumed_driver_asks_tpe_nothing_again_and_is_suggested_what_the_first_would_have_been(
+def test_a_resumed_driver_is_suggested_by_tpe_what_the_first_would_have_been(
     ends: list[TrialStatus], losses: list[float], space: Space, several: bool
 ) -> None:
-    asked: list[int] = []
-
-    class Counting(optuna.samplers.TPESampler):
-        def sample_relative(self, *arguments: Any) -> dict[str, Any]:
-            asked.append(1)
-            return super().sample_relative(*arguments)
-
     def tried(story: Study, begin: Callable[[int], Trial]) -> list[Config]:
         configs = []
         for number, status in enumerate(ends):
@@ -438,8 +435,23 @@ def test_a_resumed_driver_asks_tpe_nothing_again_and_is_suggested_what_the_first
     assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
     assert [rounded(first.begin().config) for _ in range(3)] == [rounded(second.begin().config) for _ in range(3)]
 
-    own = Study(bound(Counting(seed=0), space=space, several=several))
-    tried(own, lambda number: own.begin(replays=configs[number]))
+
+def test_a_sampler_that_goes_by_trials_alone_is_asked_again_for_some_seconds_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    class Counting(optuna.samplers.TPESampler):
+        def sample_independent(self, *arguments: Any) -> Any:
+            asked.append(1)
+            return super().sample_independent(*arguments)
+
+    first, own = Study(bound()), Study(bound(Counting(seed=0)))
+    own.begin(replays=first.begin().config)
+    assert asked
+    asked.clear()
+    monkeypatch.setattr("mqtune.integrations.optuna._REPLAY_S", 0.0)
+    own.begin(replays=first.begin().config)
     assert not asked
 
 
@@ -486,9 +498,19 @@ def continued(first: Study, again: OptunaSearcher, *, slots: int = 1, trials: in
         (lambda: cma_es(seed=3, with_margin=True), STEPS),
         (lambda: optuna.samplers.QMCSampler(seed=3, scramble=True), BOWL),
         (lambda: optuna.samplers.RandomSampler(seed=3), CONDITIONAL),
+        (lambda: optuna.samplers.TPESampler(seed=3), SPACE),
         (lambda: optuna.samplers.GridSampler({f"x{number}": [-1, 1, 2] for number in range(4)}, seed=3), BOWL),
     ],
-    ids=["evolution", "evolution of all kinds", "cma-es", "cma-es of steps", "sequence", "random", "grid"],
+    ids=[
+        "evolution",
+        "evolution of all kinds",
+        "cma-es",
+        "cma-es of steps",
+        "sequence",
+        "random",
+        "seeded tpe",
+        "grid",
+    ],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
@@ -537,7 +559,7 @@ def test_cma_es_with_margin_does_not_learn_of_a_point_that_was_not_tried() -> No
 @pytest.mark.parametrize(
     "sampler",
     [
-        lambda: optuna.samplers.GridSampler({"a": [0, 1, 2, 3], "b": [0, 1, 2]}),
+        lambda: optuna.samplers.GridSampler({"a": [0, 1, 2, 3], "b": ["s", "m", "l"]}),
         lambda: optuna.samplers.BruteForceSampler(seed=1),
         lambda: optuna.samplers.BruteForceSampler(seed=1, avoid_premature_stop=True),
     ],
@@ -673,3 +695,173 @@ def test_users_are_not_told_of_the_study(capfd: pytest.CaptureFixture[str]) -> N
     Study(bound()).begin()
 
     assert capfd.readouterr() == ("", "")
+
+
+# Samplers that name values.
+
+
+def tried(sampler: optuna.samplers.BaseSampler, domain: object, trials: int) -> list[object]:
+    """Return the values of a domain that a sampler suggests, one after the other; its trials have completed."""
+    story = Study(bound(sampler, space=Space({"x": domain})))
+    found = []
+    for _ in range(trials):
+        trial = story.end(story.report(story.begin(), 0.5))
+        found.append(trial.config["x"])
+    assert story.searcher.suggest(TrialId("9999")) is None or not isinstance(sampler, optuna.samplers.GridSampler)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("domain", "values"),
+    [
+        (mqtune.qrandint(16, 128, 16), [32, 64, 128]),
+        (mqtune.randint(1, 9), [2, 3]),
+        (mqtune.qlograndint(16, 128, 16), [32, 64, 128]),
+        (mqtune.lograndint(1, 128), [32, 64]),
+        (mqtune.quniform(0, 1, 0.25), [0.25, 0.5, 1.0]),
+        (mqtune.quniform(0, 1, 0.1), [0.3, 0.7]),
+        (mqtune.quniform(0, 1, 1e-7), [0.3, 0.7]),
+        (mqtune.qloguniform(0.1, 1, 0.1), [0.3, 0.7]),
+        (mqtune.reverseloguniform(0.9, 0.999), [0.9, 0.99]),
+        (mqtune.normal(0, 1), [-2.0, 0.0, 0.5]),
+        (mqtune.qrandn(0, 1, 0.5), [-2.0, 0.5]),
+        (mqtune.ordinal([0.1, 0.2, 0.3, 0.4]), [0.1, 0.2, 0.3, 0.4]),
+        (mqtune.finrange(0, 1, 3), [0.5, 1.0]),
+        (mqtune.choice([1, 2, 4]), [1, 2, 4]),
+        (mqtune.choice([1.0, 2.0, 3.0]), [2.0, 3.0]),
+        (mqtune.choice(["relu", "tanh", None]), ["relu", None]),
+        (mqtune.choice([1, True, 0]), [1, 0]),
+        (mqtune.choice([False, True]), [True, False]),
+        (mqtune.grid_search([8, 16]), [8, 16]),
+    ],
+    ids=str,
+)
+def test_a_value_that_a_sampler_is_given_is_the_one_that_is_tried(domain: object, values: list[Any]) -> None:
+    grid = optuna.samplers.GridSampler({"x": values}, seed=1)
+    assert sorted(map(repr, tried(grid, domain, len(values)))) == sorted(map(repr, values))
+
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        fixed = optuna.samplers.PartialFixedSampler({"x": values[-1]}, optuna.samplers.RandomSampler())
+    assert [repr(each) for each in tried(fixed, domain, 2)] == [repr(values[-1])] * 2
+
+
+@pytest.mark.parametrize(
+    ("domain", "value"),
+    [
+        (mqtune.qrandint(16, 128, 16), 40),
+        (mqtune.qrandint(16, 128, 16), 512),
+        (mqtune.qlograndint(16, 128, 16), 40),
+        (mqtune.qloguniform(0.1, 1, 0.1), 0.25),
+        (mqtune.uniform(0, 1), 2.0),
+        (mqtune.uniform(0, 1), "much"),
+        (mqtune.reverseloguniform(0.9, 0.999), 0.5),
+        (mqtune.qrandn(0, 1, 0.5), 0.3),
+        (mqtune.ordinal([0.1, 0.2]), 1),
+        (mqtune.choice(["relu", "tanh"]), 0),
+        (mqtune.choice([1, 2, 4]), 0),
+    ],
+    ids=str,
+)
+def test_a_suggestion_outside_its_domain_is_an_error_that_names_it(domain: object, value: object) -> None:
+    searcher = bound(optuna.samplers.GridSampler({"x": [value]}), space=Space({"x": domain}))
+
+    with pytest.raises(ConfigurationError, match="x") as raised:
+        searcher.suggest(TrialId("0001"))
+    assert str(value) in str(raised.value)
+    assert str(domain) in str(raised.value)
+
+
+def test_a_sampler_that_was_made_for_another_domain_is_refused() -> None:
+    class Declared(optuna.samplers.RandomSampler):
+        def infer_relative_search_space(self, *_: object) -> dict[str, optuna.distributions.BaseDistribution]:
+            return {"size": optuna.distributions.IntDistribution(0, 9)}
+
+        def sample_relative(self, *_: object) -> dict[str, Any]:
+            return {"size": 2}
+
+    searcher = bound(Declared(), space=Space({"size": mqtune.ordinal([1, 2, 4, 8])}))
+
+    with pytest.raises(ConfigurationError, match=r"size as IntDistribution\(.*high=9.*distributions_of\(space\)"):
+        searcher.suggest(TrialId("0001"))
+
+
+def test_samplers_see_the_users_own_categories_and_true_steps() -> None:
+    space = Space(
+        {
+            "act": mqtune.choice(["relu", None, [1, 2]]),
+            "flag": mqtune.choice([True, 1]),
+            "batch": mqtune.qrandint(16, 128, 16),
+            "drop": mqtune.quniform(0.25, 1, 0.25),
+            "size": mqtune.ordinal([1, 2, 8]),
+        }
+    )
+
+    assert distributions_of(space) == {
+        "act": optuna.distributions.CategoricalDistribution(["relu", None, "[1, 2]"]),
+        # Optuna can't tell these apart: their places.
+        "flag": optuna.distributions.CategoricalDistribution([0, 1]),
+        "batch": optuna.distributions.IntDistribution(16, 128, step=16),
+        "drop": optuna.distributions.FloatDistribution(0.25, 1.0, step=0.25),
+        # Optuna has no categories with an order: their places.
+        "size": optuna.distributions.IntDistribution(0, 2),
+    }
+
+
+# What a suggestion costs.
+
+
+def test_trials_are_divided_once_for_all_parameters_and_the_newest_bad_ones_are_learnt_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    divided: list[tuple[int, int]] = []
+    seen: list[int] = []
+
+    class Watched(OneSplitTPESampler):
+        def _divide(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Any:
+            good, bad = super()._divide(study, trial)
+            divided.append((len(good), len(bad)))
+            seen.extend(each.number for each in bad)
+            return good, bad
+
+    monkeypatch.setattr("mqtune.integrations.optuna.OneSplitTPESampler", Watched)
+    monkeypatch.setattr("mqtune.integrations.optuna_private._MOST_BAD", 20)
+    story = Study(bound(space=BOWL))
+    for number in range(40):
+        story.end(story.report(story.begin({f"x{each}": number / 10 for each in range(4)}), float(number)))
+
+    story.begin()
+
+    assert divided == [(4, 20)]
+    assert seen == [*range(20, 40)]
+
+
+# AutoSampler.
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have OptunaHub have an AutoSampler, which draws at random."""
+    module = SimpleNamespace(AutoSampler=optuna.samplers.RandomSampler)
+    monkeypatch.setitem(sys.modules, "optunahub", SimpleNamespace(load_module=lambda _: module))
+
+
+@pytest.mark.usefixtures("hub")
+def test_the_sampler_of_optunahub_is_a_searcher_by_its_name_and_is_made_again_from_a_description() -> None:
+    searcher = searcher_named("auto")
+    assert searcher is not None
+    again = searcher_of(described(searcher), BOWL)
+    for each in (searcher, again):
+        each.bind(BOWL, 7, metric="loss", mode="min")
+
+    assert described(searcher) == {"searcher": "auto", "seed": ""}
+    first = searcher.suggest(TrialId("0001"))
+    assert first is not None
+    assert first == again.suggest(TrialId("0001"))
+    assert again.replay(TrialId("0002"), first) == first
+
+
+def test_without_optunahub_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optunahub", None)
+
+    with pytest.raises(ConfigurationError, match=r"searcher='auto'.*pip install 'mqtune\[auto\]'"):
+        mqtune.Tuner(bowl, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", searcher="auto")

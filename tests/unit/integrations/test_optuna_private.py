@@ -20,11 +20,23 @@ OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [
     ("_backend.append_logs", lambda folder: JournalStorage(JournalFileBackend(f"{folder}/study.log"))),
     ("_backend.engine", lambda _: get_storage("sqlite://")),
     ("scoped_session", lambda _: RDBStorage("sqlite://")),
+    ("_search_space", lambda _: optuna.samplers.GridSampler({"x": [1]})),
+    ("_fixed_params", lambda _: optuna.samplers.PartialFixedSampler({}, optuna.samplers.RandomSampler())),
+    ("_base_sampler", lambda _: optuna.samplers.PartialFixedSampler({}, optuna.samplers.RandomSampler())),
+    ("_sample", lambda _: optuna.samplers.TPESampler()),
+    ("_build_parzen_estimator", lambda _: optuna.samplers.TPESampler()),
+    ("_compute_acquisition_func", lambda _: optuna.samplers.TPESampler()),
+    ("_compare", lambda _: optuna.samplers.TPESampler()),
+    ("_gamma", lambda _: optuna.samplers.TPESampler()),
+    ("_n_ei_candidates", lambda _: optuna.samplers.TPESampler()),
+    ("_rng.rng", lambda _: optuna.samplers.TPESampler()),
+    ("_split_trials", lambda _: optuna.samplers._tpe.sampler),
     ("_set_trial", lambda _: InMemoryStorage()),
     ("_trial_id", lambda _: optuna.create_study().ask()),
 ]
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize(("member", "make"), OWNERS, ids=[member for member, _ in OWNERS])
 def test_optuna_has_the_member_that_it_keeps_to_itself(
     member: str, make: Callable[[Path], object], tmp_path: Path

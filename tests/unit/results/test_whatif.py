@@ -90,6 +90,14 @@ def test_the_same_scheduler_on_what_it_has_cut_off_comes_to_the_same_end() -> No
     assert replayed.is_certain
 
 
+def test_a_config_with_nan_has_its_curve() -> None:
+    odd = {**SPACE, "missing": mqtune.choice([math.nan, 0.0]), "fill": math.nan}
+
+    replayed = mqtune.results.Replay(recorded(mqtune.ASHA(MAX_T), space=odd)).run()
+
+    assert replayed.verdict == f"100% of the trials' time, and the same best trial, {replayed.original.trial}"
+
+
 # Curves that were cut off.
 
 

@@ -9,8 +9,9 @@ import mqtune
 from mqtune.backends.simulated import Simulated
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import AttemptEnded, TrialStaged
-from mqtune.core.trial import Config
+from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Limits
+from mqtune.schedulers.base import Start, Wait
 
 
 def test_a_batch_begins_once_all_of_the_one_before_have_ended() -> None:
@@ -48,6 +49,22 @@ def test_a_trial_that_is_run_again_is_still_the_batchs() -> None:
     staged = [(event.trial, event.attempt) for event in simulation.events() if isinstance(event, TrialStaged)]
     assert sorted(staged[:4]) == [("0001", 1), ("0001", 2), ("0002", 1), ("0002", 2)]
     assert staged[4:] == [("0003", 1), ("0004", 1)]
+
+
+def test_a_trial_that_is_added_while_a_batch_runs_does_not_open_the_next_one() -> None:
+    scheduler = mqtune.FIFO(batch=3)
+    trials = [Trial(TrialId(f"{each:04d}"), {}, TrialStatus.STAGED, [Attempt(1, 0.0, {})]) for each in range(5)]
+    for trial in trials[:3]:
+        assert isinstance(scheduler.choose(can_start=True), Start)
+        scheduler.on_stage(trial)
+    scheduler.on_stage(trials[3])
+
+    for trial in trials[:4]:
+        assert isinstance(scheduler.choose(can_start=True), Wait)
+        scheduler.on_trial_end(trial)
+    assert isinstance(scheduler.choose(can_start=True), Start)
+    scheduler.on_stage(trials[4])
+    assert isinstance(scheduler.choose(can_start=True), Start)
 
 
 @pytest.mark.parametrize("batch", [0, 1.5, True])

@@ -1,0 +1,61 @@
+"""OptunaHub's AutoSampler as a searcher; needs the extra ``auto``, and the network when a driver begins for the first time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
+from mqtune.integrations.optuna import OptunaSearcher
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+#: Where OptunaHub has it.
+_PACKAGE: Final = "samplers/auto_sampler"
+
+
+class AutoSearcher(OptunaSearcher):
+    """Proposes what OptunaHub's AutoSampler suggests, which chooses among Optuna's samplers by the space and the trials so far.
+
+    OptunaHub downloads the sampler's code from its registry, and keeps it on this machine. For the rest it is an ``OptunaSearcher`` with
+    a sampler of yours.
+
+    Args:
+        seed: None for the experiment's.
+
+    Raises:
+        ConfigurationError: OptunaHub, what AutoSampler needs, or its code can't be had.
+    """
+
+    kind = "auto"
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        super().__init__(seed=seed)
+        self._make = _auto_sampler()
+
+    def _begin_model(self, seed: int) -> None:
+        # The seeds of its samplers have 32 bits.
+        self._sampler = self._make(seed=seed % 2**32)
+        super()._begin_model(seed)
+
+    def _model(self) -> Description:
+        return {}
+
+
+def _auto_sampler() -> Any:
+    """Return the class of the sampler.
+
+    Raises:
+        ConfigurationError: it can't be had.
+    """
+    try:
+        import optunahub  # noqa: PLC0415 - most machines lack it
+
+        made: type[BaseSampler] = optunahub.load_module(_PACKAGE).AutoSampler
+    except Exception as error:  # the network's, GitHub's, and those of what the sampler imports
+        raise ConfigurationError(
+            f"searcher='auto' is OptunaHub's AutoSampler, which can't be had ({type(error).__name__}: {error}); "
+            "pip install 'mqtune[auto]', let this machine reach OptunaHub, or give searcher='tpe'"
+        ) from error
+    return made

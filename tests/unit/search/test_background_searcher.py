@@ -1,0 +1,83 @@
+"""A searcher that works in a thread: how many configs are worked out before a slot is free."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from waiting import eventually
+
+from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
+from mqtune.search.background import BackgroundSearcher
+from mqtune.search.base import WAIT, Searcher
+
+PATIENCE_S = 30.0
+
+
+class Gated(Searcher):
+    """Suggests a config as soon as it may."""
+
+    adaptive = True
+
+    def __init__(self) -> None:
+        self.may = threading.Semaphore(0)
+        self.suggested: list[TrialId] = []
+
+    def suggest(self, trial: TrialId) -> Config:
+        assert self.may.acquire(timeout=PATIENCE_S)
+        self.suggested.append(trial)
+        return {"x": trial}
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BackgroundSearcher, Gated]]:
+    """Each suggestion takes long."""
+    monkeypatch.setattr("mqtune.search.background.PREFETCH_S", -1.0)
+    gated = Gated()
+    with closing(BackgroundSearcher(gated)) as searcher:
+        yield searcher, gated
+        gated.may.release(100)
+
+
+def stage(searcher: BackgroundSearcher, number: int) -> Trial:
+    id_ = TrialId(f"{number:04d}")
+    trial = Trial(id_, {}, TrialStatus.STAGED, [Attempt(1, 0.0, {})])
+    searcher.on_stage(trial)
+    return trial
+
+
+def wait_for(searcher: BackgroundSearcher, gated: Gated, number: int) -> Trial:
+    """Fill a slot that is free before there is a config."""
+    id_ = TrialId(f"{number:04d}")
+    assert searcher.suggest(id_) is WAIT
+    gated.may.release()
+    eventually(lambda: searcher.suggest(id_) is not WAIT, PATIENCE_S)
+    return stage(searcher, number)
+
+
+def test_as_many_configs_are_worked_out_ahead_as_slots_have_become_free_together(
+    slow: tuple[BackgroundSearcher, Gated],
+) -> None:
+    searcher, gated = slow
+    for number in (1, 2, 3):
+        wait_for(searcher, gated, number)
+
+    gated.may.release(3)
+    eventually(lambda: len(gated.suggested) == 6, PATIENCE_S)
+
+    for number in (4, 5, 6):
+        assert searcher.suggest(TrialId(f"{number:04d}")) == {"x": f"{number:04d}"}
+
+
+def test_on_one_slot_one_config_is_worked_out_ahead(slow: tuple[BackgroundSearcher, Gated]) -> None:
+    searcher, gated = slow
+    for number in (1, 2, 3):
+        searcher.on_trial_end(wait_for(searcher, gated, number))
+
+    gated.may.release(3)
+    eventually(lambda: len(gated.suggested) == 4, PATIENCE_S)
+
+    assert searcher.suggest(TrialId("0004")) is not WAIT
+    assert searcher._ahead == 1
