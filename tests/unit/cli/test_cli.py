@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -116,6 +118,68 @@ def _mine(mqtune_home: Path) -> None:
     book.stage("0002", {"lr": 0.2, "note": "plain"})
     book.report("0002", {"loss": 0.125, "a\x9b2Jb": 1.0})
     book.save()
+
+
+class _Handle:
+    """Stands for an experiment's driver, which carries each request out."""
+
+    name = "mine"
+
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def trial(self, trial: str) -> SimpleNamespace:
+        def stop(**_: object) -> SimpleNamespace:
+            self.stopped.append(trial)
+            return SimpleNamespace(trial=trial, is_done=True, reason="", request_id="r", config=None)
+
+        return SimpleNamespace(stop=stop, abandon=stop, restart=stop)
+
+
+@pytest.mark.parametrize(
+    ("options", "typed", "code", "stopped"),
+    [
+        (["--all"], None, 2, []),
+        (["--all", "--yes"], None, 0, ["0001", "0002", "0003"]),
+        (["--all"], "n\n", 0, []),
+        (["--all"], "y\n", 0, ["0001", "0002", "0003"]),
+        (["1", "2", "--as", "abandoned"], None, 2, []),
+        (["--where", "lr>0.25"], None, 0, ["0003"]),
+        (["--where", "lr>0.1 AND lr<0.25"], None, 0, ["0002"]),
+        (["--where", "lr>0.1, lr<0.25"], None, 2, []),
+    ],
+)
+def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
+    mqtune_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    typed: str | None,
+    code: int,
+    stopped: list[str],
+) -> None:
+    book = Book(mqtune_home / "mine")
+    for number in range(1, 4):
+        book.stage(f"000{number}", {"lr": number / 10})
+    book.run("0004", 1.0)
+    book.save()
+    handle = _Handle()
+    monkeypatch.setattr("mqtune.cli.steer.steered", lambda _: contextlib.nullcontext(handle))
+    monkeypatch.setattr("mqtune.cli.steer.experiment_of", lambda _: mqtune.Results.load("mine").experiment)
+
+    with CliRunner().isolation(input=typed) as (_, err, _both):
+        if typed is not None:
+            monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        try:
+            exit_code = group.main(["stop", "mine", *options], standalone_mode=True)
+        except SystemExit as error:
+            exit_code = error.code
+        told = err.getvalue().decode()
+
+    assert (exit_code or 0, handle.stopped) == (code, stopped)
+    count = len(stopped) or (2 if "1" in options else 3)
+    asks = "--yes" not in options and "--where" not in options
+    assert (f"{count} of the 4 trials of mine: 0001, 0002" in told) == asks
+    assert ("can't ask for confirmation without a terminal; give --yes" in told) == (asks and typed is None)
 
 
 @pytest.mark.usefixtures("_mine")
