@@ -429,7 +429,7 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_doe
         revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
 
     (request,) = (event for event in machine.events() if isinstance(event, Requested))
-    assert (request.action, request.trial) == ("abandon", "0001")
+    assert (request.action, request.trial) == ("stop", "0001")
     assert machine.attempt(1).ended_unclaimed() == "not run: revoked"
 
 
