@@ -26,6 +26,7 @@ from mqtune.results.experiments import (
     saved_experiments,
     state_in_words,
     state_of_folder,
+    with_failures,
 )
 from mqtune.results.results import Results
 
@@ -164,7 +165,8 @@ def opened(place: Place) -> Iterator[View]:
                 view = stack.enter_context(_read_there(place.name, place.broker or ""))
             else:
                 results = Results.load(place.folder)
-                view = View(results, _state(place, place.folder, results), str(results.folder))
+                state = with_failures(_state(place, place.folder, results), results.experiment.statuses)
+                view = View(results, state, str(results.folder))
         except CopyIncomplete:
             if (found := _server_view(place, stack)) is None:
                 raise
@@ -180,7 +182,7 @@ def _read_there(name: str, url: str) -> Iterator[View]:
         experiment = there.experiment(name)
         results, found = experiment.results(Path(folder)), experiment.state()
         state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
-        yield View(results, state, there.place)
+        yield View(results, with_failures(state, results.experiment.statuses), there.place)
 
 
 def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:

@@ -17,6 +17,7 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.names import OF_OBJECTIVE, with_hints
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus
+from mqtune.core.version import install_command
 from mqtune.search.base import PastTrial, fingerprint
 from mqtune.search.kinds import Entries
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter
@@ -30,7 +31,7 @@ try:
 
     from mqtune.integrations.optuna_level import LevelStorage, ModelStudy
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

@@ -465,7 +465,8 @@ class ProgressDisplay(Callback):
         if failed:
             first = f"first trial {failed[0].id}: {printable(failed[0].reason)}"
             where = f"; full errors in {self._folder / ERROR_FILE}" if self._folder is not None else ""
-            self._print_line(f"{len(failed)} failed, {first}{where}")
+            count = f"every trial failed ({len(failed)})" if experiment.has_only_failed else f"{len(failed)} failed"
+            self._print_line(f"{count}, {first}{where}")
 
     def _state(self, experiment: Experiment) -> str:
         return f"{counts_text(experiment, self._total())} · {counted(experiment.reports, 'report')}"

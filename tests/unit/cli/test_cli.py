@@ -23,6 +23,7 @@ from simulation import tuner_on
 import mqtune
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.copy import JOURNAL_FILE
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -118,6 +119,43 @@ def _mine(mqtune_home: Path) -> None:
     book.stage("0002", {"lr": 0.2, "note": "plain"})
     book.report("0002", {"loss": 0.125, "a\x9b2Jb": 1.0})
     book.save()
+
+
+def test_an_experiment_of_which_every_trial_failed_is_failed(mqtune_home: Path) -> None:
+    for name, losses in (("hopeless", ()), ("mixed", (0.5,))):
+        book = Book(mqtune_home / name)
+        book.stage("0001")
+        book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+        for loss in losses:
+            book.run("0002", loss)
+        book.finish()
+        book.save()
+
+    states = {each["name"]: each["state"] for each in json.loads(said("list", "--json"))}
+
+    assert states == {"hopeless": "failed", "mixed": "finished"}
+    assert json.loads(said("show", "hopeless", "--json"))["state"] == "failed"
+    assert "hopeless · failed ·" in said("show", "hopeless")
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("options", "pieces", "told"),
+    [
+        ([], [], "trial 1 has printed nothing to stdout; its stderr: --stderr\n"),
+        (["--stderr"], [b""], "trial 1 has printed nothing to stderr; leave out --stderr for its stdout\n"),
+        ([], [b"a line\n"], ""),
+        (["--offset", "5"], [], ""),
+    ],
+)
+def test_logs_of_a_silent_trial_say_that_it_printed_nothing(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], pieces: list[bytes], told: str
+) -> None:
+    monkeypatch.setattr("mqtune.results.logs.follow_log", lambda *_, **__: iter(pieces))
+
+    done = CliRunner().invoke(group, ["logs", "mine", "1", *options])
+
+    assert (done.exit_code, done.stdout_bytes, done.stderr) == (0, b"".join(pieces), told)
 
 
 class _Handle:

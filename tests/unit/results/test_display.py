@@ -280,7 +280,10 @@ def test_at_the_end_it_says_what_failed_first_and_where_all_of_it_is(tmp_path: P
 
     last = watched.end().splitlines()[-1]
 
-    assert f"2 failed, first trial 0001: ValueError: no; full errors in {tmp_path / 'mine' / 'errors.txt'}" in last
+    assert (
+        f"every trial failed (2), first trial 0001: ValueError: no; full errors in {tmp_path / 'mine' / 'errors.txt'}"
+        in last
+    )
 
 
 @pytest.mark.parametrize(
