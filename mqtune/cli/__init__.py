@@ -70,6 +70,8 @@ _MODULES: Final = {
     "import": "importing",
     "usage": "usage_report",
 }
+#: The verbs that other tools have for the same, where the most similar verb does something else.
+_MEANT: Final = dict.fromkeys(("top", "watch"), "'fleet' or 'show --follow'")
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED: Final = 130
 
@@ -92,7 +94,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         typed = args[0]
         if typed not in COMMANDS and not typed.startswith("-") and not ctx.resilient_parsing:
-            likely = " or ".join(map(repr, get_close_matches(typed, COMMANDS)))
+            likely = _MEANT.get(typed) or " or ".join(map(repr, get_close_matches(typed, COMMANDS)))
             ctx.fail(
                 f"No such command {typed!r}. {f'Did you mean {likely}?' if likely else 'mqtune --help lists all.'}"
             )

@@ -28,6 +28,7 @@ from mqtune.results.experiments import (
     state_of_folder,
     with_failures,
 )
+from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
@@ -246,6 +247,11 @@ def server_of(place: Place) -> Iterator[str]:
             yield url
     elif place.broker:
         yield place.broker
+    elif place.folder is not None and is_in_folder_alone(place.folder):
+        raise ConfigurationError(
+            f"experiment {place.name!r} is in {place.folder} alone, as it was imported, archived or ran in virtual time: it has no "
+            f"driver, and nothing of it can be steered. To delete it: mqtune delete {place.name} --here"
+        )
     else:
         raise ConfigurationError(
             f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or $MQTUNE_BROKER"
@@ -277,6 +283,14 @@ def find_trial(experiment: Experiment, given: str) -> TrialId:
         return padded
     if (found := chosen("trial", given, ids)) is not None:
         return TrialId(found)
+    if given == BEST and not experiment.objective.is_single:
+        front = [trial.id for trial in experiment.pareto_front]
+        there = f"on its Pareto front are {names_in_words(front)}" if front else "its Pareto front is empty yet"
+        raise ConfigurationError(
+            f"experiment {experiment.name!r} has several metrics, and so no single best trial; {there}"
+        )
+    if given == BEST:
+        raise ConfigurationError(f"experiment {experiment.name!r} has no best trial yet: no trial has a value")
     span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none yet"
     raise ConfigurationError(f"experiment {experiment.name!r} has no trial {given!r}; {span}")
 

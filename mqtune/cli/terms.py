@@ -25,8 +25,8 @@ BEST: Final = "best"
 STATUSES: Final = click.Choice([status.value for status in TrialStatus])
 #: The column of a trial's id: sorted by it, trials come in the order in which they were begun.
 BEGUN: Final = "trial"
-_OPENING: Final = "[{("
-_CLOSING: Final = "]})"
+#: The brackets within which a comma belongs to a value.
+_CLOSED_BY: Final = {"[": "]", "{": "}", "(": ")"}
 
 
 _HOUR_S: Final = 3_600.0
@@ -88,19 +88,31 @@ def _object(text: str) -> dict[str, object]:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a text at its commas, but those within brackets or quotes."""
-    parts, depth, quote = [""], 0, ""
+    """Split a text at its commas, except within brackets or quotes.
+
+    Raises:
+        click.UsageError: a bracket or a quote is not closed.
+    """
+    parts, opened, is_quoted, is_escaped = [""], "", False, False
     for char in text:
-        if quote:
-            quote = "" if char == quote else quote
+        if is_quoted:
+            is_quoted = is_escaped or char != '"'
+            is_escaped = char == "\\" and not is_escaped
         elif char == '"':
-            quote = char
-        else:
-            depth += (char in _OPENING) - (char in _CLOSING)
-        if char == "," and not depth and not quote:
+            is_quoted = True
+        elif char in _CLOSED_BY:
+            opened += char
+        elif opened and char == _CLOSED_BY[opened[-1]]:
+            opened = opened[:-1]
+        if char == "," and not opened and not is_quoted:
             parts.append("")
         else:
             parts[-1] += char
+    if opened or is_quoted:
+        raise click.UsageError(
+            f"{text!r} has a {'quote' if is_quoted else repr(opened[-1])} that is not closed; "
+            'a JSON object takes any text: \'{"name": "a(,"}\''
+        )
     return parts
 
 

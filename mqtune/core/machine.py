@@ -106,8 +106,18 @@ SIMULATION: Final = "a simulation"
 
 
 def mqtune_home() -> Path:
-    """Return ``$MQTUNE_HOME``, or ``~/mqtune``."""
-    return Path(os.environ.get("MQTUNE_HOME") or Path.home() / "mqtune").expanduser().absolute()
+    """Return ``$MQTUNE_HOME``, or ``~/mqtune``.
+
+    Raises:
+        ConfigurationError: neither is known.
+    """
+    try:
+        return Path(os.environ.get("MQTUNE_HOME") or Path.home() / "mqtune").expanduser().absolute()
+    except RuntimeError as error:
+        # As in a container that runs as a user without a name.
+        raise ConfigurationError(
+            f"there is no home folder for experiments ({error}); set MQTUNE_HOME to a folder that you may write to"
+        ) from None
 
 
 def make_folder(folder: Path) -> None:

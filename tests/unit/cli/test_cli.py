@@ -38,7 +38,14 @@ def test_help_is_text_alone(command: str) -> None:
     assert "\b" not in shown.output
 
 
-@pytest.mark.parametrize(("typed", "said"), [("pauze", "Did you mean 'pause'?"), ("frobnicate", "mqtune --help")])
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("pauze", "Did you mean 'pause'?"),
+        ("top", "Did you mean 'fleet' or 'show --follow'?"),
+        ("frobnicate", "mqtune --help"),
+    ],
+)
 def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said: str) -> None:
     shown = CliRunner().invoke(group, [typed, "mine"])
 
@@ -74,6 +81,8 @@ def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: st
         (["export", "mine", "1"], "TRIAL and --json are for --code"),
         (["export", "mine", "--code", "--rows", "trials"], "leave out --format, --rows and --to"),
         (["export", "mine", "--format", "mqtune"], "mqtune is not for a terminal; give --output FILE"),
+        (["export", "mine", "-o", "t.xlsx"], "t.xlsx: there is no format for names that end with .xlsx"),
+        (["export", "mine", "-o", "t.json"], "give .csv, .jsonl or .parquet, or --format"),
         (["delete"], "give the NAME of an experiment; or --unused"),
         (["delete", "mine", "--unused"], "leave out NAME, --here, --archive, --ended and --force"),
         (["delete", "mine", "--json"], "--checkpoints, --unused-days and --json are for --unused"),
@@ -156,6 +165,46 @@ def test_logs_of_a_silent_trial_say_that_it_printed_nothing(
     done = CliRunner().invoke(group, ["logs", "mine", "1", *options])
 
     assert (done.exit_code, done.stdout_bytes, done.stderr) == (0, b"".join(pieces), told)
+
+
+@pytest.mark.parametrize("arguments", [["stop", "b", "1"], ["pause", "b", "1"], ["delete", "b"]])
+def test_an_imported_experiment_has_no_broker_and_is_deleted_here(
+    mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    (tmp_path / "b.csv").write_text("lr,loss\n0.1,0.5\n")
+    said("import", str(tmp_path / "b.csv"), "--metric", "loss", "--mode", "min")
+
+    done = CliRunner().invoke(group, arguments)
+
+    assert isinstance(done.exception, ConfigurationError)
+    assert "alone, as it was imported, archived or ran in virtual time" in str(done.exception)
+    assert str(done.exception).endswith("To delete it: mqtune delete b --here")
+    missing = CliRunner().invoke(group, ["logs", "b", "1"]).exception
+    assert "was imported, archived or ran in virtual time: it has no output of trial 0001" in str(missing)
+
+
+def test_of_several_metrics_there_is_a_front_and_no_best_trial(mqtune_home: Path) -> None:
+    book = Book(mqtune_home / "torn", metric=["loss", "cost"], mode=["min", "min"])
+    for trial, loss, cost in (("0001", 1, 3), ("0002", 3, 1), ("0003", 3, 3)):
+        book.stage(trial)
+        book.report(trial, {"loss": loss, "cost": cost})
+        book.end(trial)
+    book.save()
+
+    with pytest.raises(ConfigurationError, match="no single best trial; on its Pareto front are '0001', '0002'"):
+        CliRunner().invoke(group, ["show", "torn", "best"], catch_exceptions=False)
+
+
+def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("MQTUNE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+
+    with pytest.raises(ConfigurationError, match="set MQTUNE_HOME to a folder that you may write to"):
+        CliRunner().invoke(group, ["list"], catch_exceptions=False)
 
 
 class _Handle:

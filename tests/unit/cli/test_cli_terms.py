@@ -43,6 +43,9 @@ def test_an_order_by_a_name_that_no_trial_has_is_refused(experiment: Experiment)
         (['a="x,y",b=True,c=None,d=false'], {"a": "x,y", "b": True, "c": None, "d": False}),
         (['{"net.width": 8}'], {"net.width": 8}),
         (["a=b=c"], {"a": "b=c"}),
+        (["x=:),lr=0.1"], {"x": ":)", "lr": 0.1}),
+        (["x=(1,2),lr=0.1"], {"x": "(1,2)", "lr": 0.1}),
+        ([r'x="a\"b,c",lr=0.1'], {"x": 'a"b,c', "lr": 0.1}),
         ([], {}),
     ],
 )
@@ -50,7 +53,7 @@ def test_assignments_become_a_config(texts: list[str], config: dict[str, Any]) -
     assert config_of(texts) == config
 
 
-@pytest.mark.parametrize("text", ["lr", "=1", "a=1,", "a=1,a.b=2", "{nothing"])
+@pytest.mark.parametrize("text", ["lr", "=1", "a=1,", "a=1,a.b=2", "{nothing", "x=:(,lr=0.1", 'x="a,lr=0.1'])
 def test_what_is_no_assignment_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError):
         config_of([text])
