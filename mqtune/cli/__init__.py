@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import MqtuneError
+from mqtune.core.machine import open_standard_streams
 from mqtune.core.text import printable, replace_unencodable
 from mqtune.core.version import __version__
 
@@ -124,6 +125,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command; an MqtuneError is printed on one line, without a traceback."""
+    open_standard_streams()
     replace_unencodable(sys.stdout)
     replace_unencodable(sys.stderr)
     try:

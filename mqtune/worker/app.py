@@ -282,6 +282,11 @@ class TrialWorker(Worker):
         state.should_stop = EX_OK
         self.pool.wake.set()
 
+    def emit_banner(self) -> None:
+        """Print Celery's banner. A worker whose output is on a full disk runs trials without one."""
+        with contextlib.suppress(OSError):
+            super().emit_banner()
+
     def start(self) -> None:
         super().start()
         if self.pool is not None and self.pool.is_busy:
