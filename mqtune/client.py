@@ -32,6 +32,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.keys import ExperimentKeys, is_name
+from mqtune.core.machine import make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.rates import TOO_FAST_S
 from mqtune.core.shares import Priority
@@ -321,16 +322,17 @@ class ExperimentHandle:
         )
 
     def results(self, folder: Path) -> Results:
-        """Copy what happened so far into a folder, and return the results.
+        """Copy all events so far into a folder, and return the results. The folder is made if it does not exist.
 
         Raises:
-            ConfigurationError: there is no such experiment.
+            ConfigurationError: there is no such experiment, or the folder can't be made or written.
             ChapterUnavailable: its oldest events are in chapters that can't be read from here.
         """
         page = self._journal.read(START.entry, count=_PAGE_COUNT)
         if not page:
             raise ConfigurationError(self._broker.unknown(self.name))
         last: Entry = page[-1]
+        make_folder(folder)
         with contextlib.closing(JournalFile(folder / JOURNAL_FILE)) as file:
             file.begin([])
             while page:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import MqtuneError
-from mqtune.core.machine import INTERRUPTED_CODE
+from mqtune.core.machine import INTERRUPTED_CODE, open_standard_streams
 from mqtune.core.text import printable, replace_unencodable
 from mqtune.core.version import __version__
 
@@ -71,6 +71,8 @@ _MODULES: Final = {
     "import": "importing",
     "usage": "usage_report",
 }
+#: The verbs that other tools have for the same, where the most similar verb does something else.
+_MEANT: Final = dict.fromkeys(("top", "watch"), "'fleet' or 'show --follow'")
 
 
 class _Commands(click.Group):
@@ -91,7 +93,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         typed = args[0]
         if typed not in COMMANDS and not typed.startswith("-") and not ctx.resilient_parsing:
-            likely = " or ".join(map(repr, get_close_matches(typed, COMMANDS)))
+            likely = _MEANT.get(typed) or " or ".join(map(repr, get_close_matches(typed, COMMANDS)))
             ctx.fail(
                 f"No such command {typed!r}. {f'Did you mean {likely}?' if likely else 'mqtune --help lists all.'}"
             )
@@ -121,6 +123,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command; an MqtuneError is printed on one line, without a traceback."""
+    open_standard_streams()
     replace_unencodable(sys.stdout)
     replace_unencodable(sys.stderr)
     try:

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import MqtuneError
+from mqtune.core.version import install_command
 
 #: The modules that the demo imports, and the packages that have them.
 _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
@@ -23,7 +24,7 @@ def command(name: str | None) -> None:
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
     if missing:
-        raise MqtuneError(f"the demo needs {' and '.join(missing)}: pip install 'mqtune[demo]'")
+        raise MqtuneError(f"the demo needs {' and '.join(missing)}: {install_command('demo')}")
     from mqtune.cli.digits import main  # noqa: PLC0415 - scikit-learn's import takes a second
 
     main(name)

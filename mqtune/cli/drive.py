@@ -7,7 +7,7 @@ import click
 from mqtune.cli.output import broker_option, output
 from mqtune.cli.place import name_argument, whole_name
 from mqtune.cli.show import show_experiment
-from mqtune.results.experiments import state_of_folder
+from mqtune.results.experiments import state_of_folder, with_failures
 
 
 @click.command("drive")
@@ -19,7 +19,7 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
 
     The last driver may have ended by Ctrl-C, a crash or a power failure. Trials on a broker's workers keep running
     without a driver. An experiment with a scheduler, searcher or function of your own needs its script: run that again.
-    The exit code is 130 after Ctrl-C, and 1 if no trial has a result.
+    The exit code is 130 after Ctrl-C, and 1 if no trial has a result or every trial failed.
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 
@@ -32,5 +32,6 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
         tuner.close()
     if was_finished:
         click.echo(f"experiment {name} is finished; give --max-trials to run more than its {len(results)} trials")
-    show_experiment(output(), results, state_of_folder(results.folder, results.outcome), str(results.folder))
+    state = with_failures(state_of_folder(results.folder, results.outcome), results.experiment.statuses)
+    show_experiment(output(), results, state, str(results.folder))
     results.raise_if_failed()

@@ -27,7 +27,7 @@ _FORMATS: Final = ("csv", "jsonl", "parquet", "optuna", "syne-tune", "mqtune")
 _TEXTS: Final = frozenset({"csv", "jsonl"})
 _ROWS: Final = ("trials", "attempts", "reports")
 #: What the names of files of a format end with, where that is not the format's name.
-_ENDINGS: Final = {"pq": "parquet", "json": "jsonl", "log": "optuna"}
+_ENDINGS: Final = {"pq": "parquet", "log": "optuna"}
 #: Loggers by the tool that they write to: the module and the class, whose first argument is the place.
 _LOGGERS: Final = {
     "tensorboard": ("tensorboard", "TensorBoard"),
@@ -91,8 +91,7 @@ def command(
             raise click.UsageError("--to writes no file; leave out --output and --format")
         _log(name, broker, [_logger(tool) for tool in tools])
         return
-    ending = "" if path is None else path.suffix.removeprefix(".")
-    format_ = wanted or _ENDINGS.get(ending, ending if ending in _FORMATS else "csv")
+    format_ = wanted or _format_of(path)
     if path is None and format_ not in _TEXTS:
         raise click.UsageError(f"{format_} is not for a terminal; give --output FILE")
     if path is not None and format_ == "mqtune":
@@ -107,6 +106,21 @@ def command(
             # The other formats have all that there is.
             what = rows if format_ in ("csv", "jsonl", "parquet") else "trials and their reports"
             say(f"{path}: the {what} of {view.results.name} as {format_}")
+
+
+def _format_of(path: Path | None) -> str:
+    """Return the format that the ending of a file's name stands for; CSV without an ending.
+
+    Raises:
+        click.UsageError: the ending is of another format.
+    """
+    ending = "" if path is None else path.suffix.removeprefix(".").lower()
+    format_ = _ENDINGS.get(ending, ending or "csv")
+    if format_ not in _FORMATS:
+        raise click.UsageError(
+            f"{path}: there is no format for names that end with .{ending}; give .csv, .jsonl or .parquet, or --format"
+        )
+    return format_
 
 
 def _logger(tool: str) -> _Logger:

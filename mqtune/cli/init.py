@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import re
 import secrets
 import shlex
@@ -15,6 +16,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.version import requirement, source
 
 #: The files of a project, and what each is made of; the others are written here.
 _FILES: Final = {
@@ -40,7 +42,7 @@ def command(folder: Path) -> None:
     there = [name for name in contents if (folder / name).exists()]
     for name in _SHARED & {*there}:
         there.remove(name)
-        click.echo(f"left as it is: {folder / name}, to which belongs: {' '.join(contents.pop(name).split())}")
+        click.echo(f"left as it is: {folder / name}, where this belongs: {' '.join(contents.pop(name).split())}")
     if there:
         raise ConfigurationError(f"{folder} has {', '.join(there)} already; give another folder: mqtune init FOLDER")
     try:
@@ -55,25 +57,41 @@ def command(folder: Path) -> None:
     click.echo(f"try it: cd {shlex.quote(str(folder))} && python tune.py")
 
 
+def _install(checkout: str) -> str:
+    """Return the line of a Dockerfile that installs requirements.txt, with what pip needs to reach mqtune."""
+    pip = "pip install --no-cache-dir -r /requirements.txt"
+    if checkout:
+        # pip builds a checkout in its place.
+        return f"RUN --mount=type=bind,from=mqtune,target={checkout},rw {pip}"
+    install_git = "apt-get update && apt-get install -y --no-install-recommends git && "
+    return f"RUN {install_git if source().url.startswith('git+') else ''}{pip}"
+
+
 def _contents(folder: Path) -> dict[str, str]:
     """Return what to write, by the names of the files."""
+    checkout = source().path
+    if Path(checkout).is_file():
+        checkout = str(Path(checkout).parent)
     words = {
         "@NAME@": _NOT_ALLOWED.sub("-", folder.name.lower())[:_NAME_CHARS].strip("-") or "tuning",
         # As systemd has a percent sign.
         "@FOLDER@": str(folder).replace("%", "%%"),
         "@USER@": getpass.getuser(),
+        # A checkout is outside the image's folder; requirements.txt names it by its path.
+        "@CONTEXTS@": f"\n    additional_contexts:\n      mqtune: {json.dumps(checkout)}" if checkout else "",
+        "@INSTALL@": _install(checkout),
         "@MQTUNE@": shutil.which("mqtune", path=str(Path(sys.executable).parent)) or "mqtune",
     }
     found = {}
-    for name, source in _FILES.items():
-        text = (files("mqtune.cli") / "starter" / source).read_text(encoding="utf-8")
+    for name, template in _FILES.items():
+        text = (files("mqtune.cli") / "starter" / template).read_text(encoding="utf-8")
         for mark, word in words.items():
             text = text.replace(mark, word)
         found[name] = text
     password = secrets.token_hex(16)
     return {
         **found,
-        "requirements.txt": "mqtune\n",
+        "requirements.txt": f"{requirement()}\n",
         ".env": f"REDIS_PASSWORD={password}\nMQTUNE_BROKER=redis://:{password}@127.0.0.1:6379/0\n",
         ".gitignore": ".env\n__pycache__/\n",
     }

@@ -24,7 +24,7 @@ from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_config, short_value
-from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder
+from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder, with_failures
 from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def described_here(folder: Path) -> dict[str, object]:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
         return {"name": folder.name, "place": str(folder), "error": str(error)}
-    state = state_of_folder(folder, summary["outcome"])
+    state = with_failures(state_of_folder(folder, summary["outcome"]), summary.get("statuses", {}))
     return {**summary, "name": folder.name, "state": state, "place": str(folder)}
 
 

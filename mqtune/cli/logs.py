@@ -80,14 +80,23 @@ def command(
         for text in texts if follow else ["".join(texts)]:
             say(json_text({**head, "text": text}))
         return
-    print_output(pieces)
+    if not print_output(pieces) and offset <= 0:
+        # Without this, nobody could tell a silent trial from a broken command.
+        who, other = ("its script", "") if trial == DRIVER else (f"trial {trial}", _other_stream(stderr=stderr))
+        click.echo(f"{who} has printed nothing{other}", err=True)
 
 
-def print_output(pieces: Iterable[bytes]) -> None:
-    """Print output as it comes; in a terminal its control characters are escaped."""
-    decode, is_terminal = _decoder().decode, sys.stdout.isatty()
+def _other_stream(*, stderr: bool) -> str:
+    return " to stderr; leave out --stderr for its stdout" if stderr else " to stdout; its stderr: --stderr"
+
+
+def print_output(pieces: Iterable[bytes]) -> bool:
+    """Print output as it comes, and return whether there was any. In a terminal, control characters are escaped."""
+    decode, is_terminal, is_any = _decoder().decode, sys.stdout.isatty(), False
     for data in pieces:
+        is_any = is_any or bool(data)
         click.echo(printable(decode(data)) if is_terminal else data, nl=False)
+    return is_any
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -75,13 +75,21 @@ def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
-    """Say what goes, and return whether somebody wants that."""
+    """Print the remains to delete, and return whether they are to be deleted."""
     for part in parts:
         say(f"{'would delete' if dry_run else 'delete'}  {part}")
-    if dry_run:
-        return False
+    return not dry_run and is_confirmed("Really? Nothing brings it back", yes=yes)
+
+
+def is_confirmed(question: str, *, yes: bool) -> bool:
+    """Ask a yes-or-no question, unless *yes* answers it.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+    """
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here; give --yes")
-    return click.confirm("Really? Nothing brings it back")
+        raise click.UsageError("can't ask for confirmation without a terminal; give --yes")
+    # Standard output is the command's result.
+    return click.confirm(question, err=True)

@@ -26,7 +26,9 @@ from mqtune.results.experiments import (
     saved_experiments,
     state_in_words,
     state_of_folder,
+    with_failures,
 )
+from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
@@ -164,7 +166,8 @@ def opened(place: Place) -> Iterator[View]:
                 view = stack.enter_context(_read_there(place.name, place.broker or ""))
             else:
                 results = Results.load(place.folder)
-                view = View(results, _state(place, place.folder, results), str(results.folder))
+                state = with_failures(_state(place, place.folder, results), results.experiment.statuses)
+                view = View(results, state, str(results.folder))
         except CopyIncomplete:
             if (found := _server_view(place, stack)) is None:
                 raise
@@ -180,7 +183,7 @@ def _read_there(name: str, url: str) -> Iterator[View]:
         experiment = there.experiment(name)
         results, found = experiment.results(Path(folder)), experiment.state()
         state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
-        yield View(results, state, there.place)
+        yield View(results, with_failures(state, results.experiment.statuses), there.place)
 
 
 def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
@@ -244,6 +247,11 @@ def server_of(place: Place) -> Iterator[str]:
             yield url
     elif place.broker:
         yield place.broker
+    elif place.folder is not None and is_in_folder_alone(place.folder):
+        raise ConfigurationError(
+            f"experiment {place.name!r} is in {place.folder} alone, as it was imported, archived or ran in virtual time: it has no "
+            f"driver, and nothing of it can be steered. To delete it: mqtune delete {place.name} --here"
+        )
     else:
         raise ConfigurationError(
             f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or $MQTUNE_BROKER"
@@ -275,6 +283,14 @@ def find_trial(experiment: Experiment, given: str) -> TrialId:
         return padded
     if (found := chosen("trial", given, ids)) is not None:
         return TrialId(found)
+    if given == BEST and not experiment.objective.is_single:
+        front = [trial.id for trial in experiment.pareto_front]
+        there = f"on its Pareto front are {names_in_words(front)}" if front else "its Pareto front is empty yet"
+        raise ConfigurationError(
+            f"experiment {experiment.name!r} has several metrics, and so no single best trial; {there}"
+        )
+    if given == BEST:
+        raise ConfigurationError(f"experiment {experiment.name!r} has no best trial yet: no trial has a value")
     span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none yet"
     raise ConfigurationError(f"experiment {experiment.name!r} has no trial {given!r}; {span}")
 

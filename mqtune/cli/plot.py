@@ -30,7 +30,7 @@ KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timel
 def command(name: str | None, kind: str | None, path: Path | None, broker: str | None, *, as_json: bool) -> None:
     """Draw an experiment that is running or has ended: NAME, or its folder; by default the newest.
 
-    Without KIND, it is what the file is called, as of curves.png, or else history. Needs pip install 'mqtune[plot]'. With --json
+    Without KIND, it is what the file is called, as of curves.png, or else history. Needs mqtune's extra plot. With --json
     nothing is drawn: it prints the points.
     """
     if as_json and path is not None:

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mqtune.cli.conditions import Condition, condition_of, selected
 from mqtune.cli.describe import described_experiment, described_trial
 from mqtune.cli.machine_use import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
 from mqtune.cli.output import broker_option, json_option, output, print_json
 from mqtune.cli.owners import has_others
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
-from mqtune.cli.terms import STATUSES, Condition, conditions_of, in_order, selected
+from mqtune.cli.terms import STATUSES, in_order
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, LogUnavailable
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import counted, flatten, printable
@@ -50,7 +51,9 @@ _TAIL_BYTES: Final = 16_000
 @click.option("--status", "statuses", multiple=True, type=STATUSES, help="All with this status; may be repeated.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="All trials with this tag; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="All trials with this text in their notes.")
-@click.option("--where", "wheres", multiple=True, metavar="CONDITION", help="All for which it holds: 'lr<0.1'.")
+@click.option(
+    "--where", "wheres", multiple=True, metavar="CONDITION", help="All for which it holds: 'lr<0.1 or optimizer=sgd'."
+)
 @click.option(
     "--sort",
     metavar="NAME",
@@ -89,7 +92,7 @@ def command(
     """
     if reverse and sort is None:
         raise click.UsageError("--reverse is for --sort")
-    asked = Selection(show_all, statuses, tags, notes, conditions_of(wheres), sort, reverse, limit)
+    asked = Selection(show_all, statuses, tags, notes, condition_of(wheres), sort, reverse, limit)
     if asked != BEST_TRIALS and (trial is not None or follow):
         raise click.UsageError("the options for the table are not for TRIAL or --follow; leave them out")
     if trial is not None and follow:
@@ -134,7 +137,7 @@ class Selection(NamedTuple):
     statuses: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     notes: str = ""
-    conditions: list[Condition] = []  # noqa: RUF012 - nobody changes it
+    condition: Condition | None = None
     sort: str | None = None
     reverse: bool = False
     limit: int | None = None
@@ -142,7 +145,7 @@ class Selection(NamedTuple):
     @property
     def is_filter(self) -> bool:
         """Whether it leaves trials out by their properties."""
-        return bool(self.statuses or self.tags or self.notes or self.conditions)
+        return bool(self.statuses or self.tags or self.notes or self.condition)
 
     def trials(self, experiment: Experiment) -> tuple[list[Trial], int]:
         """Return the trials of the table, and how many more there are.
@@ -153,7 +156,7 @@ class Selection(NamedTuple):
         all_trials = ranked(experiment) if self.sort is None else experiment.trials.values()
         trials = [
             trial
-            for trial in selected(all_trials, self.conditions)
+            for trial in selected(all_trials, self.condition)
             if (not self.statuses or trial.status.value in self.statuses) and trial.labels.match(self.tags, self.notes)
         ]
         if self.sort is not None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.conditions import Condition, condition_of, selected
+from mqtune.cli.output import broker_option, is_confirmed, json_option, print_json, say
 from mqtune.cli.owners import check_owner
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, is_asked_for, name_argument, steered
 from mqtune.cli.submit import submission_of
-from mqtune.cli.terms import STATUSES, conditions_of, config_of, selected
+from mqtune.cli.terms import STATUSES, config_of
 from mqtune.core.errors import ConfigurationError, RequestRefused
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import this_owner
@@ -71,6 +72,10 @@ _DONE: Final = {
 }
 #: The actions by the word for how a trial ends.
 _ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "abandoned": "abandon"}
+#: The actions that discard work: over more than one trial they need a confirmation.
+_DESTRUCTIVE: Final = frozenset({*_ENDS.values(), "restart"})
+#: The number of trials that the question names.
+_NAMED: Final = 5
 #: What stands for no checkpoint at all.
 _SCRATCH: Final = "scratch"
 _NAME_TRIALS: Final = "name the trials, or give --all, --where or --status"
@@ -102,6 +107,7 @@ timeout_option = click.option(
     metavar="SECONDS",
     help="How long to wait for the driver's answer. The request stays.",
 )
+_yes = click.option("--yes", is_flag=True, help="Don't ask, also where it is done to more than one trial.")
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why, in a few words; it is kept with the trial.")
 config_option = click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE,…", help="Values, or a JSON object; may be repeated."
@@ -113,13 +119,13 @@ class Choice(NamedTuple):
 
     trials: tuple[str, ...]
     everyone: bool
-    wheres: tuple[str, ...]
+    condition: Condition | None
     statuses: tuple[str, ...]
 
     @property
     def by_rule(self) -> bool:
         """Whether trials are chosen by what they are, rather than named."""
-        return self.everyone or bool(self.wheres or self.statuses)
+        return self.everyone or self.condition is not None or bool(self.statuses)
 
     def of(self, experiment: Experiment, statuses: frozenset[TrialStatus]) -> list[Trial]:
         """Return the trials, each once.
@@ -131,8 +137,8 @@ class Choice(NamedTuple):
             ids = dict.fromkeys(find_trial(experiment, each) for each in self.trials)
             return [experiment.trials[id_] for id_ in ids]
         wanted = {TrialStatus(each) for each in self.statuses} or statuses
-        conditions = conditions_of(self.wheres)
-        return [each for each in selected(experiment.trials.values(), conditions) if each.status in wanted]
+        trials = selected(experiment.trials.values(), self.condition)
+        return [trial for trial in trials if trial.status in wanted]
 
 
 def trial_options(command: Callable[..., object]) -> Callable[..., object]:
@@ -142,13 +148,17 @@ def trial_options(command: Callable[..., object]) -> Callable[..., object]:
     def call(
         *, trials: tuple[str, ...], everyone: bool, wheres: tuple[str, ...], statuses: tuple[str, ...], **others: object
     ) -> object:
-        return command(choice=Choice(trials, everyone, wheres, statuses), **others)
+        return command(choice=Choice(trials, everyone, condition_of(wheres), statuses), **others)
 
     added: Callable[..., object] = call
     for add in (
         click.option("--status", "statuses", multiple=True, type=STATUSES, help="All trials with this status."),
         click.option(
-            "--where", "wheres", multiple=True, metavar="CONDITION", help="All trials for which it holds: 'lr<0.1'."
+            "--where",
+            "wheres",
+            multiple=True,
+            metavar="CONDITION",
+            help="All trials for which it holds: 'lr<0.1 or optimizer=sgd'.",
         ),
         click.option("--all", "everyone", is_flag=True, help="All trials that it can be done to."),
         click.argument("trials", nargs=-1, metavar="[TRIAL]…", shell_complete=complete_trial),
@@ -166,9 +176,10 @@ def steer_trials(
     how: dict[str, object],
     *,
     as_json: bool,
+    yes: bool = False,
     origin: str | None = None,
 ) -> None:
-    """Request an action of each chosen trial, say what happened, and exit with what came of it.
+    """Request an action of each chosen trial, print the outcomes, and exit with their code.
 
     Args:
         action: which.
@@ -177,6 +188,7 @@ def steer_trials(
         choice: which trials.
         how: the other arguments of the action's method of ``TrialHandle``.
         as_json: whether the outcomes are printed as JSON.
+        yes: whether a destructive action over more than one trial needs no confirmation.
         origin: the trial, and its checkpoint, that they begin from.
     """
     if choice.by_rule == bool(choice.trials):
@@ -188,8 +200,23 @@ def steer_trials(
         trials = choice.of(experiment, ACTIONS[action].statuses)
         if not trials:
             click.echo(f"no trial of {handle.name} to {action}", err=True)
+        if action in _DESTRUCTIVE and not _is_wanted(action, trials, experiment, yes=yes):
+            return
         outcomes = (steer_trial(handle, action, trial, how) for trial in trials)
         tell(handle.name, outcomes, as_json=as_json)
+
+
+def _is_wanted(action: str, trials: list[Trial], experiment: Experiment, *, yes: bool) -> bool:
+    """Say how many trials an action is for, and ask; one trial needs no question."""
+    ids = [trial.id for trial in trials if not trial.status.is_terminal]
+    if len(ids) <= 1 or yes:
+        return True
+    more = f", … and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    named = ", ".join(ids[:_NAMED])
+    click.echo(
+        f"{action} {len(ids)} of the {len(experiment.trials)} trials of {experiment.name}: {named}{more}", err=True
+    )
+    return is_confirmed("Really?", yes=yes)
 
 
 def experiment_of(handle: ExperimentHandle) -> Experiment:
@@ -315,6 +342,7 @@ def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as
 )
 @click.option("--now", is_flag=True, help="With --experiment: stop the trials that run.")
 @click.option("--force", is_flag=True, help="With --experiment: end it although it is another's.")
+@_yes
 @_reason
 @timeout_option
 @_broker
@@ -330,6 +358,7 @@ def _stop(
     whole: bool,
     now: bool,
     force: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     if not whole:
@@ -337,7 +366,8 @@ def _stop(
             raise click.UsageError("--now and --force are for --experiment")
         if not choice.trials and not choice.by_rule:
             raise click.UsageError(f"{_NAME_TRIALS}; to end the experiment, give --experiment")
-        steer_trials(_ENDS[end], name, broker, choice, {"reason": reason, "timeout_s": timeout_s}, as_json=as_json)
+        how: dict[str, object] = {"reason": reason, "timeout_s": timeout_s}
+        steer_trials(_ENDS[end], name, broker, choice, how, as_json=as_json, yes=yes)
         return
     if choice.trials or choice.by_rule or is_asked_for("end") or reason:
         raise click.UsageError("--experiment ends the experiment; leave out the trials and the options for trials")
@@ -394,6 +424,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     help=f"Restart the trials, also those that run: from {_SCRATCH}, or from this trial's newest checkpoint, its best, or "
     "@ID; @best alone is the trial's own.",
 )
+@_yes
 @_reason
 @timeout_option
 @_broker
@@ -407,12 +438,13 @@ def _resume(
     reason: str,
     timeout_s: float,
     *,
+    yes: bool,
     as_json: bool,
 ) -> None:
     action = "resume" if origin is None else "restart"
     how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "timeout_s": timeout_s}
     found = None if origin == _SCRATCH else origin
-    steer_trials(action, name, broker, choice, how, as_json=as_json, origin=found)
+    steer_trials(action, name, broker, choice, how, as_json=as_json, yes=yes, origin=found)
 
 
 @click.command("add")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
@@ -17,20 +16,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, names_in_words, put
 from mqtune.core.trial import Config, Trial, TrialStatus, is_number
-from mqtune.results.display import short_value
 
-_OPERATORS: Final[dict[str, Callable[..., bool]]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "!=": operator.ne,
-    "==": operator.eq,
-    "=": operator.eq,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-_ORDERS: Final = frozenset({"<", "<=", ">", ">="})
-_CONDITION: Final = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*", re.DOTALL)
-_AND: Final = re.compile(r"\s+and(?:\s+|$)")
 #: As Python has them, which JSON calls otherwise.
 _PYTHON: Final[dict[str, object]] = {"True": True, "False": False, "None": None}
 #: The word for the best trial, and the column of each trial's best value.
@@ -39,8 +25,8 @@ BEST: Final = "best"
 STATUSES: Final = click.Choice([status.value for status in TrialStatus])
 #: The column of a trial's id: sorted by it, trials come in the order in which they were begun.
 BEGUN: Final = "trial"
-_OPENING: Final = "[{("
-_CLOSING: Final = "]})"
+#: The brackets within which a comma belongs to a value.
+_CLOSED_BY: Final = {"[": "]", "{": "}", "(": ")"}
 
 
 _HOUR_S: Final = 3_600.0
@@ -60,63 +46,6 @@ def past_time(text: str) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{text!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01") from None
-
-
-class Condition(NamedTuple):
-    """A comparison of something that is known of a trial with a value."""
-
-    name: str
-    operator: str
-    value: object
-
-    def check(self, values: Sequence[object]) -> None:
-        """Check that values like these can be above or below the condition's.
-
-        Raises:
-            ConfigurationError: they are numbers, and that is a text.
-        """
-        if self.operator in _ORDERS and isinstance(self.value, str) and values and all(map(is_number, values)):
-            raise ConfigurationError(
-                f"'{self.name}{self.operator}{self.value}' compares numbers with a text; give a number, such as "
-                f"'{self.name}{self.operator}{short_value(values[0])}'"
-            )
-
-    def holds(self, left: object) -> bool:
-        """Whether it holds for a trial that has *left* there."""
-        right = self.value
-        if is_number(left) != is_number(right) or isinstance(left, str) != isinstance(right, str):
-            # A choice of "8" is written as 8 too; anything else that differs in kind has no order.
-            left, right = str(left), str(right)
-            if self.operator not in ("=", "==", "!="):
-                return False
-        try:
-            return bool(_OPERATORS[self.operator](left, right))
-        except TypeError:
-            return False
-
-
-def conditions_of(texts: Iterable[str]) -> list[Condition]:
-    """Return the conditions in texts such as ``lr<0.1 and width>=64``.
-
-    Raises:
-        click.UsageError: a text is no condition.
-    """
-    return [_condition(part) for text in texts for part in parts_of(text)]
-
-
-def parts_of(text: str) -> list[str]:
-    """Return what stands in a text between the words "and"."""
-    return _AND.split(text)
-
-
-def _condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    # A value that begins with an operator is a second one; in quotes it is a text.
-    if found is None or not found[3] or found[3][0] in "<>=!":
-        raise click.UsageError(
-            f"{text!r} is not a condition; write one such as 'lr<0.1', 'optimizer=adam' or 'status!=failed'"
-        )
-    return Condition(found[1], found[2], value_of(found[3]))
 
 
 def value_of(text: str) -> object:
@@ -159,19 +88,31 @@ def _object(text: str) -> dict[str, object]:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a text at its commas, but those within brackets or quotes."""
-    parts, depth, quote = [""], 0, ""
+    """Split a text at its commas, except within brackets or quotes.
+
+    Raises:
+        click.UsageError: a bracket or a quote is not closed.
+    """
+    parts, opened, is_quoted, is_escaped = [""], "", False, False
     for char in text:
-        if quote:
-            quote = "" if char == quote else quote
+        if is_quoted:
+            is_quoted = is_escaped or char != '"'
+            is_escaped = char == "\\" and not is_escaped
         elif char == '"':
-            quote = char
-        else:
-            depth += (char in _OPENING) - (char in _CLOSING)
-        if char == "," and not depth and not quote:
+            is_quoted = True
+        elif char in _CLOSED_BY:
+            opened += char
+        elif opened and char == _CLOSED_BY[opened[-1]]:
+            opened = opened[:-1]
+        if char == "," and not opened and not is_quoted:
             parts.append("")
         else:
             parts[-1] += char
+    if opened or is_quoted:
+        raise click.UsageError(
+            f"{text!r} has a {'quote' if is_quoted else repr(opened[-1])} that is not closed; "
+            'a JSON object takes any text: \'{"name": "a(,"}\''
+        )
     return parts
 
 
@@ -182,7 +123,7 @@ class _Absent:
     """Stands for what a trial has not got: None is a value."""
 
 
-_ABSENT: Final = _Absent()
+ABSENT: Final = _Absent()
 #: The columns of a trial itself, which go before a parameter or a metric of the same name.
 _OWN: Final[dict[str, Callable[[Trial], object]]] = {
     BEGUN: lambda trial: trial.id,
@@ -192,7 +133,7 @@ _OWN: Final[dict[str, Callable[[Trial], object]]] = {
     "attempts": lambda trial: len(trial.attempts),
     "worker": lambda trial: trial.attempts[-1].worker if trial.attempts else "",
     "ran_s": lambda trial: trial.run_s,
-    BEST: lambda trial: trial.best_value if trial.has_metric else _ABSENT,
+    BEST: lambda trial: trial.best_value if trial.has_metric else ABSENT,
 }
 OWN_COLUMNS: Final = frozenset(_OWN)
 _GROUPS: Final[dict[str, Callable[[Trial], Mapping[str, object]]]] = {
@@ -202,22 +143,22 @@ _GROUPS: Final[dict[str, Callable[[Trial], Mapping[str, object]]]] = {
 }
 
 
-def _value_in(trial: Trial, name: str) -> object:
+def value_in(trial: Trial, name: str) -> object:
     """Return what a condition or an order names: a trial's own column, or an entry of its config or its metrics."""
     group, _, rest = name.partition(".")
-    if rest and group in _GROUPS and (found := _entry(_GROUPS[group](trial), rest)) is not _ABSENT:
+    if rest and group in _GROUPS and (found := _entry(_GROUPS[group](trial), rest)) is not ABSENT:
         return found
     if name in _OWN:
         return _OWN[name](trial)
     found = _entry(trial.config, name)
-    return found if found is not _ABSENT else _entry(trial.best_metrics, name)
+    return found if found is not ABSENT else _entry(trial.best_metrics, name)
 
 
 def _entry(values: Mapping[str, object], name: str) -> object:
-    found = values.get(name, _ABSENT)
-    if found is not _ABSENT and not isinstance(found, Mapping):
+    found = values.get(name, ABSENT)
+    if found is not ABSENT and not isinstance(found, Mapping):
         return found
-    return dict(flatten(values)).get(name, _ABSENT) if found is not _ABSENT or "." in name else _ABSENT
+    return dict(flatten(values)).get(name, ABSENT) if found is not ABSENT or "." in name else ABSENT
 
 
 def _names_in(trials: Iterable[Trial]) -> dict[str, None]:
@@ -227,23 +168,12 @@ def _names_in(trials: Iterable[Trial]) -> dict[str, None]:
     return {name: None for name in (*names, *_OWN) if "." not in name}
 
 
-def selected(trials: Iterable[Trial], conditions: list[Condition]) -> list[Trial]:
-    """Return the trials for which all conditions hold.
+def check_known(name: str, trials: Sequence[Trial], values: Sequence[object]) -> None:
+    """Refuse a name for which no trial has a value.
 
     Raises:
-        ConfigurationError: a condition is about what no trial has, or compares numbers with a text.
+        ConfigurationError: there are trials, and no values.
     """
-    every = found = list(trials)
-    for condition in conditions:
-        values = {trial.id: _value_in(trial, condition.name) for trial in every}
-        there = [value for value in values.values() if value is not _ABSENT]
-        _check_known(condition.name, every, there)
-        condition.check(there)
-        found = [trial for trial in found if values[trial.id] is not _ABSENT and condition.holds(values[trial.id])]
-    return found
-
-
-def _check_known(name: str, trials: Sequence[Trial], values: Sequence[object]) -> None:
     if trials and not values:
         raise ConfigurationError(f"no trial has {name!r}; there are {names_in_words(_names_in(trials))}")
 
@@ -254,14 +184,14 @@ def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reve
         begun = {id_: place for place, id_ in enumerate(experiment.trials)}
         return sorted(trials, key=lambda trial: begun[trial.id], reverse=reverse)
     every = list(trials)
-    values = [(_value_in(trial, name), trial) for trial in every]
-    _check_known(name, every, [value for value, _ in values if value is not _ABSENT])
+    values = [(value_in(trial, name), trial) for trial in every]
+    check_known(name, every, [value for value, _ in values if value is not ABSENT])
     objective = experiment.objective
     metric = name.removeprefix("metrics.").removeprefix("last.")
     is_max = name == BEST and experiment.mode == "max"
     if metric in objective.metrics:
         is_max = objective.modes[objective.metrics.index(metric)] == "max"
-    with_it = [(value, trial) for value, trial in values if value is not _ABSENT and not _is_nan(value)]
+    with_it = [(value, trial) for value, trial in values if value is not ABSENT and not _is_nan(value)]
     ordered = sorted(with_it, key=lambda each: _sort_key(each[0]), reverse=is_max != reverse)
     found = {trial.id: trial for _, trial in ordered}
     return [*found.values(), *(trial for trial in every if trial.id not in found)]

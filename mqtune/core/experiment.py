@@ -193,6 +193,16 @@ class Experiment:
         return self.counts[TrialStatus.RUNNING] - len(self.outside)
 
     @property
+    def statuses(self) -> dict[str, int]:
+        """How many trials have each status, by its word and without zeros."""
+        return {status.value: count for status, count in self.counts.items() if count}
+
+    @property
+    def has_only_failed(self) -> bool:
+        """Whether there are trials, and every one failed."""
+        return 0 < len(self.trials) == self.counts[TrialStatus.FAILED]
+
+    @property
     def ahead(self) -> Mapping[TrialId, Trial]:
         """The best trial; with several metrics, those that have ended and that no other such trial dominates."""
         return self._front if self.best is None else {self.best.id: self.best}
@@ -588,7 +598,7 @@ class Experiment:
         if attempt.intent.hands_back:
             return TrialStatus.STAGED, trial.reason
         if end is AttemptEnd.STOPPED:
-            return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
+            return TrialStatus.EARLY_STOPPED, attempt.error or "terminated by hand"
         if end is AttemptEnd.FAILED and outlived:
             # It would take as long again.
             trial.failures += 1

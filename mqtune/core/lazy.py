@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+#: The modules whose names a script uses before it makes a Tuner.
+_OF_SCRIPTS: Final = ("mqtune.schedulers", "mqtune.search")
 
 
 def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -25,6 +28,11 @@ def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], A
 
             raise no_attribute(f"module {package!r}", name, OF_MODULES)
         home = import_module(homes[name])
+        if homes[name].startswith(_OF_SCRIPTS):
+            from mqtune.core.text import say_in_one_line  # noqa: PLC0415 - as above
+
+            # Their arguments can be wrong before a Tuner is made.
+            say_in_one_line()
         value = home if home.__name__.rpartition(".")[2] == name else getattr(home, name)
         vars(sys.modules[package])[name] = value
         return value

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import source_hash
@@ -119,8 +120,33 @@ SIMULATION: Final = "a simulation"
 
 
 def mqtune_home() -> Path:
-    """Return ``$MQTUNE_HOME``, or ``~/mqtune``."""
-    return Path(os.environ.get("MQTUNE_HOME") or Path.home() / "mqtune").expanduser().absolute()
+    """Return ``$MQTUNE_HOME``, or ``~/mqtune``.
+
+    Raises:
+        ConfigurationError: neither is known.
+    """
+    try:
+        return Path(os.environ.get("MQTUNE_HOME") or Path.home() / "mqtune").expanduser().absolute()
+    except RuntimeError as error:
+        # As in a container that runs as a user without a name.
+        raise ConfigurationError(
+            f"there is no home folder for experiments ({error}); set MQTUNE_HOME to a folder that you may write to"
+        ) from None
+
+
+def open_standard_streams() -> None:
+    """Open each closed one of the descriptors 0, 1 and 2 on the null device.
+
+    Otherwise the next file or connection gets its number, and what is printed goes there.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays open
 
 
 def make_folder(folder: Path) -> None:

@@ -111,10 +111,19 @@ class Interrupts:
             raise KeyboardInterrupt
         self._number = signal.Signals(number)
         # Not print: the signal may have come in the middle of one.
-        os.write(_STDERR, f"\n{_SAID}\n".encode())
+        _say(f"\n{_SAID}\n".encode())
         self.said = _SAID if os.isatty(_STDERR) else ""
         if self._waiting:
             self._end_wait()
+
+
+def _say(message: bytes) -> None:
+    """Write to standard error, unless it is closed or its reader is stuck: a signal must not wait for it."""
+    ready = select.poll()
+    ready.register(_STDERR, select.POLLOUT)
+    with suppress(OSError):
+        if any(event & select.POLLOUT for _, event in ready.poll(0)):
+            os.write(_STDERR, message)
 
 
 class _Watch:
@@ -144,7 +153,7 @@ class _Watch:
         signals.register(self._read, select.POLLIN)
         while len(numbers) < 2:  # noqa: PLR2004 - the second signal
             if not signals.poll(ORDERLY_S * 1_000 if numbers else None):
-                os.write(_STDERR, _TOO_LONG)
+                _say(_TOO_LONG)
                 os.kill(os.getpid(), numbers[0])
                 continue
             found = os.read(self._read, 64)

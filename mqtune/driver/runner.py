@@ -23,7 +23,7 @@ from mqtune.core.errors import (
     RunInterrupted,
     WorkerStartError,
 )
-from mqtune.core.machine import DICTS, mqtune_home, replace_file
+from mqtune.core.machine import DICTS, mqtune_home, open_standard_streams, replace_file
 from mqtune.core.text import counted
 from mqtune.core.trial import UNDRIVEN, Report, Trial, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
@@ -86,6 +86,7 @@ class Runner:
             if self._driver is None and not self._is_closed:
                 # Before the thread that watches for signals.
                 refuse_on_import()
+                open_standard_streams()
                 self._deployment.prepare(self.plan, self.folder, self._opened)
             with self._interrupts.handled(self._end_at_once):
                 results = self._run()
@@ -235,6 +236,7 @@ class Runner:
             )
         if self._driver is None:
             refuse_on_import()
+            open_standard_streams()
             self._is_opening = True
             try:
                 self._driver = self._connect()

@@ -189,5 +189,5 @@ def _missing(trial: Trial, argument: str, key: str, metrics: Metrics) -> MetricM
     return MetricMissing(
         f"{argument}={key!r} is not in the first report, of trial {trial.id}, which has "
         f"{names_in_words(metrics) or 'nothing'}{hint}: correct the name here or in the trainable, or give "
-        "metric_from='later' if it comes with later reports only"
+        "failures=mqtune.Failures(metric_from='later') if it comes with later reports only"
     )

@@ -20,6 +20,7 @@ from mqtune.core.objective import Objective
 from mqtune.core.registry import Description
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Config, Metrics, Trial, TrialStatus, is_number
+from mqtune.core.version import install_command
 from mqtune.search.base import WAIT, Later, PastTrial, fingerprint
 from mqtune.search.kinds import Domain, Entries, Interval
 from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter, shares
@@ -51,7 +52,7 @@ try:
     from mqtune.integrations.ax_private import experiment_of, rows_of, strategy_of, uncompiled
     from mqtune.integrations.ax_space import check_alike, check_objective, constrained
 except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
+    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 finally:
     _database.removeFilter(_nothing)
 

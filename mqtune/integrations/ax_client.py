@@ -14,6 +14,7 @@ from mqtune.backends.base import Backend
 from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Trial, TrialStatus, is_number
+from mqtune.core.version import install_command
 from mqtune.driver.settings import Checkpoints, Failures, Local, Process
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
 from mqtune.trainable.spec import AnyTrainable
@@ -29,7 +30,7 @@ try:
 
     from mqtune.integrations.ax_private import experiment_of, uncompiled
 except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
+    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: What Ax raises where it suggests nothing before another trial has ended, and where it suggests nothing more.
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)

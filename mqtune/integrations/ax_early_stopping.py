@@ -15,6 +15,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.registry import Description
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.core.version import install_command
 from mqtune.integrations.ax import quiet
 from mqtune.schedulers.background import BackgroundDecisions
 from mqtune.schedulers.base import Scheduler
@@ -37,7 +38,7 @@ try:
         ThresholdEarlyStoppingStrategy,
     )
 except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
+    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: What a trial that has ended is for Ax.
 _STATUSES: Final = {

@@ -21,6 +21,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, InvalidTransition, MqtuneError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus, is_number
+from mqtune.core.version import install_command
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.journal.connection import redact
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
@@ -47,7 +48,7 @@ try:
     from ax.utils.common.constants import Keys
     from ax.utils.common.result import Err, Ok
 except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
+    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: What a trial that has ended is for Ax; any other one is RUNNING, also while it waits in a queue or is paused: Ax's loops end
 #: while trials are STAGED, and know no pause.

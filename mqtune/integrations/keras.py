@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:
     from keras.callbacks import BackupAndRestore, Callback
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(
-        f"keras can't be imported ({error}); pip install 'mqtune[keras]' and a backend, and set KERAS_BACKEND to its name: "
+        f"keras can't be imported ({error}); {install_command('keras')} and a backend, and set KERAS_BACKEND to its name: "
         "tensorflow (Keras's default), torch or jax"
     ) from error
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:
     from lightgbm import Booster
     from lightgbm.callback import CallbackEnv
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"lightgbm can't be imported ({error}); pip install 'mqtune[lightgbm]'") from error
+    raise ConfigurationError(f"lightgbm can't be imported ({error}); {install_command('lightgbm')}") from error
 
 _FILE: Final = "model.txt"
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"lightning can't be imported ({error}); pip install 'mqtune[lightning]'") from error
+    raise ConfigurationError(f"lightning can't be imported ({error}); {install_command('lightning')}") from error
 
 _FILE: Final = "lightning.ckpt"
 

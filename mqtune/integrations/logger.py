@@ -48,6 +48,8 @@ class TrialLogger(Callback, ABC):
         self._progress_by_trial: dict[TrialId, _Progress] = {}
         #: What the driver has folded, while one tells this logger of events.
         self._live_experiment: Experiment | None = None
+        #: The experiment with its outcome, for ``close``; None until it has ended.
+        self.ended: Experiment | None = None
 
     # What a subclass writes.
 
@@ -106,6 +108,7 @@ class TrialLogger(Callback, ABC):
     def on_end(self) -> None:
         try:
             experiment = self._live_experiment
+            self.ended = experiment
             if experiment is not None and self._lacks_reports(experiment):
                 self._write_missing(self._live_results(experiment))
             else:
@@ -124,12 +127,13 @@ class TrialLogger(Callback, ABC):
         try:
             self._begin(results.name)
             self._write_missing(results)
+            self.ended = results.experiment
         finally:
             self.close()
 
     def _begin(self, name: str) -> None:
         # One logger may be given one experiment after the other.
-        self._progress_by_trial, self._live_experiment = {}, None
+        self._progress_by_trial, self._live_experiment, self.ended = {}, None, None
         self.open(name)
 
     def _live_results(self, experiment: Experiment) -> Results:

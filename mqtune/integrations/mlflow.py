@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
+from mqtune.core.version import install_command
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
 try:
@@ -16,7 +18,7 @@ try:
     from mlflow.entities import Metric, Param, Run, RunTag
     from mlflow.exceptions import MlflowException
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"MLflow can't be imported ({error}); pip install 'mqtune[mlflow]'") from error
+    raise ConfigurationError(f"MLflow can't be imported ({error}); {install_command('mlflow')}") from error
 
 #: Tags by which a logger finds what an earlier one has made, and how many reports that has written.
 _EXPERIMENT_TAG: Final = "mqtune.experiment"
@@ -33,6 +35,8 @@ _NOT_ALLOWED: Final = re.compile(r"[^\w\-. /]", re.ASCII)
 _MS: Final = 1000
 #: What MLflow calls a trial's end.
 _ENDS: Final = {TrialStatus.FAILED: "FAILED", TrialStatus.ABANDONED: "KILLED"}
+#: The same of an experiment's end.
+_OUTCOMES: Final = {"finished": "FINISHED", "failed": "FAILED"}
 
 
 class MLflow(TrialLogger):
@@ -40,7 +44,8 @@ class MLflow(TrialLogger):
 
     Runs are found again by their tags, so that a later driver, or a later ``write``, adds to them. A run says how many reports it has with
     the same request that brings them, so that none is there twice. Trials that were stopped early have the status FINISHED, as
-    MLflow has no other, and a tag ``mqtune.status``. What MLflow doesn't allow in a name becomes ``_``.
+    MLflow has no other, and a tag ``mqtune.status``. The experiment's run is KILLED after an interrupt, and FAILED after an error or if every
+    trial failed, until a later driver continues. What MLflow doesn't allow in a name becomes ``_``.
 
     Args:
         tracking_uri: where the server or database is; by default as MLflow says (``MLFLOW_TRACKING_URI``).
@@ -104,7 +109,7 @@ class MLflow(TrialLogger):
 
     def close(self) -> None:
         if self._parent:
-            self._client.set_terminated(self._parent)
+            self._client.set_terminated(self._parent, _status_of(self.ended))
             self._parent = ""
 
     @property
@@ -133,6 +138,13 @@ class MLflow(TrialLogger):
 
     def _write_metrics(self, trial: Trial, metrics: Sequence[Metric], reports: int) -> None:
         self._client.log_batch(self._runs[trial.id], metrics=metrics, tags=[RunTag(_REPORTS_TAG, str(reports))])
+
+
+def _status_of(experiment: Experiment | None) -> str:
+    """Return MLflow's status of an experiment; one without an end of its own was interrupted."""
+    if experiment is None or experiment.outcome not in _OUTCOMES:
+        return "KILLED"
+    return "FAILED" if experiment.has_only_failed else _OUTCOMES[experiment.outcome]
 
 
 def _metrics_of(report: Report, number: int) -> list[Metric]:

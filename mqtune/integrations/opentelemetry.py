@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.trial import Attempt, AttemptEnd, Trial, TrialStatus
+from mqtune.core.version import install_command
 from mqtune.integrations.logger import FLUSH_S, plain_config
 
 try:
@@ -22,7 +23,7 @@ try:
     from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(
-        f"OpenTelemetry's SDK can't be imported ({error}); pip install 'mqtune[opentelemetry]'"
+        f"OpenTelemetry's SDK can't be imported ({error}); {install_command('opentelemetry')}"
     ) from error
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _otlp(endpoint: str | None) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - or another
     except ImportError as error:
         raise ConfigurationError(
-            f"OTLP can't be imported ({error}); pip install 'mqtune[opentelemetry]', or give an exporter"
+            f"OTLP can't be imported ({error}); {install_command('opentelemetry')}, or give an exporter"
         ) from error
     exporter: SpanExporter = OTLPSpanExporter(endpoint=endpoint)
     return exporter

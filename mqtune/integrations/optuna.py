@@ -18,6 +18,7 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.names import OF_OBJECTIVE, with_hints
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus, is_number
+from mqtune.core.version import install_command
 from mqtune.search.base import PastTrial, fingerprint
 from mqtune.search.kinds import Entries
 from mqtune.search.model import ModelSearcher, Record
@@ -33,7 +34,7 @@ try:
     from mqtune.integrations.optuna_private import OneSplitTPESampler, named_parameters
     from mqtune.integrations.optuna_space import distributions_of, is_in, shown_to_sampler
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

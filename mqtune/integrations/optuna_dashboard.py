@@ -9,6 +9,7 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
+from mqtune.core.version import install_command
 from mqtune.integrations.optuna_study import StudyMirror
 from mqtune.journal.follow import SILENCE_S
 from mqtune.results.followed import Followed, source_of
@@ -18,7 +19,7 @@ try:
     from optuna_dashboard import wsgi
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(
-        f"Optuna's dashboard can't be imported ({error}); pip install 'mqtune[optuna-dashboard]'"
+        f"Optuna's dashboard can't be imported ({error}); {install_command('optuna-dashboard')}"
     ) from error
 
 #: How long an experiment's own server may be away before it is taken for ended.

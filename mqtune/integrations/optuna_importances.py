@@ -13,6 +13,7 @@ from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import create_trial
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.optuna import quiet
 
 #: So that the same trials give the same picture.
@@ -58,7 +59,7 @@ def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[f
         try:
             shares = optuna.importance.get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=_SEED))
         except ImportError as error:
-            raise ConfigurationError(f"importances need scikit-learn: pip install 'mqtune[plot]' ({error})") from None
+            raise ConfigurationError(f"importances need scikit-learn: {install_command('plot')} ({error})") from None
     return [shares[name] for name in distributions]
 
 

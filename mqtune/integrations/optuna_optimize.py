@@ -23,6 +23,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.core.version import install_command
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
@@ -50,7 +51,7 @@ try:
         unstop,
     )
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 

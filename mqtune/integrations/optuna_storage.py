@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -27,7 +28,7 @@ try:
 
     from mqtune.integrations.optuna_private import backend_of, in_session, sessions_of
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 

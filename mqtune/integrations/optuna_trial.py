@@ -13,6 +13,7 @@ from typing import Any, Final
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Metrics
+from mqtune.core.version import install_command
 from mqtune.integrations.optuna_errors import name_of
 from mqtune.trainable import reporting
 from mqtune.trainable.spec import adapter
@@ -33,7 +34,7 @@ try:
 
     from mqtune.integrations.optuna_private import give_id
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 #: Where a spec of an objective has its adapter: ``as_trainable``.
 ADAPTER: Final = f"{__name__}:as_trainable"

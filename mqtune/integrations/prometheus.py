@@ -13,6 +13,7 @@ from wsgiref.simple_server import WSGIServer
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Attempt, Trial
+from mqtune.core.version import install_command
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -20,7 +21,7 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(
-        f"prometheus_client can't be imported ({error}); pip install 'mqtune[prometheus]'"
+        f"prometheus_client can't be imported ({error}); {install_command('prometheus')}"
     ) from error
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.in_trials import Reports, fetched_checkpoint
 
 try:
     from sklearn.base import BaseEstimator
     from sklearn.metrics import check_scoring
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"scikit-learn can't be imported ({error}); pip install 'mqtune[sklearn]'") from error
+    raise ConfigurationError(f"scikit-learn can't be imported ({error}); {install_command('sklearn')}") from error
 
 _FILE: Final = "rounds"
 

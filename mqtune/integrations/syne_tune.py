@@ -26,6 +26,7 @@ from mqtune.core.trial import (
     TrialStatus,
     is_number,
 )
+from mqtune.core.version import install_command
 from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend  # noqa: PLC0414 - this module's too
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
@@ -40,7 +41,7 @@ try:
     from syne_tune.backend.trial_status import Trial as TheirTrial
     from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); pip install 'mqtune[syne-tune]'") from error
+    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 #: Types of options that Syne Tune's models take as they are, if all are of one.
 _PLAIN: Final = (str, int, float, bool)

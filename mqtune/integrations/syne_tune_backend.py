@@ -24,6 +24,7 @@ from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.names import with_hints
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.core.version import install_command
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.driver.trials import DrivenTrial
 from mqtune.integrations.syne_tune_function import ADAPTER
@@ -37,7 +38,7 @@ try:
     from syne_tune.constants import ST_WORKER_ITER, ST_WORKER_TIME, ST_WORKER_TIMESTAMP
     from syne_tune.tuner import Tuner as TheirTuner
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); pip install 'mqtune[syne-tune]'") from error
+    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config
+from mqtune.core.version import install_command
 from mqtune.trainable.reporting import report
 from mqtune.trainable.spec import adapter
 
@@ -15,7 +16,7 @@ try:
     from syne_tune import Reporter
     from syne_tune.util import dump_json_with_numpy
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); pip install 'mqtune[syne-tune]'") from error
+    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 #: Where a spec has this adapter.
 ADAPTER: Final = f"{__name__}:as_trainable"

@@ -10,6 +10,7 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import replace_file
 from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.core.version import install_command
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
 try:
@@ -18,7 +19,7 @@ try:
     from tensorboardX.proto.summary_pb2 import Summary
     from tensorboardX.summary import hparams
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"tensorboardX can't be imported ({error}); pip install 'mqtune[tensorboard]'") from error
+    raise ConfigurationError(f"tensorboardX can't be imported ({error}); {install_command('tensorboard')}") from error
 
 #: The end of the names of the files that are the logger's; others in the same folder stay as they are.
 _SUFFIX: Final = ".mqtune"

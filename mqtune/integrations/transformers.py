@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"transformers can't be imported ({error}); pip install 'mqtune[transformers]'") from error
+    raise ConfigurationError(f"transformers can't be imported ({error}); {install_command('transformers')}") from error
 
 
 class MqtuneCallback(TrainerCallback):

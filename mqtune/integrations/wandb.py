@@ -9,12 +9,13 @@ from typing import Final, Literal
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
+from mqtune.core.version import install_command
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config
 
 try:
     import wandb
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"wandb can't be imported ({error}); pip install 'mqtune[wandb]'") from error
+    raise ConfigurationError(f"wandb can't be imported ({error}); {install_command('wandb')}") from error
 
 #: What no id of a run may have.
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-]", re.ASCII)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:
     from xgboost import Booster
     from xgboost.callback import TrainingCallback
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"xgboost can't be imported ({error}); pip install 'mqtune[xgboost]'") from error
+    raise ConfigurationError(f"xgboost can't be imported ({error}); {install_command('xgboost')}") from error
 
 _FILE: Final = "model.ubj"
 

@@ -278,7 +278,7 @@ def _quotas(experiments: str) -> tuple[str, ...]:
 
 
 def _requests(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for requests to the driver; a worker requests that a trial whose task was revoked is abandoned."""
+    """Return the rules for requests to the driver; a worker requests that the trial of a revoked task is stopped."""
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
         Rule("hget hset hdel hexists", (kept.meta, kept.requests)),

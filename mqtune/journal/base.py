@@ -108,7 +108,7 @@ class Claim(NamedTuple):
 
 
 def revocation(trial: TrialId, attempt: int) -> str:
-    """Return the id of the request that an attempt doesn't begin any more, and that its trial is abandoned."""
+    """Return the id of the request that stops the trial of a revoked attempt, which no worker may begin."""
     return f"revoke/{trial}/{attempt}"
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import re
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple
 
 from rich.console import Console, Group
+from rich.constrain import Constrain
 from rich.live import Live
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from mqtune.core.background import Background
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import counted, flatten, printable, replace_unencodable
@@ -244,6 +248,12 @@ WAITING_S: Final = 2.0
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
 _NUMBERS: Final = re.compile(r"\d+")
+#: How long a frame may take to be written before the reader counts as stuck.
+_STUCK_S: Final = 0.1
+#: How long a stuck reader has to read the last lines.
+_LAST_WORDS_S: Final = 2.0
+#: What a terminal shows of Ctrl-C, at its cursor.
+_ECHO: Final = "^C"
 
 
 class ProgressConsole(Console):
@@ -253,11 +263,74 @@ class ProgressConsole(Console):
         raise BrokenPipeError
 
 
+class UnblockedStream(io.TextIOBase):
+    """A text stream whose writer never waits for a stuck reader, such as a terminal after Ctrl-S or a frozen ssh.
+
+    A thread writes to the descriptor. It must not use the stream itself, whose lock would keep Python from exiting.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._parts: list[str] = []
+        self._writer = Background("mqtune-display")
+        #: Set once the newest flushed text is written, or can't be.
+        self._written = threading.Event()
+        self._written.set()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The stream's encoding."""
+        return self._stream.encoding
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the reader has not taken all that was flushed."""
+        return not self._written.is_set()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        self._parts.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Have the thread write, and wait for it briefly, so that texts of others come in order.
+
+        Raises:
+            OSError: the reader is gone.
+        """
+        self._writer.check()
+        data, was_stuck = "".join(self._parts).encode(self.encoding, self._stream.errors or "replace"), self.is_stuck
+        self._parts.clear()
+        if not data:
+            return
+        self._writer.start()
+        self._written = written = threading.Event()
+        self._writer.tell(partial(self._write_all, data, written))
+        if not was_stuck:
+            self.wait(_STUCK_S)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all is written, at most so long."""
+        self._written.wait(seconds)
+
+    def _write_all(self, data: bytes, written: threading.Event) -> None:
+        try:
+            while data:
+                data = data[os.write(self.fileno(), data) :]
+        finally:
+            written.set()
+
+
 class ProgressDisplay(Callback):
     """Shows a running experiment: a live table in a terminal or a notebook's cell, otherwise a line every ten seconds.
 
     Outside a notebook it draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
-    to standard error. When the reader is gone, it stops drawing and the experiment goes on. The work for one step does not
+    to standard error. When the reader is gone, it stops drawing; while the reader is stuck, it skips frames. The experiment continues. The work for one step does not
     grow with the number of trials that have ended.
 
     It reads the whole experiment, a few times a second, and so runs in the driver's loop.
@@ -295,7 +368,7 @@ class ProgressDisplay(Callback):
         self.interval_s = REDRAW_S if self._is_live else LINE_CHECK_S
         self._experiment: Experiment | None = None
         self._live: Live | None = None
-        self._picture_drawn = Group()
+        self._picture_drawn = Constrain(Group())
         #: The cell's output, where it is drawn in a notebook.
         self._cell: Any = None
         self._curve = BestCurve("")
@@ -330,7 +403,7 @@ class ProgressDisplay(Callback):
         if waiting_for and not self._waiting_for:
             self._waiting_since = now
         self._waiting_for = waiting_for
-        if now - self._shown_at < REDRAW_S or self._experiment is None:
+        if now - self._shown_at < REDRAW_S or self._experiment is None or self._is_stuck:
             return
         with self._quiet_when_nobody_reads():
             self._redraw(self._experiment, now) if self._is_live else self._write_lines(self._experiment, now)
@@ -352,6 +425,8 @@ class ProgressDisplay(Callback):
                     self._print_line(self._summary(experiment))
                 self._stop_live()
                 self._print_failures(experiment)
+                if isinstance(self._console.file, UnblockedStream):
+                    self._console.file.wait(_LAST_WORDS_S)
         finally:
             self._stop_live()
             self._experiment = None
@@ -371,6 +446,11 @@ class ProgressDisplay(Callback):
         if live is not None:
             with contextlib.suppress(OSError):
                 live.stop()
+
+    @property
+    def _is_stuck(self) -> bool:
+        file = self._console.file
+        return isinstance(file, UnblockedStream) and file.is_stuck
 
     @property
     def _is_waiting(self) -> bool:
@@ -395,18 +475,18 @@ class ProgressDisplay(Callback):
         elif (said := self._said()) != self._moved_for:
             self._moved_for = said
             self._move_below(said)
-        self._picture_drawn = self._picture(experiment, final=final)
+        # The terminal's echo of Ctrl-C must not wrap: it may come before the message or after it.
+        self._picture_drawn = Constrain(
+            self._picture(experiment, final=final), max(1, self._console.width - len(_ECHO))
+        )
         self._live.update(self._picture_drawn, refresh=True)
 
     def _move_below(self, said: str) -> None:
         """Take the table away from above a line that was written below it, so that it is drawn again below that line."""
         console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
-        height = min(len(lines), console.height)
-        # What the terminal shows of the key itself stands behind the last line, or below it.
-        has_wrapped = Segment.get_line_length(lines[-1]) + len("^C") > console.width
-        above, line = height + has_wrapped, math.ceil(len(said) / console.width)
+        above, line = min(len(lines), console.height), math.ceil(len(said) / console.width)
         # Up to the table's first line, delete it, down past the line, and down to where the table's last line is to be.
-        console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (height - 1))
+        console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (above - 1))
 
     def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
         """Draw table and best value in the output of a notebook's cell, in place of what was drawn there before."""
@@ -465,7 +545,8 @@ class ProgressDisplay(Callback):
         if failed:
             first = f"first trial {failed[0].id}: {printable(failed[0].reason)}"
             where = f"; full errors in {self._folder / ERROR_FILE}" if self._folder is not None else ""
-            self._print_line(f"{len(failed)} failed, {first}{where}")
+            count = f"every trial failed ({len(failed)})" if experiment.has_only_failed else f"{len(failed)} failed"
+            self._print_line(f"{count}, {first}{where}")
 
     def _state(self, experiment: Experiment) -> str:
         return f"{counts_text(experiment, self._total())} · {counted(experiment.reports, 'report')}"
@@ -488,4 +569,5 @@ def _console() -> Console:
     stream = sys.stdout if to_stdout else sys.stderr
     replace_unencodable(stream)
     # Environment variables that force colours would have the live table drawn into a file.
-    return ProgressConsole(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
+    file = UnblockedStream(stream) if stream in (sys.__stdout__, sys.__stderr__) else None
+    return ProgressConsole(file=file, stderr=not to_stdout, force_terminal=None if stream.isatty() else False)

@@ -24,6 +24,8 @@ from mqtune.journal.copy import JOURNAL_FILE, is_written
 _SUGGESTIONS: Final = 5
 _MINUTE_S: Final = 60
 _RUNNING: Final = "running"
+_FINISHED: Final = "finished"
+_FAILED: Final = "failed"
 
 
 def saved_experiments() -> list[Path]:
@@ -189,13 +191,25 @@ def state_in_words(outcome: str, *, is_driven: bool, age_s: float) -> str:
     return f"driver away for {duration(max(0.0, age_s))}"
 
 
-def with_waiting(state: str, counts: Mapping[str, int]) -> str:
-    """Return the state of an experiment, or that it waits for a slot where it has a driver and none of its trials runs.
+def with_failures(state: str, counts: Mapping[str, int]) -> str:
+    """Return the state of an experiment: "failed" instead of "finished" if every trial failed.
 
     Args:
         state: in words, as ``state_in_words`` returns it.
         counts: how many trials have each status.
     """
+    is_hopeless = 0 < sum(counts.values()) == counts.get(TrialStatus.FAILED.value)
+    return _FAILED if state == _FINISHED and is_hopeless else state
+
+
+def with_waiting(state: str, counts: Mapping[str, int]) -> str:
+    """Return the state of an experiment, or "waiting for a slot" if it has a driver and none of its trials runs.
+
+    Args:
+        state: in words, as ``state_in_words`` returns it.
+        counts: how many trials have each status.
+    """
+    state = with_failures(state, counts)
     waits = counts.get(TrialStatus.STAGED.value) and not counts.get(TrialStatus.RUNNING.value)
     return "waiting for a slot" if state == _RUNNING and waits else state
 

@@ -229,14 +229,15 @@ def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | 
     if status is None:
         return None
     values = {name: cell_value(text) for name, text in row.items() if text}
-    has_groups = any(name.startswith("config.") for name in row)
-    if has_groups:
-        config, metrics = (_group(values, group) for group in ("config.", "metrics."))
-        # An aggregate of all reports has no name of its own there.
-        metrics = metrics or {metric: values[metric]} if metric in values else metrics
+    metrics = _group(values, "metrics.")
+    if not metrics and metric in values:
+        # The column of the metric itself, also of an export: an aggregate of all reports has no name of its own there.
+        metrics = {metric: values[metric]}
+    if any(name.startswith("config.") for name in row):
+        config = _group(values, "config.")
     else:
-        config = {name: value for name, value in values.items() if name not in {metric, *_OTHERS}}
-        metrics = {metric: values[metric]} if metric in values else {}
+        others = {metric, *_OTHERS}
+        config = {n: value for n, value in values.items() if n not in others and not n.startswith("metrics.")}
     if not metrics and not row.get("status"):
         # Nothing came of it yet.
         return None

@@ -16,6 +16,7 @@ from mqtune.core.submission import DRIVER
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
+from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
@@ -214,6 +215,10 @@ def follow_log(
             is_over = _end_of_copy(experiment, id_, record) if output.is_here else lambda chunk: not chunk.is_open
             yield from output.follow(offset, is_over)
         except LogUnavailable:
+            if not output.tail and exchange is None and is_in_folder_alone(Results.load(experiment).folder):
+                raise LogUnavailable(
+                    f"experiment {experiment!s} was imported, archived or ran in virtual time: it has no output of trial {id_}"
+                ) from None
             if not output.tail:
                 raise
             yield output.tail

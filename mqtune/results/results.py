@@ -351,20 +351,21 @@ class Results:
         return replace(self._result(best), value=best.best_metrics[metric])
 
     def raise_if_failed(self) -> None:
-        """Raise an error if no trial has a result, so that a script exits with a code other than 0.
+        """Raise an error if no trial has a result or every trial failed, so that a script exits with a code other than 0.
 
         Raises:
-            TrialFailed: trials failed; the error names the first one.
+            TrialFailed: trials failed. The error names the first one.
             MetricMissing: none failed, and no trial has a value.
         """
         experiment = self.experiment
-        if self._ahead() or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED]):
+        has_result = self._ahead() or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED])
+        if has_result and not experiment.has_only_failed:
             return
         if self.errors:
             first = self.errors[0]
             raise TrialFailed(
-                f"experiment {self.name!r} has no result: {len(self.errors)} of {len(self)} trials failed, "
-                f"the first, {first.id}: {first.reason}; all errors are in {self.folder / ERROR_FILE}"
+                f"experiment {self.name!r} has {'only failed trials' if has_result else 'no result'}: "
+                f"{len(self.errors)} of {len(self)} trials failed, the first, {first.id}: {first.reason}; all errors are in {self.folder / ERROR_FILE}"
             )
         raise MetricMissing(self._why_no_best())
 
@@ -638,7 +639,7 @@ class Results:
             **deciders_of(self.definition)._asdict(),
             **experiment.objective.kept_constraints,
             "trials": len(self),
-            "statuses": {status.value: count for status, count in experiment.counts.items() if count},
+            "statuses": experiment.statuses,
             "reports": experiment.reports,
             "tags": list(self.tags),
             "notes": self.notes,

@@ -230,7 +230,8 @@ def grid_search(values: Sequence[object]) -> Domain:
 def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     """Return the value that *function* computes from the rest of the config.
 
-    It is given a read-only view of the whole config, as in ``sample_from(lambda config: config["width"] * 2)``. It may
+    It is given a read-only view of the whole config, as in ``sample_from(lambda config: config["width"] * 2)``. Ray Tune's
+    ``sample_from(lambda spec: spec.config.width * 2)`` works as well. It may
     read other ``sample_from`` values, in whatever order they stand, if they don't need each other. It is called by
     the driver alone, once when the space is built and once for each config; for a run that can be repeated its
     result must depend on the view and on nothing else.

@@ -1,4 +1,4 @@
-"""What is where in a space: the tree of its dicts, lists and choices, and the configs that it is filled to."""
+"""The structure of a search space: the tree of its dicts, lists and choices, and the configs made of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Resolution:
     ) -> None:
         self._values = values
         self._functions = functions
-        self._view = _View(tree, self.value)
+        self._view = _Spec(tree, self.value)
         self._under_way: list[str] = []
 
     def value(self, path: str) -> object:
@@ -75,6 +75,26 @@ class _View(Mapping[str, object]):
 
     def __len__(self) -> int:
         return len(self._tree)
+
+    def __getattr__(self, name: str) -> object:
+        """Return a value, as functions for Ray Tune read it: ``spec.config.lr``."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(str(error.args[0])) from None
+
+
+class _Spec(_View):
+    """The whole config, as a ``sample_from`` function gets it; ``config`` is the same, as in Ray Tune."""
+
+    __slots__ = ()
+
+    @property
+    def config(self) -> _View:
+        """The config."""
+        return _View(self._tree, self._value)
 
 
 class _ListView(Sequence[object]):

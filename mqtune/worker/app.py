@@ -282,6 +282,11 @@ class TrialWorker(Worker):
         state.should_stop = EX_OK
         self.pool.wake.set()
 
+    def emit_banner(self) -> None:
+        """Print Celery's banner. A worker whose output is on a full disk runs trials without one."""
+        with contextlib.suppress(OSError):
+            super().emit_banner()
+
     def start(self) -> None:
         super().start()
         if self.pool is not None and self.pool.is_busy:
@@ -458,7 +463,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     @task_revoked.connect(weak=False)
     def revoked(request: Any, *, terminated: bool, **_: Any) -> None:
         if not terminated:
-            app.rows.abandoned(request.id, request.shadow, request.kwargsrepr)
+            app.rows.revoked(request.id, request.shadow, request.kwargsrepr)
             # This worker may know of the revoke from its state file (--statedb), and be the only one.
             app.runtime.revoke([request.id])
 
@@ -478,7 +483,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
     if outcome.goes_back:
         _put_back(pool.hub, state.requests.get(run.task_id))
-    app.rows.end(run, outcome, by_hand=run.task_id in pool.terminated)
+    app.rows.end(run, outcome)
     if outcome.end is AttemptEnd.COMPLETED:
         return Text(latest_report(run))
     if outcome.end is AttemptEnd.FAILED:

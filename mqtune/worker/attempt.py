@@ -702,10 +702,9 @@ class AttemptRun:
 
 
 def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: int) -> None:
-    """Give up a trial because its task was revoked; doing it again, on any worker, changes nothing.
+    """Stop a trial because its task was revoked; doing it again, on any worker, changes nothing.
 
-    The request is in the journal once, and the driver carries it out, or the next one if none lives. Meanwhile no worker can begin the
-    attempt if it waits.
+    The request is in the journal once. The driver, or the next one, carries it out. Until then no worker can begin the attempt.
 
     Raises:
         JournalGone: there is no such experiment.
@@ -713,7 +712,7 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
     journal.request(
         Requested(
             id=revocation(trial, attempt),
-            action=Action.ABANDON.value,
+            action=Action.STOP.value,
             trial=trial,
             arguments={"reason": REVOKED},
             by=f"an operator through Celery, told by worker {services.name}",

@@ -61,7 +61,7 @@ class Rows:
         """Show an attempt's current state; a no-op once its end is shown."""
         self._show(run, _STARTED)
 
-    def end(self, run: AttemptRun, outcome: RunResult, *, by_hand: bool) -> None:
+    def end(self, run: AttemptRun, outcome: RunResult) -> None:
         """Show an attempt's last state, if Celery has none for it; a row that was never claimed belongs to another worker.
 
         One whose task goes back, such as a seat that was held in vain, waits for its next worker.
@@ -74,15 +74,15 @@ class Rows:
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
             # Celery's own event follows, which has neither config nor metrics.
             state = _STARTED
-        elif outcome.end is AttemptEnd.STOPPED and (by_hand or run.is_abandoned):
+        elif outcome.end is AttemptEnd.STOPPED and run.is_abandoned:
             state = TrialStatus.ABANDONED.value
         else:
             state = _LAST_STATE[outcome.end]
         self._show(run, state, outcome=outcome)
 
-    def abandoned(self, task_id: str, name: str, config: str) -> None:
+    def revoked(self, task_id: str, name: str, config: str) -> None:
         """Show the last state of an attempt that was revoked before it ran."""
-        self._send(f"task-{TrialStatus.ABANDONED.value}", lambda: {"uuid": task_id, "name": name, "kwargs": config})
+        self._send(f"task-{_LAST_STATE[AttemptEnd.STOPPED]}", lambda: {"uuid": task_id, "name": name, "kwargs": config})
 
     def _show(self, run: AttemptRun, state: str, outcome: RunResult | None = None) -> None:
         with self._lock:

@@ -1,6 +1,6 @@
 """The process that asks the driver about GPUs, so that a worker never loads the driver's library itself.
 
-It asks NVIDIA's with nvidia-ml-py (``pip install 'mqtune[gpu]'``), and with nvidia-smi where that package is missing; and AMD's with
+It asks NVIDIA's with nvidia-ml-py (the extra ``gpu``), and with nvidia-smi where that package is missing; and AMD's with
 rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in JSON:
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
@@ -92,7 +92,7 @@ class Nvml:
         try:
             import pynvml  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ImportError("nvidia-ml-py is not installed: pip install 'mqtune[gpu]'") from None
+            raise ImportError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
         self._nvml = pynvml
         try:
             pynvml.nvmlInit()
@@ -198,7 +198,7 @@ class NvidiaSmi:
         for device in devices:
             found = matching(device, full)
             if found is None:
-                unknown[device] = "nvidia-smi does not list it; nvidia-ml-py may know it: pip install 'mqtune[gpu]'"
+                unknown[device] = "nvidia-smi does not list it; nvidia-ml-py may know it: pip install nvidia-ml-py"
             elif (size := _mebibytes(*full[found])) is None:
                 unknown[device] = "nvidia-smi does not say"
             else:

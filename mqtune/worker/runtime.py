@@ -461,7 +461,7 @@ class WorkerRuntime:
         return len(self._experiments_here)
 
     def revoke(self, task_ids: Iterable[object]) -> None:
-        """Abandon the trials of these revoked tasks; returns at once."""
+        """Request that the trials of these revoked tasks are stopped. Returns immediately."""
         for task_id in task_ids:
             self._revoked.put(str(task_id))
 

@@ -89,7 +89,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         assert "terminate: face/0001/1" in stopped.stdout
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
         (trial,) = tuner.get_trials()
-        assert trial.status is TrialStatus.ABANDONED
+        assert trial.status is TrialStatus.EARLY_STOPPED
         assert trial.reason == "terminated by an operator through Celery"
 
 

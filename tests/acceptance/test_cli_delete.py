@@ -56,7 +56,7 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert keys_of(fleet, "doomed")
 
     planned = run("doomed", "--dry-run")
-    assert run("doomed", code=2).endswith("nobody can be asked here; give --yes\n")
+    assert run("doomed", code=2).endswith("can't ask for confirmation without a terminal; give --yes\n")
     assert keys_of(fleet, "doomed")
     assert (mqtune_home / "doomed").is_dir()
     done = run("doomed", "--yes")

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import requirement, source
 from mqtune.results.results import Results
 
 
@@ -47,7 +48,12 @@ def test_a_starter_project_runs_and_its_workers_and_containers_are_told_the_same
     variables = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
     assert variables["MQTUNE_BROKER"] == f"redis://:{variables['REDIS_PASSWORD']}@127.0.0.1:6379/0"
     assert stat.S_IMODE((folder / ".env").stat().st_mode) == 0o600
+    assert (folder / "requirements.txt").read_text() == f"{requirement()}\n"
     services = yaml.safe_load((folder / "compose.yml").read_text())["services"]
+    build = services["worker"]["build"]
+    # Where mqtune was installed from a folder, the image is built with that folder at the same path.
+    assert build["additional_contexts"] == {"mqtune": source().path}
+    assert f"RUN --mount=type=bind,from=mqtune,target={source().path},rw pip install" in build["dockerfile_inline"]
     assert {*services} == {"redis", "worker", "driver"}
     verb, *options = services["worker"]["command"][1:]
     command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), verb)
@@ -78,7 +84,7 @@ def test_trials_of_a_starter_project_go_on_from_their_checkpoints(tmp_path: Path
 def test_a_project_replaces_no_file(tmp_path: Path):
     (tmp_path / ".gitignore").write_text("*.pyc\n")
 
-    assert "to which belongs: .env __pycache__/" in init(tmp_path)
+    assert "where this belongs: .env __pycache__/" in init(tmp_path)
     assert (tmp_path / ".gitignore").read_text() == "*.pyc\n"
     before = (tmp_path / ".env").read_text()
     with pytest.raises(ConfigurationError, match=r"has tune\.py, .* already; give another folder"):

@@ -15,6 +15,7 @@ from waiting import eventually
 from mqtune.cli import group
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import TrialStatus
+from mqtune.core.version import install_command
 from mqtune.results.results import Results
 
 MQTUNE = (sys.executable, "-m", "mqtune")
@@ -80,4 +81,4 @@ def test_without_its_libraries_the_demo_says_what_to_install(monkeypatch: pytest
     outcome = CliRunner().invoke(group, ["demo"])
 
     assert isinstance(outcome.exception, MqtuneError)
-    assert "needs scikit-learn: pip install 'mqtune[demo]'" in str(outcome.exception)
+    assert f"needs scikit-learn: {install_command('demo')}" in str(outcome.exception)

@@ -162,7 +162,8 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
             # As the button does.
             flower.form(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}", terminate="true")
             until_it_ends(tuner)
-            assert tuner.get_trials()[0].status is TrialStatus.ABANDONED
+            assert tuner.get_trials()[0].status is TrialStatus.EARLY_STOPPED
+            assert tuner.results().best.id == "0001", "its reports count"
         with contextlib.closing(tuner_of(broker, "handed-back", lingers)) as tuner:
             until_it_runs(tuner)
             worker.send_signal(signal.SIGINT)
@@ -180,7 +181,7 @@ ENDS = [
     ("fails", "raises", "FAILURE", "report 1: loss=1"),
     ("stopped", "slow", "EARLY_STOPPED", LAST_REPORT),
     ("paused", "slow", "PAUSED", LAST_REPORT),
-    ("terminated", "slow", "ABANDONED", LAST_REPORT),
+    ("terminated", "slow", "EARLY_STOPPED", LAST_REPORT),
     ("handed-back", "lingers", "HANDED_BACK", LAST_REPORT),
     ("early", "slow", "EARLY_STOPPED", LAST_REPORT),
     ("lost", "slow", "LOST", LAST_REPORT),
@@ -210,7 +211,7 @@ def test_what_runs_has_the_button_that_ends_it_and_is_found_by_the_filter(flower
     assert found == ["early/0001/1"]
     assert flower.found("state:STARTED") == []
     assert flower.found("state:PAUSED") == ["paused/0001/1"]
-    assert flower.found("state:EARLY_STOPPED") == ["early/0001/1", "stopped/0001/1"]
+    assert flower.found("state:EARLY_STOPPED") == ["early/0001/1", "stopped/0001/1", "terminated/0001/1"]
     assert "task-terminate" not in flower.page("early")
 
 

@@ -189,11 +189,11 @@ def _check_revoked(
         if id_.startswith(_REVOKE):
             trial, attempt = id_.removeprefix(_REVOKE).split("/")
             asked[trial, int(attempt)] = entry
-            if entry.body["action"] != "abandon" or entry.body["trial"] != trial:
+            if entry.body["action"] != "stop" or entry.body["trial"] != trial:
                 found.append(Violation("revoke", f"request {id_} asks for {entry.body['action']}"))
     for trial, attempt in sorted(asked.keys() - observed.revoked):
         found.append(
-            Violation("revoke", f"trial {trial} attempt {attempt} is given up, and nobody has revoked its task")
+            Violation("revoke", f"trial {trial} attempt {attempt} is stopped, and nobody has revoked its task")
         )
     answered = [entry for id_, entry in answers.items() if id_.startswith(_REVOKE) and entry.body["done"]]
     over = {(entry.body["trial"], place_of(entry.id)) for entry in answered}

@@ -238,7 +238,7 @@ class Course:
         if trial.intent in _TAKES_BACK:
             return "STAGED"
         if end == "stopped":
-            return "ABANDONED"
+            return "EARLY_STOPPED"
         if end == "failed" or elsewhere:
             trial.failures += 1
             self._set_back(trial)

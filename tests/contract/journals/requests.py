@@ -82,7 +82,7 @@ class RequestContract(InWorld):
             begun.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
         worker.claim(runs, "w", LONG_S, started(runs))
         for claim in (waits, runs):
-            worker.request(requested(revocation(claim.trial, 1), "abandon", claim.trial))
+            worker.request(requested(revocation(claim.trial, 1), "stop", claim.trial))
 
         assert worker.claim(waits, "w", LONG_S, started(waits)) == "revoked"
         assert isinstance(worker.claim(runs, "w", LONG_S, started(runs)), Grant), "it had begun"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import socket
@@ -11,6 +12,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -23,7 +25,7 @@ import mqtune
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptStarted
-from mqtune.core.trial import TrialId
+from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.journal.logs import made_mark, output_path
 
@@ -39,7 +41,14 @@ def test_help_is_text_alone(command: str) -> None:
     assert "\b" not in shown.output
 
 
-@pytest.mark.parametrize(("typed", "said"), [("pauze", "Did you mean 'pause'?"), ("frobnicate", "mqtune --help")])
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("pauze", "Did you mean 'pause'?"),
+        ("top", "Did you mean 'fleet' or 'show --follow'?"),
+        ("frobnicate", "mqtune --help"),
+    ],
+)
 def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said: str) -> None:
     shown = CliRunner().invoke(group, [typed, "mine"])
 
@@ -75,6 +84,8 @@ def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: st
         (["export", "mine", "1"], "TRIAL and --json are for --code"),
         (["export", "mine", "--code", "--rows", "trials"], "leave out --format, --rows and --to"),
         (["export", "mine", "--format", "mqtune"], "mqtune is not for a terminal; give --output FILE"),
+        (["export", "mine", "-o", "t.xlsx"], "t.xlsx: there is no format for names that end with .xlsx"),
+        (["export", "mine", "-o", "t.json"], "give .csv, .jsonl or .parquet, or --format"),
         (["delete"], "give the NAME of an experiment; or --unused"),
         (["delete", "mine", "--unused"], "leave out NAME, --here, --archive, --ended and --force"),
         (["delete", "mine", "--json"], "--checkpoints, --unused-days and --json are for --unused"),
@@ -148,6 +159,145 @@ def _mine(mqtune_home: Path) -> None:
     book.stage("0002", {"lr": 0.2, "note": "plain"})
     book.report("0002", {"loss": 0.125, "a\x9b2Jb": 1.0})
     book.save()
+
+
+def test_an_experiment_of_which_every_trial_failed_is_failed(mqtune_home: Path) -> None:
+    for name, losses in (("hopeless", ()), ("mixed", (0.5,))):
+        book = Book(mqtune_home / name)
+        book.stage("0001")
+        book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+        for loss in losses:
+            book.run("0002", loss)
+        book.finish()
+        book.save()
+
+    states = {each["name"]: each["state"] for each in json.loads(said("list", "--json"))}
+
+    assert states == {"hopeless": "failed", "mixed": "finished"}
+    assert json.loads(said("show", "hopeless", "--json"))["state"] == "failed"
+    assert "hopeless · failed ·" in said("show", "hopeless")
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("options", "pieces", "told"),
+    [
+        ([], [], "trial 1 has printed nothing to stdout; its stderr: --stderr\n"),
+        (["--stderr"], [b""], "trial 1 has printed nothing to stderr; leave out --stderr for its stdout\n"),
+        ([], [b"a line\n"], ""),
+        (["--offset", "5"], [], ""),
+    ],
+)
+def test_logs_of_a_silent_trial_say_that_it_printed_nothing(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], pieces: list[bytes], told: str
+) -> None:
+    monkeypatch.setattr("mqtune.results.logs.follow_log", lambda *_, **__: iter(pieces))
+
+    done = CliRunner().invoke(group, ["logs", "mine", "1", *options])
+
+    assert (done.exit_code, done.stdout_bytes, done.stderr) == (0, b"".join(pieces), told)
+
+
+@pytest.mark.parametrize("arguments", [["stop", "b", "1"], ["pause", "b", "1"], ["delete", "b"]])
+def test_an_imported_experiment_has_no_broker_and_is_deleted_here(
+    mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    (tmp_path / "b.csv").write_text("lr,loss\n0.1,0.5\n")
+    said("import", str(tmp_path / "b.csv"), "--metric", "loss", "--mode", "min")
+
+    done = CliRunner().invoke(group, arguments)
+
+    assert isinstance(done.exception, ConfigurationError)
+    assert "alone, as it was imported, archived or ran in virtual time" in str(done.exception)
+    assert str(done.exception).endswith("To delete it: mqtune delete b --here")
+    missing = CliRunner().invoke(group, ["logs", "b", "1"]).exception
+    assert "was imported, archived or ran in virtual time: it has no output of trial 0001" in str(missing)
+
+
+def test_of_several_metrics_there_is_a_front_and_no_best_trial(mqtune_home: Path) -> None:
+    book = Book(mqtune_home / "torn", metric=["loss", "cost"], mode=["min", "min"])
+    for trial, loss, cost in (("0001", 1, 3), ("0002", 3, 1), ("0003", 3, 3)):
+        book.stage(trial)
+        book.report(trial, {"loss": loss, "cost": cost})
+        book.end(trial)
+    book.save()
+
+    with pytest.raises(ConfigurationError, match="no single best trial; on its Pareto front are '0001', '0002'"):
+        CliRunner().invoke(group, ["show", "torn", "best"], catch_exceptions=False)
+
+
+def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("MQTUNE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+
+    with pytest.raises(ConfigurationError, match="set MQTUNE_HOME to a folder that you may write to"):
+        CliRunner().invoke(group, ["list"], catch_exceptions=False)
+
+
+class _Handle:
+    """Stands for an experiment's driver, which carries each request out."""
+
+    name = "mine"
+
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def trial(self, trial: str) -> SimpleNamespace:
+        def stop(**_: object) -> SimpleNamespace:
+            self.stopped.append(trial)
+            return SimpleNamespace(trial=trial, is_done=True, reason="", request_id="r", config=None)
+
+        return SimpleNamespace(stop=stop, abandon=stop, restart=stop)
+
+
+@pytest.mark.parametrize(
+    ("options", "typed", "code", "stopped"),
+    [
+        (["--all"], None, 2, []),
+        (["--all", "--yes"], None, 0, ["0001", "0002", "0003"]),
+        (["--all"], "n\n", 0, []),
+        (["--all"], "y\n", 0, ["0001", "0002", "0003"]),
+        (["1", "2", "--as", "abandoned"], None, 2, []),
+        (["--where", "lr>0.25"], None, 0, ["0003"]),
+        (["--where", "lr>0.1 AND lr<0.25"], None, 0, ["0002"]),
+        (["--where", "lr>0.1, lr<0.25"], None, 2, []),
+    ],
+)
+def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
+    mqtune_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    typed: str | None,
+    code: int,
+    stopped: list[str],
+) -> None:
+    book = Book(mqtune_home / "mine")
+    for number in range(1, 4):
+        book.stage(f"000{number}", {"lr": number / 10})
+    book.run("0004", 1.0)
+    book.save()
+    handle = _Handle()
+    monkeypatch.setattr("mqtune.cli.steer.steered", lambda _: contextlib.nullcontext(handle))
+    monkeypatch.setattr("mqtune.cli.steer.experiment_of", lambda _: mqtune.Results.load("mine").experiment)
+
+    with CliRunner().isolation(input=typed) as (_, err, _both):
+        if typed is not None:
+            monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        try:
+            exit_code = group.main(["stop", "mine", *options], standalone_mode=True)
+        except SystemExit as error:
+            exit_code = error.code
+        told = err.getvalue().decode()
+
+    assert (exit_code or 0, handle.stopped) == (code, stopped)
+    count = len(stopped) or (2 if "1" in options else 3)
+    asks = "--yes" not in options and "--where" not in options
+    assert (f"{count} of the 4 trials of mine: 0001, 0002" in told) == asks
+    assert ("can't ask for confirmation without a terminal; give --yes" in told) == (asks and typed is None)
 
 
 @pytest.mark.usefixtures("_mine")

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
+from mqtune.core.version import install_command
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path):
 
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
-    assert (done.returncode, done.stderr) == (1, "mqtune: plots need matplotlib: pip install 'mqtune[plot]'\n")
+    assert (done.returncode, done.stderr) == (1, f"mqtune: plots need matplotlib: {install_command('plot')}\n")
 
 
 @pytest.mark.usefixtures("_here")

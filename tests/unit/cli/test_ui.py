@@ -35,6 +35,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import Event
 from mqtune.core.machine import ARCHIVED
 from mqtune.core.trial import AttemptEnd, Report, TrialId
+from mqtune.core.version import install_command
 from mqtune.driver.bundling import BundleFolder
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -767,7 +768,7 @@ def test_a_broker_that_is_not_there_is_told_before_anybody_looks():
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mqtune.cli.ui.find_spec", lambda name: None if name == "uvicorn" else name)
 
-    assert str(CliRunner().invoke(group, ["ui"]).exception) == "the page needs uvicorn: pip install 'mqtune[ui]'"
+    assert str(CliRunner().invoke(group, ["ui"]).exception) == f"the page needs uvicorn: {install_command('ui')}"
 
 
 def test_help_needs_none_of_it():

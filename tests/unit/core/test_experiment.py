@@ -214,10 +214,13 @@ def test_whatever_follows_a_decision_is_its_consequence(
 
 
 @pytest.mark.parametrize(("error", "reason"), [("terminated by Ann", "terminated by Ann"), ("", "terminated by hand")])
-def test_a_trial_that_a_person_ended_is_abandoned(story: Story, error: str, reason: str) -> None:
+def test_a_trial_that_a_person_terminated_is_stopped_and_its_reports_count(
+    story: Story, error: str, reason: str
+) -> None:
     story.run().report(1).end(AttemptEnd.STOPPED, error=error)
 
-    assert (story.trial().status, story.trial().reason) == (TrialStatus.ABANDONED, reason)
+    assert (story.trial().status, story.trial().reason) == (TrialStatus.EARLY_STOPPED, reason)
+    assert story.experiment.best is story.trial()
 
 
 # Trying again.

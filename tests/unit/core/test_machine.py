@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +48,25 @@ def test_a_private_file_is_its_owners_alone_from_its_first_byte_on(tmp_path: Pat
     assert seen == [0o600]
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_bytes() == b"hush"
+
+
+#: Says which numbers new files get, and what is on the standard descriptors.
+OPENS = """
+import os, sys
+from mqtune.core.machine import open_standard_streams
+
+open_standard_streams()
+with open(sys.argv[1], "w") as file:
+    print("in nobody's file")
+    print("nor this", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    print(file.fileno() > 2, sys.stdin.read() == "", file=file)
+"""
+
+
+def test_no_file_gets_the_number_of_a_closed_standard_stream(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+
+    subprocess.run(["sh", "-c", '"$0" -c "$1" "$2" <&- >&- 2>&-', sys.executable, OPENS, said], check=True, timeout=60)
+
+    assert said.read_text() == "True True\n"

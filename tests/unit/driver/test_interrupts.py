@@ -65,6 +65,37 @@ def test_an_end_in_good_order_that_takes_too_long_is_cut_short(before: str) -> N
     assert waits.returncode == 0
 
 
+#: Its standard error is closed, or a pipe that nobody reads and that is full.
+MUTE = """
+import os, signal
+from mqtune.driver.interrupts import Interrupts
+
+if {is_closed}:
+    os.close(2)
+else:
+    os.dup2(os.pipe()[1], 2)
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, b" " * 4096)
+    except BlockingIOError:
+        os.set_blocking(2, True)
+interrupts = Interrupts()
+with interrupts.handled():
+    signal.raise_signal(signal.SIGTERM)
+    print("signals:", interrupts.count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stuck"])
+def test_a_signal_counts_although_nobody_can_be_told(is_closed: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MUTE.format(is_closed=is_closed)], stdout=subprocess.PIPE, timeout=20, check=True
+    )
+
+    assert done.stdout == b"signals: 1\n"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code(
     number: signal.Signals, code: int

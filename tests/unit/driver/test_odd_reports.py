@@ -206,7 +206,10 @@ def first_report(metrics: dict[str, Any], scheduler: Callable[[], Scheduler] = F
     [
         (
             {"los": 0.5, "acc": 0.5},
-            r"metric='loss' is not in the first report, of trial 0001.*'los', 'acc'.*mean 'los'",
+            (
+                r"metric='loss' is not in the first report, of trial 0001.*'los', 'acc'.*mean 'los'.*"
+                r"or give failures=mqtune\.Failures\(metric_from='later'\)"
+            ),
         ),
         ({"loss": 0.5, "epochs": 1}, r"time_attr='epoch' is not in the first report.*did you mean 'epochs'"),
     ],

@@ -363,6 +363,24 @@ def test_an_attribute_that_another_library_has_is_named_as_it_is_called_here(
         find()
 
 
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("mqtune.ASHA(max_t=-9)", "mqtune: ConfigurationError: ASHA: max_t=-9"),
+        ("mqtune.uniform(1, 0)", "mqtune: SpaceError: uniform: low=1"),
+    ],
+)
+def test_a_mistake_before_there_is_a_tuner_ends_a_script_with_one_line(tmp_path: Path, mistake: str, said: str) -> None:
+    script = tmp_path / "tune.py"
+    script.write_text(f"import mqtune\n{mistake}\n")
+
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(said)
+    assert line.endswith("(tune.py, line 2)")
+
+
 def test_an_attribute_that_nobody_has_is_an_error_without_a_guess() -> None:
     for owner in (mqtune, space_tuner(), space_tuner().results()):
         with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
@@ -381,6 +399,8 @@ def space_tuner(**options: Any) -> Any:
         (lambda: space_tuner(run_config={}), "name=, stop=, checkpoints=, failures= and run=?"),
         (lambda: space_tuner(searcher=object()), "OptunaSearcher(…)"),
         (lambda: mqtune.RunOptions(name="x"), "do you mean Tuner(name=…)?"),
+        # A beginning comes before letters that are similar by chance.
+        (lambda: mqtune.ASHA(max_t=9, grace=1), "ASHA has no argument 'grace'; do you mean grace_period=?"),
         (lambda: mqtune.ASHA(max_t=9, metric="loss"), "ASHA has no argument 'metric'; do you mean Tuner(metric=…)?"),
         (lambda: mqtune.MedianStopping(n_warmup_steps=3), "do you mean grace_period=?"),
         (lambda: mqtune.WilcoxonStopping(n_warmup_steps=3), "it has 'p_threshold'"),

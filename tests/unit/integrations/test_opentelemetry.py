@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from mqtune.core.version import install_command
 from mqtune.integrations.opentelemetry import OpenTelemetry
 
 
@@ -149,5 +151,7 @@ def test_written_later_they_have_the_same_ids_and_times() -> None:
 def test_without_the_package_for_otlp_a_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'mqtune\[opentelemetry\]', or give an exporter"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{re.escape(install_command('opentelemetry'))}, or give an exporter"
+    ):
         tuner(OpenTelemetry()).run()

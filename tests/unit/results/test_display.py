@@ -4,8 +4,11 @@ import contextlib
 import io
 import itertools
 import math
+import os
 import re
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,14 @@ from mqtune.core.events import TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd, TrialId
-from mqtune.results.display import ProgressConsole, ProgressDisplay, counts_text, short_config, short_value
+from mqtune.results.display import (
+    ProgressConsole,
+    ProgressDisplay,
+    UnblockedStream,
+    counts_text,
+    short_config,
+    short_value,
+)
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
@@ -280,7 +290,10 @@ def test_at_the_end_it_says_what_failed_first_and_where_all_of_it_is(tmp_path: P
 
     last = watched.end().splitlines()[-1]
 
-    assert f"2 failed, first trial 0001: ValueError: no; full errors in {tmp_path / 'mine' / 'errors.txt'}" in last
+    assert (
+        f"every trial failed (2), first trial 0001: ValueError: no; full errors in {tmp_path / 'mine' / 'errors.txt'}"
+        in last
+    )
 
 
 @pytest.mark.parametrize(
@@ -377,17 +390,23 @@ def screen_of(text: str, *, columns: int, lines: int) -> list[str]:
     return [line.rstrip() for line in (*above, *rows)]
 
 
-@pytest.mark.parametrize(("columns", "height"), [(100, 30), (100, 8), (30, 12)])
-def test_what_ctrl_c_says_stands_above_one_whole_table(tmp_path: Path, columns: int, height: int) -> None:
+@pytest.mark.parametrize("said_first", [False, True], ids=["echo first", "message first"])
+@pytest.mark.parametrize(("columns", "height"), [(100, 30), (80, 30), (100, 8), (30, 12)])
+def test_what_ctrl_c_says_stands_above_one_whole_table(
+    tmp_path: Path, columns: int, height: int, said_first: bool
+) -> None:
     said: list[str] = []
     watched = Watched(tmp_path / "mine", width=columns, height=height, said=lambda: "".join(said), total=lambda: 8)
     watched.file.write("$ python tune.py\n" * 4)
     watched.progress.on_start(watched.experiment)
     for trial in ("0001", "0002", "0003"):
-        watched.book.stage(trial)
+        # As wide as the terminal.
+        watched.book.stage(trial, {"optimizer": "x" * 100})
         watched.step()
 
-    watched.file.write("^C\nStopping: running trials are requeued. Ctrl-C again ends at once.\n")
+    message = "\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"
+    # A terminal may show the key before or after the message.
+    watched.file.write(f"{message}^C" if said_first else f"^C{message}")
     said.append("Stopping: running trials are requeued. Ctrl-C again ends at once.")
     watched.book.end("0001", AttemptEnd.HANDED_BACK)
     watched.step()
@@ -397,11 +416,46 @@ def test_what_ctrl_c_says_stands_above_one_whole_table(tmp_path: Path, columns: 
 
     shown = screen_of(watched.file.getvalue(), columns=columns, lines=height)
     heads = [place for place, line in enumerate(shown) if line.startswith("mine · ")]
-    (message,) = [place for place, line in enumerate(shown) if line.startswith("Stopping: ")]
+    (place_said,) = [place for place, line in enumerate(shown) if line.startswith("Stopping: ")]
     assert shown[:4] == ["$ python tune.py"] * 4
     assert len(heads) == 1, shown
-    assert message == 4
-    assert heads[0] == message + math.ceil(66 / columns)
+    assert place_said == 4
+    assert heads[0] == place_said + math.ceil(66 / columns)
+
+
+def test_a_stuck_reader_does_not_stop_the_driver_and_sees_the_end_once_it_reads(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    # As a terminal after Ctrl-S.
+    full = fill(writing)
+    with os.fdopen(writing, "w") as stream:
+        console = ProgressConsole(file=UnblockedStream(stream), width=80, force_terminal=False)
+        progress = ProgressDisplay(console=console, deciders="asha", clock=itertools.count(step=100.0).__next__)
+        progress.on_start(Experiment("mine", metric="loss", mode="min"))
+
+        began = time.monotonic()
+        for _ in range(1_000):
+            progress.on_step("a slot")
+        assert time.monotonic() - began < 5, "it waits for the reader once"
+
+        ending = threading.Thread(target=progress.on_end)
+        ending.start()
+        seen = b""
+        while b"0 trials" not in seen[full:]:
+            seen += os.read(reading, 65536)
+        ending.join()
+    os.close(reading)
+    assert b"mine \xc2\xb7 asha" in seen
+
+
+def fill(pipe: int) -> int:
+    """Fill a pipe, and return its size."""
+    os.set_blocking(pipe, False)
+    size = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            size += os.write(pipe, b" " * 4096)
+    os.set_blocking(pipe, True)
+    return size
 
 
 def test_ended_trials_are_counted_against_those_that_were_planned_unless_a_person_added_some(tmp_path: Path) -> None:

@@ -130,6 +130,15 @@ def test_a_plain_table_has_its_metric_and_its_config(tmp_path: Path) -> None:
         run("import", str(table), "--metric", "acc", "--mode", "max")
 
 
+def test_a_plain_table_may_name_its_metric_as_an_export_does(tmp_path: Path) -> None:
+    (tmp_path / "named.csv").write_text("lr,metrics.acc,metrics.epoch,trial\n0.1,0.5,1,0001\n")
+
+    run("import", str(tmp_path / "named.csv"), "--metric", "acc", "--mode", "max")
+
+    (result,) = Results.load("named")
+    assert (result.config, result.value, result.metrics["epoch"]) == ({"lr": 0.1}, 0.5, 1)
+
+
 def test_a_study_of_optunas_is_imported_and_learnt_from(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     path = tmp_path / "study.log"

@@ -148,6 +148,15 @@ def test_a_script_that_asks_for_the_best_of_nothing_ends_with_one_line_that_name
     assert line.endswith("(look.py, line 3)")
 
 
+def test_a_run_in_which_every_trial_failed_is_a_failure_although_one_has_reported(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0})
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+
+    with pytest.raises(TrialFailed, match=r"has only failed trials: 1 of 1 trials failed, the first, 0001: ValueError"):
+        results_of(book).raise_if_failed()
+
+
 def test_a_run_with_one_result_is_no_failure_nor_one_whose_trials_need_not_report(book: Book, tmp_path: Path):
     book.run("0001", 1.0)
     book.stage("0002")

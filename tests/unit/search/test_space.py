@@ -447,6 +447,25 @@ def test_a_sample_from_that_fails_shows_when_the_space_is_built() -> None:
         Space({"in": {"x": sample_from(lambda c: object())}})
 
 
+def test_a_function_for_ray_tune_reads_the_config_as_there() -> None:
+    space = Space(
+        {
+            "width": 8,
+            "config": {"depth": 3},
+            "twice": sample_from(lambda spec: spec.config.width * 2),
+            "depth": sample_from(lambda spec: spec.config.config.depth + spec["width"]),
+        }
+    )
+
+    config = space.sample(random.Random(0))
+
+    assert (config["twice"], config["depth"]) == (16, 11)
+    with pytest.raises(
+        SpaceError, match=r"x: its sample_from function raised AttributeError: widht \(there are x, width\)"
+    ):
+        Space({"x": sample_from(lambda spec: spec.config.widht), "width": 8})
+
+
 def test_a_sample_from_function_sees_a_whole_config_that_it_cannot_change() -> None:
     seen = []
 

@@ -317,7 +317,7 @@ def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvm
     assert listed == {"gpus": [["0", "GPU-aaaa1111-0000", 80 << 30], ["1", "GPU-bbbb2222-0000", 0]]}
     assert full["used"] == {"0": 20 << 30, "GPU-aaaa": 20 << 30}
     assert set(full["unknown"]) == {"1", "MIG-cccc3333-0000"}
-    assert "mqtune[gpu]" in full["unknown"]["MIG-cccc3333-0000"]
+    assert "pip install nvidia-ml-py" in full["unknown"]["MIG-cccc3333-0000"]
 
 
 def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) -> None:
@@ -354,7 +354,7 @@ def test_what_each_process_has_is_known_of_devices_that_say_it_of_all(ask: Ask) 
 @pytest.mark.parametrize(
     ("question", "machine", "reason", "is_final"),
     [
-        ("gpus", {}, "no nvidia-smi, and nvidia-ml-py is not installed: pip install 'mqtune[gpu]'", True),
+        ("gpus", {}, "no nvidia-smi, and nvidia-ml-py is not installed: pip install nvidia-ml-py", True),
         (["0"], {"pynvml": nvml(init=12)}, "no nvidia-smi, and nvidia-ml-py finds no NVIDIA driver (NVML Shared", True),
         ({"use": ["0"]}, {"pynvml": nvml(init=9)}, "NVML: Driver Not Loaded", False),
         (["0"], {"smi": "print('No devices were found'); raise SystemExit(6)"}, "failed: No devices were found", False),

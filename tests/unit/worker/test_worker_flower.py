@@ -106,7 +106,7 @@ def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
         again = Run(**vars(run))
         rows.begin(again)
         dispatcher.sent.clear()
-        rows.end(again, RunResult(end, ""), by_hand=False)
+        rows.end(again, RunResult(end, ""))
         assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
 
 
@@ -121,10 +121,12 @@ def test_a_clock_that_is_set_back_makes_no_run_time_negative(
 
 
 @pytest.mark.parametrize(
-    ("end", "by_hand", "kind"),
+    ("end", "is_abandoned", "kind"),
     [
+        # Also after a revoke or a Terminate.
+        (AttemptEnd.STOPPED, False, "task-early_stopped"),
         (AttemptEnd.STOPPED, True, "task-abandoned"),
-        # Whoever says so first: the worker went before the person's word took effect.
+        # The worker shut down before the person's request took effect.
         (AttemptEnd.HANDED_BACK, True, "task-handed_back"),
         (None, False, "task-lost"),
         # Celery's own event, which has neither config nor metrics, follows and takes precedence.
@@ -133,26 +135,24 @@ def test_a_clock_that_is_set_back_makes_no_run_time_negative(
     ],
 )
 def test_each_end_has_its_state(
-    rows: Rows, dispatcher: Dispatcher, run: Any, end: AttemptEnd | None, by_hand: bool, kind: str
+    rows: Rows, dispatcher: Dispatcher, run: Any, end: AttemptEnd | None, is_abandoned: bool, kind: str
 ) -> None:
-    given_up = Run(**{**vars(run), "is_abandoned": by_hand})
-    rows.end(run, RunResult(end, ""), by_hand=by_hand)
-    # Whether the word of a person came to its driver, or to the worker itself.
-    rows.end(given_up, RunResult(end, ""), by_hand=False)
+    run.is_abandoned = is_abandoned
+    rows.end(run, RunResult(end, ""))
 
-    assert dispatcher.kinds == [kind, kind]
+    assert dispatcher.kinds == [kind]
 
 
 def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
     rows: Rows, dispatcher: Dispatcher, run: Any
 ) -> None:
     rows.running(run)
-    rows.end(run, RunResult(AttemptEnd.HANDED_BACK, ""), by_hand=False)
+    rows.end(run, RunResult(AttemptEnd.HANDED_BACK, ""))
     rows.running(run)
 
     assert dispatcher.kinds == ["task-started", "task-handed_back"]
     taken = Run(**{**vars(run), "assignment": Assignment({})})
-    rows.end(taken, RunResult(None, "not run: taken"), by_hand=False)
+    rows.end(taken, RunResult(None, "not run: taken"))
     assert dispatcher.kinds == ["task-started", "task-handed_back"], "one that another worker has is not this one's"
 
 
@@ -162,7 +162,7 @@ def test_a_seat_that_was_held_in_vain_waits_for_its_next_worker(rows: Rows, disp
 
     rows.begin(run)
     rows.running(run)
-    rows.end(run, given_back, by_hand=False)
+    rows.end(run, given_back)
     # A heartbeat that comes late.
     rows.running(run)
     again = Run(**vars(run))
@@ -182,9 +182,11 @@ def test_a_seat_that_was_held_in_vain_waits_for_its_next_worker(rows: Rows, disp
 
 
 def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows, dispatcher: Dispatcher) -> None:
-    rows.abandoned("mnist/0007/1", "mnist/train", "lr=0.1")
+    rows.revoked("mnist/0007/1", "mnist/train", "lr=0.1")
 
-    assert dispatcher.sent == [("task-abandoned", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})]
+    assert dispatcher.sent == [
+        ("task-early_stopped", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})
+    ]
 
 
 def test_nothing_is_put_together_when_nobody_watches(run: Any, caplog: pytest.LogCaptureFixture) -> None:

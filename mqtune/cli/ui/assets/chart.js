@@ -156,15 +156,19 @@ function linkedState(kind) {
 // A text in which the server has escaped what Plotly would take for markup.
 const plain = (text) => (text ?? "").replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
+// A name or a value in a condition; in quotes where the grammar would not read it as one word.
+const word = (text) => (/^[\w.+\-/@:]+$/.test(text) && !/^(and|or|not)$/i.test(text) ? text : JSON.stringify(text));
+
 // The conditions that hold for trials which pass through a box on the axes of parallel coordinates; each axis goes from 0 to 1.
 function conditions(scales, { x: [left, right], y: [low, high] }) {
-  return scales.flatMap(({ key, low: from, high: to, is_log: isLog, names }, place_) => {
-    if (place_ < Math.min(left, right) || place_ > Math.max(left, right) || /[<>=!\s]/.test(key)) return [];
+  return scales.flatMap(({ key: name, low: from, high: to, is_log: isLog, names }, place_) => {
+    if (place_ < Math.min(left, right) || place_ > Math.max(left, right)) return [];
+    const key = word(name);
     const [least, most] = [Math.min(low, high), Math.max(low, high)];
     if (names.length) {
       const inside = (name, at) => { const share = names.length > 1 ? at / (names.length - 1) : 0.5; return share >= least && share <= most; };
       const kept = names.filter(inside);
-      return kept.length === 1 ? [`${key}=${kept[0]}`] : names.filter((name, at) => !inside(name, at)).map((name) => `${key}!=${name}`);
+      return kept.length === 1 ? [`${key}=${word(kept[0])}`] : names.filter((name, at) => !inside(name, at)).map((name) => `${key}!=${word(name)}`);
     }
     const at = (share) => Number((isLog ? Math.exp(Math.log(from) + share * (Math.log(to) - Math.log(from))) : from + share * (to - from)).toPrecision(6));
     return [...(least > 0 ? [`${key}>=${at(least)}`] : []), ...(most < 1 ? [`${key}<=${at(most)}`] : [])];

@@ -22,9 +22,11 @@ export function experimentPage(main, name) {
   let running = 0, typed, pictures = [];
   const trials = trialTable(name, () => { clearTimeout(typed); if (follows.checked) typed = setTimeout(again, TYPED_MS); });
   const again = () => pictures.forEach((each) => each.changed());
-  // The trials that charts are of, as a filter.
-  const scope = () => (asked.get("where") && !trials.where ? asked.get("where") : [follows.checked ? trials.where : "", stopped.checked ? "status!=early_stopped" : ""].filter(Boolean).join(" and "));
-  const brushed = (where) => { if (where) trials.filterBy([trials.where, where].filter(Boolean).join(" and ")); };
+  // A filter may have an "or", which binds its operands less than an "and".
+  const all = (...filters) => { const given = filters.filter(Boolean); return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join(""); };
+  // The filter for the trials in charts.
+  const scope = () => (asked.get("where") && !trials.where ? asked.get("where") : all(follows.checked ? trials.where : "", stopped.checked ? "status!=early_stopped" : ""));
+  const brushed = (where) => { if (where) trials.filterBy(all(trials.where, where)); };
   [stopped, follows].forEach((each) => each.addEventListener("change", () => { asked.delete("where"); again(); }));
   if (asked.get("where") === "status!=early_stopped") { stopped.checked = true; asked.delete("where"); }
   pictures = Object.entries(KINDS).map(([kind, title]) => picture("picture", { name, kind }, title, { wide: WIDE.has(kind), brushed: kind === "parallel" ? brushed : undefined, scope }));

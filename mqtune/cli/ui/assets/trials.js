@@ -11,7 +11,7 @@ const MOST_COMPARED = 20;
 
 export function trialTable(name, chartsFollow) {
   const filter = el("input", { type: "search", placeholder: "filter: adam and lr<0.1 and status=completed", "aria-label": "filter", spellcheck: "false" });
-  const said = answer(), error = el("p", { class: "note" }), total = el("h2", {}, "Trials"), head = el("tr"), body = el("tbody"), columnList = el("div", { class: "choices" });
+  const said = answer(), error = el("p", { class: "note points", role: "alert" }), total = el("h2", {}, "Trials"), head = el("tr"), body = el("tbody"), columnList = el("div", { class: "choices" });
   const selection = el("div", { class: "bar selection", hidden: "" }), pane = el("div", { class: "window", tabindex: "0", role: "region", "aria-label": "trials" }, el("table", {}, el("thead", {}, head), body));
   const node = el("section", { class: "card trials" }, el("div", { class: "bar" }, total, filter, menu("columns", {}, columnList)), error, selection, said, pane);
   const kept = `mqtune.columns.${name}`;

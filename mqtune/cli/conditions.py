@@ -1,0 +1,310 @@
+"""The conditions of ``--where`` and of the page's filter: their grammar, and the trials that fulfil one.
+
+A condition compares a name with a value (``lr<0.1``). ``and``, ``or``, ``not`` and parentheses combine several. A Pratt parser reads it;
+text that the grammar does not have is an error that points at its place.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import click
+
+from mqtune.cli.terms import ABSENT, check_known, value_in, value_of
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import flatten
+from mqtune.core.trial import Trial, is_number
+from mqtune.results.display import short_value
+
+_OPERATORS: Final[dict[str, Callable[..., bool]]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    "==": operator.eq,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_ORDERS: Final = frozenset({"<", "<=", ">", ">="})
+#: A text in double quotes is JSON's, one in single quotes has no escapes. Signs that a person may mean as an operator are in no word.
+_TOKEN: Final = re.compile(
+    r"""(?P<compare><=|>=|!=|==|=|<|>)|(?P<and>&&)|(?P<or>\|\|)|(?P<open>\()|(?P<close>\))"""
+    r"""|(?P<quoted>"(?:[^"\\]|\\.)*"|'[^']*')|(?P<word>[\w.+\-/@:]+)""",
+    re.DOTALL,
+)
+_KEYWORDS: Final = frozenset({"and", "or", "not"})
+#: How closely an operator between two conditions binds them. "not" binds its only one more closely.
+_POWERS: Final = {"or": 1, "and": 2}
+_NOT_POWER: Final = 3
+#: The deepest nesting of parentheses and "not": far above a person's need, and far below Python's own limit.
+_DEEPEST: Final = 50
+_JSON: Final = json.JSONDecoder()
+
+
+class Comparison(NamedTuple):
+    """A comparison of a trial's column, parameter or metric with a value."""
+
+    name: str
+    operator: str
+    value: object
+
+    def check(self, values: Sequence[object]) -> None:
+        """Check that values like these can be above or below the comparison's.
+
+        Raises:
+            ConfigurationError: they are numbers, and the comparison's is a text.
+        """
+        if self.operator in _ORDERS and isinstance(self.value, str) and values and all(map(is_number, values)):
+            raise ConfigurationError(
+                f"'{self.name}{self.operator}{self.value}' compares numbers with a text; give a number, such as "
+                f"'{self.name}{self.operator}{short_value(values[0])}'"
+            )
+
+    def holds(self, left: object) -> bool:
+        """Whether the comparison holds for a trial with the value *left*."""
+        right = self.value
+        if is_number(left) != is_number(right) or isinstance(left, str) != isinstance(right, str):
+            # A choice of "8" is written as 8 too. Other values of different kinds have no order.
+            left, right = str(left), str(right)
+            if self.operator in _ORDERS:
+                return False
+        try:
+            return bool(_OPERATORS[self.operator](left, right))
+        except TypeError:
+            return False
+
+
+class TextSearch(NamedTuple):
+    """A search for a text in all that the page shows of a trial."""
+
+    text: str
+
+
+class Not(NamedTuple):
+    """The opposite of a condition."""
+
+    operand: Condition
+
+
+class And(NamedTuple):
+    """Conditions that must all hold."""
+
+    operands: tuple[Condition, ...]
+
+
+class Or(NamedTuple):
+    """Conditions of which one must hold."""
+
+    operands: tuple[Condition, ...]
+
+
+Condition: TypeAlias = Comparison | TextSearch | Not | And | Or
+
+
+def condition_of(texts: Iterable[str]) -> Condition | None:
+    """Return the condition that texts such as ``lr<0.1 and width>=64`` state together, None without a text.
+
+    Raises:
+        click.UsageError: a text is not a condition; the message points at the place.
+    """
+    conditions = [_Parser(text, has_searches=False).parse() for text in texts]
+    return _joined("and", conditions) if conditions else None
+
+
+def filter_of(text: str) -> Condition:
+    """Return the condition of the page's filter, which may also search for texts: ``adam and lr<0.1``.
+
+    Raises:
+        click.UsageError: as ``condition_of``.
+    """
+    return _Parser(text, has_searches=True).parse()
+
+
+# The grammar.
+
+
+class _Token(NamedTuple):
+    """A word, an operator or a parenthesis: its kind, its value, and its place in the text."""
+
+    kind: str
+    value: object
+    begin: int
+    end: int
+
+
+class _Parser:
+    """Reads one condition, each operator with its operands by binding power."""
+
+    def __init__(self, text: str, *, has_searches: bool) -> None:
+        self._text = text
+        self._has_searches = has_searches
+        self._tokens = self._lexed()
+        self._next = 0
+        self._depth = 0
+
+    def parse(self) -> Condition:
+        condition = self._expression(0)
+        if self._peek().kind != "end":
+            raise self._unexpected("expected 'and', 'or' or the end")
+        return condition
+
+    def _lexed(self) -> list[_Token]:
+        tokens: list[_Token] = []
+        ends = len(self._text.rstrip())
+        place = 0
+        while place < ends:
+            if self._text[place].isspace():
+                place += 1
+                continue
+            tokens.append(self._token_at(place))
+            place = tokens[-1].end
+        return [*tokens, _Token("end", None, len(self._text), len(self._text))]
+
+    def _token_at(self, place: int) -> _Token:
+        char = self._text[place]
+        if char in "[{":
+            try:
+                decoded, end = _JSON.raw_decode(self._text, place)
+            except (ValueError, RecursionError):
+                raise self._error("this is not a JSON list or object", place) from None
+            return _Token("json", decoded, place, end)
+        found = _TOKEN.match(self._text, place)
+        if found is None and char in "\"'":
+            raise self._error("this quote is not closed", place)
+        if found is None:
+            raise self._error(f"{char!r} has no meaning here; put it in quotes if it belongs to a text", place)
+        kind, text = str(found.lastgroup), found.group()
+        if kind == "word" and text.lower() in _KEYWORDS:
+            kind = text.lower()
+        value: object = text
+        if kind == "quoted":
+            try:
+                value = json.loads(text, strict=False) if char == '"' else text[1:-1]
+            except ValueError:
+                raise self._error("a backslash in double quotes is written twice", place) from None
+        return _Token(kind, value, place, found.end())
+
+    def _peek(self, ahead: int = 0) -> _Token:
+        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
+
+    def _take(self) -> _Token:
+        token = self._peek()
+        self._next += 1
+        return token
+
+    def _expression(self, power: int) -> Condition:
+        """Read operands as long as the operators between them bind more closely than *power*."""
+        left = self._operand()
+        while _POWERS.get(kind := self._peek().kind, 0) > power:
+            self._take()
+            left = _joined(kind, [left, self._expression(_POWERS[kind])])
+        return left
+
+    def _operand(self) -> Condition:
+        token = self._peek()
+        if token.kind in ("not", "open"):
+            self._take()
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise self._error("this is nested too deeply", token.begin)
+            inner = self._expression(_NOT_POWER if token.kind == "not" else 0)
+            self._depth -= 1
+            if token.kind == "not":
+                return Not(inner)
+            if self._peek().kind != "close":
+                raise self._unexpected("expected 'and', 'or' or ')'")
+            self._take()
+            return inner
+        if token.kind not in ("word", "quoted"):
+            raise self._unexpected("expected a condition such as 'lr<0.1'")
+        if self._has_searches and self._peek(1).kind != "compare":
+            return self._search()
+        return self._comparison()
+
+    def _comparison(self) -> Comparison:
+        name = self._take()
+        if self._peek().kind != "compare":
+            raise self._unexpected(f"expected <, <=, >, >=, = or != after {self._shown(name)}")
+        sign = self._take()
+        value = self._peek()
+        if value.kind not in ("word", "quoted", "json"):
+            raise self._unexpected(f"expected a value after {self._shown(sign)}")
+        self._take()
+        return Comparison(
+            str(name.value), str(sign.value), value_of(str(value.value)) if value.kind == "word" else value.value
+        )
+
+    def _search(self) -> TextSearch:
+        first = last = self._take()
+        while first.kind == last.kind == self._peek().kind == "word" and self._peek(1).kind != "compare":
+            last = self._take()
+        text = str(first.value) if first.kind == "quoted" else self._text[first.begin : last.end]
+        return TextSearch(text.casefold())
+
+    def _shown(self, token: _Token) -> str:
+        return "the end" if token.kind == "end" else f"'{self._text[token.begin : token.end]}'"
+
+    def _unexpected(self, expected: str) -> click.UsageError:
+        token = self._peek()
+        return self._error(f"{expected}, found {self._shown(token)}", token.begin)
+
+    def _error(self, reason: str, place: int) -> click.UsageError:
+        # Each character keeps its place above the mark.
+        shown = "".join(char if char.isprintable() else " " for char in self._text)
+        return click.UsageError(f"not a condition: {reason}\n  {shown}\n  {' ' * place}^")
+
+
+def _joined(word: str, conditions: Sequence[Condition]) -> Condition:
+    """Join conditions by "and" or "or"; those of the same word become one, so that long chains are not nested."""
+    kind = And if word == "and" else Or
+    operands: list[Condition] = []
+    for condition in conditions:
+        operands += condition.operands if isinstance(condition, kind) else [condition]
+    return operands[0] if len(operands) == 1 else kind(tuple(operands))
+
+
+# Trials.
+
+
+def selected(trials: Iterable[Trial], condition: Condition | None) -> list[Trial]:
+    """Return the trials that fulfil a condition, or all without one.
+
+    A trial without the named value fulfils neither a comparison nor its opposite.
+
+    Raises:
+        ConfigurationError: a name is one that no trial has, or numbers are compared with a text.
+    """
+    every = list(trials)
+    if condition is None:
+        return every
+    return [trial for trial, is_true in zip(every, _verdicts(condition, every), strict=True) if is_true]
+
+
+def _verdicts(condition: Condition, trials: Sequence[Trial]) -> list[bool | None]:
+    """Return whether each trial fulfils the condition, None if the trial lacks the values to tell."""
+    match condition:
+        case Comparison(name):
+            values = [value_in(trial, name) for trial in trials]
+            present = [value for value in values if value is not ABSENT]
+            check_known(name, trials, present)
+            condition.check(present)
+            return [None if value is ABSENT else condition.holds(value) for value in values]
+        case TextSearch(text):
+            return [text in _text_of(trial) for trial in trials]
+        case Not(operand):
+            return [None if verdict is None else not verdict for verdict in _verdicts(operand, trials)]
+        case And(operands) | Or(operands):
+            decisive = isinstance(condition, Or)
+            rows = zip(*(_verdicts(operand, trials) for operand in operands), strict=True)
+            return [decisive if decisive in row else None if None in row else not decisive for row in rows]
+
+
+def _text_of(trial: Trial) -> str:
+    config = " ".join(f"{name}={short_value(value)}" for name, value in flatten(trial.config))
+    worker = trial.attempts[-1].worker if trial.attempts else ""
+    labels = " ".join((*trial.labels.tags, trial.labels.notes))
+    return f"{trial.id} {trial.status.value.replace('_', ' ')} {config} {worker} {labels} {trial.reason}".casefold()
