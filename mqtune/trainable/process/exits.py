@@ -22,8 +22,8 @@ from mqtune.trainable.process.output import flush, flush_native
 _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 #: An object of the standard library whose private parts are used here.
 _Internal = Any
-#: The names of a program's main module.
-_OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
+#: The names of a program's main module, as far as it is this process's own.
+_of_program: frozenset[str] = frozenset({"__main__", "__mp_main__"})
 #: The modules that this fork has from its parent. They are not taken apart at its end: that would copy their memory.
 _inherited: frozenset[str] = frozenset()
 
@@ -51,6 +51,25 @@ def forget_exit_handlers() -> None:
     atexit.register(logging.shutdown)
 
 
+def keep_main() -> None:
+    """Keep the main module at the end of this fork of the driver, and of further forks.
+
+    Some of the driver's objects delete a folder when they are deleted.
+    """
+    global _of_program  # noqa: PLW0603 - of the process
+    _of_program = frozenset()
+
+
+def flush_all() -> None:
+    """Flush the standard streams and all other files."""
+    flush()
+    # Not all files are flushed when the objects that refer to them are deleted together.
+    for found in gc.get_objects():
+        if issubclass(type(found), _BUFFERED):
+            with contextlib.suppress(Exception):
+                found.flush()
+
+
 def leave(code: int, *, finalize: bool = False) -> NoReturn:
     """End this process as Python ends a program: join threads, run exit handlers, delete the program's globals, flush files.
 
@@ -63,12 +82,7 @@ def leave(code: int, *, finalize: bool = False) -> NoReturn:
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    flush()
-    # Not all files are flushed when the objects that refer to them are deleted together.
-    for found in gc.get_objects():
-        if issubclass(type(found), _BUFFERED):
-            with contextlib.suppress(Exception):
-                found.flush()
+    flush_all()
     if finalize and code >= 0:
         ctypes.pythonapi.Py_Exit(code)
     if threading.active_count() == 1:
@@ -90,7 +104,7 @@ def release_frames(error: BaseException | None) -> None:
 
 def _take_apart() -> None:
     """Delete the program's own modules, and clear those that something else still refers to, as Python does."""
-    names = [name for name in reversed(sys.modules) if name in _OF_PROGRAM or _is_own(name)]
+    names = [name for name in reversed(sys.modules) if name in _of_program or _is_own(name)]
     # No name of this function may keep a module.
     modules = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
