@@ -133,8 +133,8 @@ def run(
 
 def check(trials: list[dict[str, Any]]) -> None:
     """Check that no trial has seen a change of another one."""
-    assert [trial["loss"] for trial in trials] == [1] * 4
-    assert len({trial["pid"] for trial in trials}) == 4
+    assert [trial["loss"] for trial in trials] == [1] * len(trials)
+    assert len({trial["pid"] for trial in trials}) == len(trials)
 
 
 def test_each_trial_has_the_programs_own_object_to_itself(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_a_program_of_standard_input_is_carried(tmp_path: Path) -> None:
     check(found["lock"])
 
 
-#: The first trial kills the process that all others would be forked from, or the driver.
+#: The second of ten trials kills the process that all others would be forked from, or the driver. Some have begun by then.
 KILLED = (
-    PROGRAM.partition("if __name__")[0]
+    PROGRAM.partition("if __name__")[0].replace("[0, 1, 2, 3]", "[*range(10)]")
     + """
 import signal
 from pathlib import Path
