@@ -34,6 +34,10 @@ class TrainableNotFound(ConfigurationError):
     """A worker could not import the trainable by its name."""
 
 
+class TrainableLost(TrainableNotFound):
+    """The fork of the program that had a trainable in its memory has ended."""
+
+
 class CodeDiffers(ConfigurationError):
     """The experiment's code has changed since the experiment began."""
 

@@ -24,7 +24,7 @@ from mqtune.backends.queues import QueueBackend
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources, TrainableNotFound
 from mqtune.core.events import TrialStaged, decode_definition, driver_events
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
@@ -86,6 +86,10 @@ class Deployment(Protocol):
     def local_slots(self) -> int | None:
         """The number of slots asked for on this machine, without a broker."""
 
+    @property
+    def has_own_worker(self) -> bool:
+        """Whether trials run on this machine alone, on a worker that the driver starts."""
+
     def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
         """Start processes that must begin before this one has threads; *stack* ends them. Doing it again changes nothing."""
 
@@ -124,6 +128,11 @@ class BrokerDeployment:
         self._worker: PrivateWorker | None = None
         #: Releases the server.
         self._held = ExitStack()
+
+    @property
+    def has_own_worker(self) -> bool:
+        """Whether trials run on this machine alone, on a worker that the driver starts."""
+        return self._broker is None
 
     @property
     def is_known(self) -> bool:
@@ -195,12 +204,10 @@ class BrokerDeployment:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 slot_settings(plan.suits_all, self.local_slots)
-            _delete(
-                journal,
-                folder,
-                store if is_local else _own(store, broker, plan.name),
-                stays=(DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())),
-            )
+            stays = [DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())]
+            if self._worker is not None:
+                stays.append(self._worker.log.name)
+            _delete(journal, folder, store if is_local else _own(store, broker, plan.name), stays)
         if store is not None:
             claim(store, client, plan.name, patience_s=_PATIENCE_S)
             # A run on this machine alone has no journal that others keep in memory.
@@ -265,6 +272,11 @@ class BrokerDeployment:
             return None
         least_bytes = min(each.shared_bytes for each in plan.expected)
         slots = slot_settings(needed(plan.suits_all, definition), self.local_slots, least_bytes)
+        if plan.spec.is_carried and self._worker is None:
+            raise TrainableNotFound(
+                f"trainable {plan.spec.name!r} was in the memory of the program that began the experiment, and in no file: run that "
+                f"program again with name={plan.name!r}, which continues the experiment"
+            )
         worker, self._worker = self._worker or PrivateWorker(folder), None
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
         return worker
@@ -273,15 +285,22 @@ class BrokerDeployment:
         """Start the worker of a new experiment on this machine alone, which gets ready while the server starts.
 
         The importer of its program is a fork of this process, if that has no thread and no open file. An experiment that exists may
-        have ended, or be deleted soon, and its worker starts later.
+        have ended, or be deleted soon, and its worker starts later, unless that importer has the trainable itself.
+
+        Raises:
+            TrainableNotFound: only a fork of this process could have the trainable, and it can't be forked.
         """
         if self._broker is None:
             check_gangs(plan.expected)
         is_new = not self.is_known and not plan.overwrites and not (folder / JOURNAL_FILE).exists()
-        if is_new and self._worker is None:
+        if (is_new or plan.carried is not None) and self._worker is None:
             make_folder(folder)
-            self._worker = worker = PrivateWorker(folder)
+            self._worker = worker = PrivateWorker(folder, plan.carried)
             stack.callback(worker.kill)
+            if plan.carried is not None:
+                logger.warning(
+                    "trials are forks of this program, on this machine alone; a fleet needs more: %s", plan.carried.why
+                )
 
     def _connect(self, folder: Path, sleep: Callable[[float], None] = time.sleep) -> _Server:
         """Return the server, with a connection to it; once."""
@@ -330,6 +349,7 @@ class BackendDeployment:
 
     def __init__(self, backend: Backend) -> None:
         self.local_slots = None
+        self.has_own_worker = False
         self.is_simulated = is_simulated(backend)
         self._backend = backend
 
@@ -478,15 +498,16 @@ def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
     """Delete an experiment, of which this process has the lock: what its server, its folder and its store have.
 
-    The folders that stay are those of a server that is at work, of a store, which deletes what it has, and of the output of submitted
+    What stays is the log of a worker, and the folders of a server that is at work, of a store, which deletes what it has, and of the output of submitted
     scripts, one of which may be this process's.
     """
     written = [event for events in driver_events(entries_there(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
     for path in folder.iterdir():
+        if path.name in stays:
+            continue
         if path.is_dir() and not path.is_symlink():
-            if path.name not in stays:
-                shutil.rmtree(path)
+            shutil.rmtree(path)
         else:
             path.unlink()
     if store is not None:

@@ -17,6 +17,7 @@ from mqtune.core.errors import (
     MqtuneError,
     StoreMissing,
     StoreUnavailable,
+    TrainableLost,
     TrainableNotFound,
     TrialFailed,
 )
@@ -171,6 +172,10 @@ class FailureWatch:
         if attempt.could_not_start and not self._could_ever_start():
             error = _NOT_STARTED.get(attempt.error_type, TrainableNotFound)
             self.failure = error(f"trial {trial.id} could not be started: {attempt.error}")
+        elif attempt.error_type == TrainableLost.__name__:
+            # No later attempt can start.
+            name = self._experiment.name
+            self.failure = TrainableLost(f"{attempt.error}. Run the same program again with name={name!r} to continue")
         elif attempt.error_type == TrainableNotFound.__name__ and not self._experiment.reports:
             # A process that is spawned finds out by itself that its trainable can't be imported.
             self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {trial.reason}")

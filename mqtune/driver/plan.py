@@ -1,4 +1,4 @@
-"""An experiment as its user wants it: what follows from the settings, before anything is connected, read or drawn."""
+"""An experiment as its user wants it: all that follows from the settings, before a connection is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Mapping
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.experiment import Experiment
 from mqtune.core.keys import is_name
 from mqtune.core.objective import Objective
@@ -58,7 +58,7 @@ class Plan:
     """One experiment as its user wants it: its settings, with all that follows from them.
 
     Args:
-        settings: what the user gave.
+        settings: the user's settings.
 
     Raises:
         ConfigurationError: an argument is invalid, or some don't go together.
@@ -67,12 +67,17 @@ class Plan:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        if isinstance(settings.trainable, KnownTrainable):
-            self.spec, self.code_root, cell = settings.trainable
-        else:
-            self.spec, self.code_root, cell = KnownTrainable.of(settings.trainable)
+        known = settings.trainable
+        if not isinstance(known, KnownTrainable):
+            known = KnownTrainable.of(known)
             if settings.process.reuse:
                 check_reusable(settings.trainable)
+        #: The last of them is the trainable itself, if only forks of this process can run it.
+        self.spec, self.code_root, cell, self.carried = known
+        if self.carried is not None:
+            process = settings.process
+            if not settings.backend.has_own_worker or process.start_method != "fork" or process.bundle is not None:
+                raise TrainableNotFound(self.carried.why)
         #: The folder that is brought to workers.
         self.project: Project | None = None
         if settings.process.bundle is not None or cell is not None:

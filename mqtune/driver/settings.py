@@ -33,8 +33,8 @@ from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import SEARCHERS, Searcher
 from mqtune.search.points import Nobody
 from mqtune.search.space import AnySpace, Space
-from mqtune.trainable.cells import Cell, cell_of
-from mqtune.trainable.spec import AnyTrainable, TrainableSpec
+from mqtune.trainable.cells import Carried, Cell, cell_of
+from mqtune.trainable.spec import AnyTrainable, Function, TrainableSpec, TrainableStays
 from mqtune.trainable.variables import check_variable
 
 T = TypeVar("T")
@@ -349,21 +349,29 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 class KnownTrainable(NamedTuple):
-    """A trainable by its name in a definition, its code root, and its written module if it has no name in a file."""
+    """A trainable by its name in a definition, and its code root.
+
+    ``cell`` is its written module, if it has no name in a file. ``carried`` is the trainable itself, if it can't travel.
+    """
 
     spec: TrainableSpec
     code_root: Path
     cell: Cell | None = None
+    carried: Carried | None = None
 
     @classmethod
     def of(cls, trainable: AnyTrainable) -> Self:
         """Return a function, class, script or callable object by its name.
 
         Raises:
-            TrainableNotFound: no worker could import it, and it can't travel.
+            TrainableNotFound: it can't be a trainable.
         """
-        cell = cell_of(trainable)
-        return cls(*TrainableSpec.of(trainable)) if cell is None else cls(cell.spec, cell.code_root, cell)
+        try:
+            cell = cell_of(trainable)
+            return cls(*TrainableSpec.of(trainable)) if cell is None else cls(cell.spec, cell.code_root, cell)
+        except TrainableStays as problem:
+            carried = Carried.of(cast("Function", trainable), str(problem))
+            return cls(carried.spec, carried.code_root, carried=carried)
 
 
 class HasLocalSlots(Protocol):
@@ -372,6 +380,10 @@ class HasLocalSlots(Protocol):
     @property
     def local_slots(self) -> int | None:
         """The number of slots asked for on this machine, without a broker."""
+
+    @property
+    def has_own_worker(self) -> bool:
+        """Whether trials run on this machine alone, on a worker that the driver starts."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import guarded, read_source
+from mqtune.trainable.frozen_code import body_of, guarded, read_source, without_main
 from mqtune.trainable.rebuild import as_function, home_of
 from mqtune.trainable.sources import (
+    DEFINITIONS,
     NoSource,
     captured_values,
     maker_of,
@@ -34,7 +35,7 @@ from mqtune.trainable.sources import (
     submodules_in,
     used_globals,
 )
-from mqtune.trainable.spec import TrainableSpec, below_root, extras_of, is_in_session, root_of
+from mqtune.trainable.spec import Function, TrainableSpec, TrainableStays, below_root, extras_of, is_in_session, root_of
 from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
 
 #: The most characters of a value's text in the module. A longer text is data, which no person has written.
@@ -64,6 +65,25 @@ class Cell(NamedTuple):
     values: Mapping[str, bytes] = {}
 
 
+class Carried(NamedTuple):
+    """A trainable that can't travel, and that forks of this process have in their memory.
+
+    ``call`` is the class or function to run there. ``why`` is the reason, with a way out.
+    """
+
+    spec: TrainableSpec
+    code_root: Path
+    call: Function
+    why: str
+
+    @classmethod
+    def of(cls, trainable: Callable[..., object], why: str) -> Self:
+        """Return a trainable that was found not to travel, for a reason."""
+        name, home = _name_of(trainable), home_of(trainable)
+        call = trainable if isinstance(trainable, FunctionType | type) else as_function(trainable, home, name)
+        return cls(*TrainableSpec.in_memory(trainable, name, home), call, why)
+
+
 def cell_of(trainable: object) -> Cell | None:
     """Return the written module of a trainable. Return None for a trainable with a name in a file.
 
@@ -71,7 +91,8 @@ def cell_of(trainable: object) -> Cell | None:
     module.
 
     Raises:
-        TrainableNotFound: it can't be a trainable, or uses a value that can't travel.
+        TrainableNotFound: it can't be a trainable.
+        TrainableStays: it uses a value that can't travel, or is in no file and its source is unknown.
     """
     if not callable(trainable) or isinstance(trainable, BuiltinFunctionType):
         return None
@@ -80,6 +101,11 @@ def cell_of(trainable: object) -> Cell | None:
     writer = _Writer()
     if isinstance(trainable, FunctionType) and writer.is_in_main_block(trainable):
         has_name = False
+    if isinstance(trainable, FunctionType) and has_name and not is_cell and writer.is_made_by_text(trainable):
+        raise TrainableStays(
+            f"trainable {trainable.__name__!r} is made by exec below the main guard, or in a function, so workers can't import it; "
+            "write its source to a file, such as train.py, and use `from train import …`"
+        )
     if (has_name or isinstance(trainable, type)) and not (has_name and is_cell):
         return None
     name = _name_of(trainable)
@@ -102,7 +128,7 @@ def cell_of(trainable: object) -> Cell | None:
             ways_out += (
                 "; or write the whole cell to a file: %%writefile train.py at its top, and then `from train import …`"
             )
-        raise TrainableNotFound(
+        raise TrainableStays(
             f"trainable {name!r} travels to workers as source, and they can't have what it uses: {'; '.join(writer.problems)}. "
             f"{ways_out}"
         )
@@ -326,6 +352,8 @@ class _Writer:
             raise CannotTravel(f"{what}, which is not at the top level of a file")
         if self.is_in_main_block(value):
             raise CannotTravel(f"{what}, which is below the main guard: put it above")
+        if isinstance(value, FunctionType) and self.is_made_by_text(value):
+            raise CannotTravel(f"{what}, which exec has made")
         if module == "builtins":
             return str(path)
         self._bring_globals(value)
@@ -399,11 +427,26 @@ class _Writer:
         """Whether a function or class is defined in the script's main block, which no worker runs."""
         return value.__module__ == "__main__" and value.__qualname__.partition(".")[0] in self._guarded[0]
 
+    def is_made_by_text(self, value: FunctionType) -> bool:
+        """Whether a function of the script was made by an ``exec`` that no worker runs."""
+        made = inspect.unwrap(value)
+        if value.__module__ != "__main__" or self._source is None or not made.__code__.co_filename.startswith("<"):
+            return False
+        top = [each for each in body_of(without_main(self._source)) if not isinstance(each, DEFINITIONS)]
+        calls = [node.func for node in ast.walk(ast.Module(top, [])) if isinstance(node, ast.Call)]
+        runs_text = any(isinstance(called, ast.Name) and called.id == "exec" for called in calls)
+        return not runs_text and value.__name__ not in set_names(top)
+
+    @functools.cached_property
+    def _source(self) -> bytes | None:
+        """The script's source; None in a session."""
+        file = getattr(self._main, "__file__", None)
+        return None if self._session or file is None else read_source(Path(file))
+
     @functools.cached_property
     def _guarded(self) -> tuple[set[str], set[str]]:
         """The names that the script's main block sets, and the names that its functions set by a global statement."""
-        file = getattr(self._main, "__file__", None)
-        source = None if self._session or file is None else read_source(Path(file))
+        source = self._source
         return (set(), set()) if source is None else (set_names(guarded(source)), set_globals(source))
 
     def _bring_globals(self, value: object) -> None:

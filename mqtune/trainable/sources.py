@@ -17,7 +17,7 @@ from typing import Final
 from mqtune.trainable.frozen_code import body_of
 from mqtune.trainable.values import CannotTravel, UserObject, a
 
-_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class NoSource(CannotTravel):
@@ -55,7 +55,7 @@ def _function_in(found: object) -> object:
 
 def _definitions(cell: str, *names: str) -> Iterator[ast.stmt]:
     for node in ast.walk(ast.Module(body_of(cell), [])):
-        if (isinstance(node, _DEFINITIONS) and node.name in names) or (
+        if (isinstance(node, DEFINITIONS) and node.name in names) or (
             isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda) and _targets(node) == [names[0]]
         ):
             yield node

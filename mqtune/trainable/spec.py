@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Final, Literal, NoReturn, cast, get_args
 
 from mqtune.core.calls import signature_of
-from mqtune.core.errors import TrainableNotFound
+from mqtune.core.errors import TrainableLost, TrainableNotFound
 from mqtune.trainable import main_module
 from mqtune.trainable.script_arguments import Item, Script, are_items, are_patterns
 
@@ -40,8 +40,14 @@ _ADAPTER: Final = re.compile(r"mqtune(?:\.[a-z][a-z0-9_]*)+:[a-z][a-z0-9_]*")
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
 
 _importing: list[Path] = []
+#: The trainable that this process has in its memory as a fork of the driver; None in any other process.
+_carried: Function | None = None
 _adapters: list[Callable[[Function], Function]] = []
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class TrainableStays(TrainableNotFound):
+    """Workers can't get a trainable; forks of this process have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class TrainableSpec:
     ``adapter`` is the path, ``module:name``, of the adapter of a function that is written for another library; see ``adapter``.
     ``is_main`` says that the module was run by ``python -m``, and is the main module of each trial too. A script always is.
     ``arguments`` and ``metrics`` are those of ``Script``, which may be a module, too.
+    ``is_carried`` says that the trainable exists in the memory of its driver, and of forks of it, alone. Its file may be unknown.
     """
 
     name: str
@@ -62,6 +69,7 @@ class TrainableSpec:
     kind: Kind = "function"
     adapter: str = ""
     is_main: bool = False
+    is_carried: bool = False
     arguments: tuple[Item, ...] = ()
     metrics: tuple[str, ...] = ()
 
@@ -84,7 +92,7 @@ class TrainableSpec:
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
         kind, adapter = found.get("kind", "function"), found.get("adapter", "")
         is_known = kind in _KINDS and (adapter == "" or (kind == "function" and _is_path(adapter)))
-        is_known = is_known and isinstance(found.get("is_main", False), bool)
+        is_known = is_known and all(isinstance(found.get(name, False), bool) for name in ("is_main", "is_carried"))
         arguments, metrics = found.get("arguments", ()), found.get("metrics", ())
         is_call = are_items(arguments) and are_patterns(metrics) and (kind == "script" or not (arguments or metrics))
         if not (is_named and is_known and is_call):
@@ -140,25 +148,42 @@ class TrainableSpec:
     def _name(cls, trainable: Function, kind: Kind) -> tuple[TrainableSpec, Path]:
         name, module = trainable.__qualname__, trainable.__module__
         if "<" in name:
-            raise TrainableNotFound(
+            raise TrainableStays(
                 f"trainable {name!r} is defined inside a function or is a lambda, so workers can't import it; "
                 "move it to the top level of its module"
             )
-        if module != "__main__":
-            return cls(name, module=module, kind=kind), root_of(sys.modules[module])
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        if spec is not None and spec.name != "__main__":
-            return cls(name, module=spec.name, kind=kind, is_main=True), root_of(main, spec.name)
-        file = getattr(main, "__file__", None)
-        if file is None or is_in_session(main):
-            raise TrainableNotFound(
-                f"trainable {name!r} is in no file (it came from python -c, standard input, a notebook or an interactive "
+        spec, root = cls(name, kind=kind)._at(sys.modules.get(str(module)))
+        if not (spec.module or spec.script):
+            raise TrainableStays(
+                f"trainable {name!r} is in no file (it came from python -c, standard input, exec, a notebook or an interactive "
                 "session), so workers can't import it; put it into one, such as train.py, and run or import that: in a notebook "
                 "the line %%writefile train.py at the top of its cell does it, and then `from train import …`"
             )
+        return spec, root
+
+    @classmethod
+    def in_memory(cls, trainable: object, name: str, home: str) -> tuple[TrainableSpec, Path]:
+        """Return the spec of a trainable that only forks of this process have, and the root of its code.
+
+        Args:
+            trainable: a class, or another object that takes a config.
+            name: its name.
+            home: the name of the module that it comes from, which need not exist.
+        """
+        spec = cls(name, kind="class" if isinstance(trainable, type) else "function", is_carried=True)
+        return spec._at(sys.modules.get(home))
+
+    def _at(self, home: ModuleType | None) -> tuple[TrainableSpec, Path]:
+        """Return this spec with the place of a module of the user's, and its code root. Without a file it has no place."""
+        file = getattr(home, "__file__", None)
+        if home is None or file is None or is_in_session(home):
+            return self, Path.cwd()
+        if home.__name__ != "__main__":
+            return replace(self, module=home.__name__), root_of(home)
+        if home.__spec__ is not None and home.__spec__.name != "__main__":
+            return replace(self, module=home.__spec__.name, is_main=True), root_of(home, home.__spec__.name)
         script, root = below_root(Path(file))
-        return cls(name, script=script, kind=kind), root
+        return replace(self, script=script), root
 
     def locate(self, code_root: Path) -> Path:
         """Return the file below *code_root* that holds the trainable."""
@@ -190,8 +215,19 @@ class TrainableSpec:
         """Execute the function's or class's module, from below *code_root*, and return it; user code runs.
 
         The folder goes first on ``sys.path``. A driver's script, and a module that ``python -m`` has run, become ``__main__``, with
-        their main guard false. Of a trainable that is a script the path is returned, and nothing runs.
+        their main guard false. Of a trainable that is a script the path is returned, and nothing runs. A carried trainable is
+        in this process's memory, or in no process's any more.
+
+        Raises:
+            TrainableNotFound: it is missing, can't be a trainable, or was in a process that has ended (TrainableLost).
         """
+        if self.is_carried:
+            if _carried is None:
+                raise TrainableLost(
+                    f"trainable {self.name!r} was only in the memory of a fork of its program, and that process has ended: it "
+                    "was killed, perhaps as the memory ran out"
+                )
+            return _adapted(_carried, self.adapter) if self.adapter else _carried
         path = self.locate(code_root)
         if self.kind == "script":
             _check_executable(path)
@@ -225,7 +261,7 @@ class TrainableSpec:
 #: Looked up once: a worker decodes a spec for each attempt.
 _FIELDS: Final = tuple(field.name for field in fields(TrainableSpec))
 #: Fields that a definition has only where they are set.
-_OPTIONAL: Final = ("adapter", "is_main", "arguments", "metrics")
+_OPTIONAL: Final = ("adapter", "is_main", "is_carried", "arguments", "metrics")
 
 
 def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -235,6 +271,12 @@ def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Fu
     """
     _adapters.append(function)
     return function
+
+
+def carry(trainable: Function) -> None:
+    """Have this process, and its forks, have a trainable in their memory."""
+    global _carried  # noqa: PLW0603 - of the process
+    _carried = trainable
 
 
 def _is_path(adapter: object) -> bool:

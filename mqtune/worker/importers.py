@@ -342,7 +342,7 @@ class Importer:
             try:
                 if self.is_ready:
                     news = late_imports.of(spec, self._told)
-                    if not news or self.key.program.spawns:
+                    if not news or self.key.program.spawns or spec.is_carried:
                         return
                     on_import()
                     self._asked = self._ask(news)
@@ -576,7 +576,8 @@ class Importers:
         """Close unused ones: dead ones, those beyond the number and the memory allowed, the oldest first, and after *idle_s* seconds."""
         now, known = time.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[:KEPT]
-        unused = [one for one in known if not one.users]
+        # A carried trainable is in its importer alone.
+        unused = [one for one in known if not one.users and (one.is_dead or not one.key.spec.is_carried)]
         sizes = [one.size if len(known) > 1 else 0 for one in unused]
         total = sum(sizes)
         for importer, size in zip(unused, sizes, strict=True):

@@ -207,6 +207,11 @@ def keeps_files(config):
     if config.get("fails"):
         raise ValueError("no luck")
 
+def appends(config):
+    with open("shared.txt", "a") as file:
+        file.write(" more")
+    mqtune.report({"loss": 1, "text": Path("shared.txt").read_text()})
+
 def tells_where(config):
     mqtune.report({"loss": 1, "here": os.getcwd()})
 
@@ -1087,6 +1092,23 @@ def test_trials_with_folders_of_their_own_read_the_codes_files_and_do_not_overwr
         assert os.listdir(started.working_dir) == ["model.txt"]
         assert (Path(started.working_dir) / "model.txt").read_text() == who
         assert not Path(metrics["here"]).exists()
+
+
+def test_an_existing_file_that_trials_append_to_is_each_trials_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(machine.code_root)
+    shared = machine.code_root / "shared.txt"
+    shared.write_text("one")
+    for trial in ("0001", "0002"):
+        one = machine.start("appends", trial=trial, working_dir="trial", keep_working_dir="always")
+
+        assert one.ended().end is AttemptEnd.COMPLETED
+        (started,) = one.of(AttemptStarted)
+        assert one.reports[0].metrics["text"] == "one more"
+        assert (Path(started.working_dir) / "shared.txt").read_text() == "one more"
+        assert f"its own copy of {shared.resolve()}" in Path(started.stderr_path).read_text()
+    assert shared.read_text() == "one"
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("always", {"bad", "well"}), ("failed", {"bad"}), ("never", set())])

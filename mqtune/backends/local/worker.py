@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.backends.local.processes import wait_for_end
+from mqtune.core.errors import TrainableNotFound
+from mqtune.trainable.cells import Carried
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.driver_fork import fork_importer, why_no_fork
-from mqtune.trainable.process.output import flush
+from mqtune.trainable.process.driver_fork import fork_importer, own_files, why_no_fork
+from mqtune.trainable.process.exits import flush_all
+from mqtune.trainable.spec import Function
 
 #: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
@@ -54,24 +57,36 @@ class WorkerProcess:
     """A worker process on this machine; it ends by itself when the process that started it is gone.
 
     Args:
-        log: the file for what it prints.
-        arguments: what Python runs; the number of the pipe's end that it watches follows, or stands in the environment.
+        log: the file for its output.
+        arguments: the arguments of Python; the number of the pipe's end that it watches stands in the environment.
         environment: variables of its environment, besides this process's.
         has_importer: whether its first importer is a fork of this process.
+        carried: the trainable, if that importer is to have it from this process's memory.
     """
 
     def __init__(
-        self, log: Path, arguments: Sequence[str], environment: Mapping[str, str] = {}, *, has_importer: bool = False
+        self,
+        log: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] = {},
+        *,
+        has_importer: bool = False,
+        carried: Function | None = None,
     ) -> None:
         offered: dict[str, Any] = {}
         with ExitStack() as stack:
             if has_importer:
-                flush()
+                files = own_files()
+                # The fork would write their buffers again.
+                flush_all()
                 worker_end, importer_end = Channel.pair()
                 stack.callback(worker_end.close)
                 stack.callback(importer_end.close)
                 environment = {**environment, "MQTUNE_IMPORTER_FD": str(worker_end.fileno())}
-                offered = {"pass_fds": [worker_end.fileno()], "preexec_fn": partial(fork_importer, importer_end)}
+                offered = {
+                    "pass_fds": [worker_end.fileno()],
+                    "preexec_fn": partial(fork_importer, importer_end, files, carried),
+                }
             self._start(log, arguments, environment, **offered)
 
     def _start(
@@ -112,7 +127,7 @@ class WorkerProcess:
         return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
 
     def leave(self) -> None:
-        """Have the worker requeue its trials and shut down; returns at once."""
+        """Have the worker requeue its trials and shut down; do not wait for it."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -142,11 +157,24 @@ class PrivateWorker(WorkerProcess):
 
     Args:
         folder: the experiment's folder, for the logs of the worker and its trials.
+        carried: the trainable, if it can't travel to other processes.
+
+    Raises:
+        TrainableNotFound: it can't, and this process can't be forked.
     """
 
-    def __init__(self, folder: Path) -> None:
-        has_importer = not why_no_fork()
-        super().__init__(folder / "worker.log", ["-m", "mqtune.worker.local"], has_importer=has_importer)
+    def __init__(self, folder: Path, carried: Carried | None = None) -> None:
+        why_not = why_no_fork()
+        if carried is not None and why_not:
+            raise TrainableNotFound(
+                f"{carried.why}. On this machine each trial could be a fork of this program, which can't be forked, as it {why_not}"
+            )
+        super().__init__(
+            folder / "worker.log",
+            ["-m", "mqtune.worker.local"],
+            has_importer=not why_not,
+            carried=None if carried is None else carried.call,
+        )
         self._folder = folder
 
     def begin(

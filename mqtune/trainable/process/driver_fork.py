@@ -2,6 +2,9 @@
 
 It is forked before the driver starts a server, a thread or anything else, as a child of the process that becomes the private worker. So
 the worker reaps it, and its orphans come to the worker, as with any importer.
+
+It may *carry* a trainable that can't travel, such as a closure over a lock. Then nothing is imported or executed: each trial is a fork
+that has the driver's objects. No other process can ever take its place.
 """
 
 from __future__ import annotations
@@ -12,15 +15,17 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final, NoReturn
 
 from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.exits import forget_exit_handlers
+from mqtune.trainable.process.exits import forget_exit_handlers, keep_main
 from mqtune.trainable.process.importer import serve
 from mqtune.trainable.process.late_imports import USUAL, is_library, preload
 from mqtune.trainable.process.output import flush
+from mqtune.trainable.spec import Function, carry
 
 #: The signals that Python ignores in a program. Whatever ``subprocess`` starts has the system's defaults for these.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -54,19 +59,33 @@ def _is_inherited(fd: int) -> bool:
         return True
 
 
-def fork_importer(channel: Channel) -> None:
-    """Fork the importer; return in the parent alone. Buffered output must have been flushed."""
+def own_files() -> set[int]:
+    """Return the descriptors that objects of this process may own.
+
+    A fork keeps them open: when such an object is deleted it would close another file of that number.
+    """
+    return {fd for fd in map(int, os.listdir("/proc/self/fd")) if not _is_inherited(fd)}
+
+
+def fork_importer(channel: Channel, files: Collection[int], carried: Function | None) -> None:
+    """Fork the importer; return in the parent alone.
+
+    Args:
+        channel: to the worker.
+        files: the descriptors that it keeps, beside the channel's. Their buffers must have been flushed.
+        carried: the trainable, if it is to have that.
+    """
     if os.fork() != 0:
         return
     try:
-        _become_importer(channel)
+        _become_importer(channel, files, carried)
     except BaseException:  # noqa: BLE001 - no error may make it a second driver
         traceback.print_exc()
         flush()
         os._exit(1)
 
 
-def _become_importer(channel: Channel) -> NoReturn:
+def _become_importer(channel: Channel, files: Collection[int], carried: Function | None) -> NoReturn:
     # subprocess has disabled it for the time of the fork.
     gc.enable()
     os.setsid()
@@ -79,15 +98,16 @@ def _become_importer(channel: Channel) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != channel.fileno():  # noqa: PLR2004 - as above
+        if fd > 2 and fd != channel.fileno() and fd not in files:  # noqa: PLR2004 - standard input and outputs
             # That of the list itself is closed already.
             os.closerange(fd, fd + 1)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     forget_exit_handlers()
-    # Each trial executes the program's own modules anew.
-    for name in [name for name in sys.modules if name.partition(".")[0] != "mqtune" and not is_library(name)]:
-        if name not in ("__main__", "builtins") and hasattr(sys.modules[name], "__file__"):
-            del sys.modules[name]
+    if carried is not None:
+        carry(carried)
+        keep_main()
+    else:
+        _forget_program()
     channel.send({"is": "here", "pid": os.getpid()})
     # While the worker gets ready.
     _, unsafe = preload([({}, USUAL)])
@@ -98,3 +118,10 @@ def _become_importer(channel: Channel) -> NoReturn:
     own = {"mqtune", *sys.stdlib_module_names}
     serve(channel, os.getppid(), "importer", frozenset(name for name in sys.modules if name.partition(".")[0] in own))
     os._exit(0)
+
+
+def _forget_program() -> None:
+    """Forget the program's own modules: each trial executes them anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] != "mqtune" and not is_library(name)]:
+        if name not in ("__main__", "builtins") and hasattr(sys.modules[name], "__file__"):
+            del sys.modules[name]

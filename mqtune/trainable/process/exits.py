@@ -25,6 +25,8 @@ _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _Internal = Any
 #: The names of a program's main module.
 _OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
+#: Whether the main module is this process's own, and no part of the driver.
+_owns_main = True
 #: The last module that this fork has from its parent. Such modules are not taken apart at its end: that would copy their memory.
 _last_inherited = ""
 
@@ -53,6 +55,25 @@ def forget_exit_handlers() -> None:
     atexit.register(logging.shutdown)
 
 
+def keep_main() -> None:
+    """Keep the main module at the end of this fork of the driver, and of further forks.
+
+    Some of the driver's objects delete a folder when they are deleted.
+    """
+    global _owns_main  # noqa: PLW0603 - of the process
+    _owns_main = False
+
+
+def flush_all() -> None:
+    """Flush the standard streams and all other files."""
+    flush()
+    # Not all files are flushed when the objects that refer to them are deleted together.
+    for found in gc.get_objects():
+        if issubclass(type(found), _BUFFERED):
+            with contextlib.suppress(Exception):
+                found.flush()
+
+
 def leave(code: int, *, finalize: bool = False) -> NoReturn:
     """End this process as Python ends a program: join threads, run exit handlers, delete the program's globals, flush files.
 
@@ -65,12 +86,7 @@ def leave(code: int, *, finalize: bool = False) -> NoReturn:
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    flush()
-    # Not all files are flushed when the objects that refer to them are deleted together.
-    for found in gc.get_objects():
-        if issubclass(type(found), _BUFFERED):
-            with contextlib.suppress(Exception):
-                found.flush()
+    flush_all()
     if finalize and code >= 0:
         ctypes.pythonapi.Py_Exit(code)
     if threading.active_count() == 1:
@@ -93,7 +109,7 @@ def release_frames(error: BaseException | None) -> None:
 def _take_apart() -> None:
     """Delete the program's own modules, and clear those that something else still refers to, as Python does."""
     newer = itertools.takewhile(lambda name: name != _last_inherited, reversed(sys.modules))
-    names = [*filter(_is_own, newer), *(_OF_PROGRAM & sys.modules.keys())]
+    names = [*filter(_is_own, newer), *(_OF_PROGRAM & sys.modules.keys() if _owns_main else ())]
     # No name of this function may keep a module.
     modules = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__

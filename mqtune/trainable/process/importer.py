@@ -50,7 +50,7 @@ from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import LIBC, become_subreaper, die_with_parent, end_children
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.first_imports import first_imports
-from mqtune.trainable.process.late_imports import Batch, Looks, preload, without_packages
+from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch, Looks, preload, without_packages
 from mqtune.trainable.process.life import Executed, run_attempts
 from mqtune.trainable.process.native_threads import limit_threads
 from mqtune.trainable.process.output import flush, shape_output
@@ -145,7 +145,7 @@ class Importer:
         if not self._preload([*first_imports(self._program), *known]) or not self._send_scout():
             return False
         self._signals = Signals.block()
-        if self._executed is None:
+        if self._executed is None or self._program.spec.is_carried:
             # If it is stopped (SIGSTOP) it continues when the worker dies, and sees that. A scout is killed with the process that it
             # has replaced, of whose end the worker knows.
             die_with_parent(os.getppid(), signal.SIGCONT)
@@ -159,8 +159,8 @@ class Importer:
         It returns in the scout, too, if that becomes the importer.
         """
         program = self._program
-        if program.is_script:
-            return self._describe_script()
+        if program.is_script or program.spec.is_carried:
+            return self._describe_at_hand()
         scout = self._start_scout()
         if scout is None:
             return True
@@ -197,17 +197,23 @@ class Importer:
         scout.dismiss()
         return True
 
-    def _describe_script(self) -> bool:
-        program = self._program
+    def _describe_at_hand(self) -> bool:
+        """Describe a program that no scout executes: a script, or one whose trainable is in this process's memory."""
+        program, path = self._program, None
         try:
-            path = program.spec.locate(program.code_root)
+            if program.is_script:
+                path = program.spec.locate(program.code_root)
+            else:
+                self._executed = Executed(program.load(), ())
         except TrainableNotFound as error:
             self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": str(error)})
             return False
         files = loaded_files(program.code_root, path)
         imported = [name for name in sys.modules if name not in self._before]
         environment = describe_environment(imported, [path for path, _ in files])
-        self._channel.send({"is": "imported", "batches": [], "files": unfrozen(files), "environment": environment})
+        # A later edit has no effect on the program in memory.
+        current = unfrozen(files) if program.is_script else []
+        self._channel.send({"is": "imported", "batches": [], "files": current, "environment": environment})
         return True
 
     def _start_scout(self) -> _Scout | None:
@@ -469,4 +475,8 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
         return
     # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-    Importer(channel, program, frozenset(message["varies"]), frozenset(message["refused"]), before).run()
+    varies, refused = message["varies"], message["refused"]
+    if program.spec.is_carried:
+        # Neither an unsafe import nor another slot's variables may cost this process, of which there is no other.
+        varies, refused = [], [EVERY_PACKAGE]
+    Importer(channel, program, frozenset(varies), frozenset(refused), before).run()

@@ -26,6 +26,7 @@ from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.exits import forget_exit_handlers, leave, release_frames
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import CapturedOutput, flush, flush_native, take_over_output, write_output
+from mqtune.trainable.process.own_copies import protect_originals
 from mqtune.trainable.process.program import Program, seed_generators
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending, StartMessage
 from mqtune.trainable.process.runner import run_attempt
@@ -102,6 +103,7 @@ def enter_place(place: Path, program: Program) -> None:
     # Below the worker's log folder are the places themselves.
     os.chdir(working_folder.make(program.home, place, skip=[] if root is None else [root.parents[2]]))
     os.environ["PWD"] = os.getcwd()
+    protect_originals(place, program.home)
 
 
 class _Life:

@@ -3,7 +3,7 @@
 A working folder mirrors the program's folder with real folders and links to files, so a new file never meets one of
 another attempt. Beside it are links to the neighbours of the program's folder, so ``../shared/x.csv`` can be read. Some
 folders are one link to the original and stay shared: hidden folders, environments, packages, caches, disks, and large
-folders. A linked file that a program opens for writing changes the original, as it does without mqtune.
+folders. A linked file that a program opens for writing becomes a copy of the attempt's own first (``own_copies``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARENT_FOLDER: Final = "parent-folder"
 #: The folder, beside the places, with one link of each kind.
 KEPT_LINKS: Final = ".links"
 #: The file in an attempt's place that names the program's folder.
-_RECORD: Final = ".mqtune-source"
+RECORD: Final = ".mqtune-source"
 #: The working folder's name if the program's folder is "/".
 _ROOT_NAME: Final = "root"
 #: Folders that are linked whole, beside hidden ones: programs read them and hardly ever write results there.
@@ -90,7 +90,7 @@ def make(source: Path, place: Path, *, skip: Collection[Path] = ()) -> Path:
         if len(neighbours) <= MOST_NEIGHBOURS:
             mirror.link_all(parent, str(place), neighbours)
     # Written last, so its time is the time from which the attempt may run.
-    (place / _RECORD).write_bytes(os.fsencode(root))
+    (place / RECORD).write_bytes(os.fsencode(root))
     return working
 
 
@@ -213,7 +213,7 @@ def _settle(place: Path, working: Path, target: Path) -> bool:
         source = None  # Deleted by the program. No link is known as one of make's, so all are kept.
     with _opened(os.fspath(place)) as folder:
         inside = _clean_below(folder, working.name, source, 1)
-        others = {_RECORD} if inside is None else {_RECORD, working.name}
+        others = {RECORD} if inside is None else {RECORD, working.name}
         outside = _clean(folder, source and os.path.dirname(source), 1, others)
     kept = working
     if outside:
@@ -230,7 +230,7 @@ def _settle(place: Path, working: Path, target: Path) -> bool:
     elif inside is not None:
         os.rmdir(working)
     # Only empty folders are removed here, so an overlooked file can't be lost.
-    (place / _RECORD).unlink(missing_ok=True)
+    (place / RECORD).unlink(missing_ok=True)
     os.rmdir(place)
     return bool(inside or outside)
 
@@ -289,7 +289,7 @@ def _opened(path: str, folder: int | None = None) -> Iterator[int]:
 
 
 def _read_record(place: Path) -> str:
-    return os.fsdecode((place / _RECORD).read_bytes())
+    return os.fsdecode((place / RECORD).read_bytes())
 
 
 def _entries(path: str, most: int | None) -> _Entries | None:

@@ -271,3 +271,15 @@ def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_
     assert not slot.zygotes.may_have_stayed(other)
     assert slot.zygotes.all == [keeps, other], "its module need not be imported again"
     assert slot.emptied == 1
+
+
+def test_the_importer_that_alone_has_a_trainable_stays_until_it_is_dead(world: World) -> None:
+    carried = world.kept.use(import_key(TrainableSpec("closure", is_carried=True), Path("/code")), FIRST)
+    world.kept.leave(carried)
+    world.now += 1_000
+
+    world.kept.trim(120)
+    assert world.kept.all == [carried]
+    world.made[0].is_dead = True
+    world.kept.trim(120)
+    assert world.kept.all == []

@@ -1,0 +1,128 @@
+"""Gives an attempt copies of its own of linked files that it writes to, so that the program's files stay as they are.
+
+Python opens a file for writing after an audit event, in which the link is replaced by a copy. Libraries that open files in C are not
+seen, nor are other programs. Where such a library has changed a file, the attempt's errors say so at its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import stat
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from mqtune.trainable.process.working_folder import RECORD
+
+#: The largest file that is copied to be changed in part: some 50 ms. A map of a larger data set is often opened so, and only read.
+_MOST_BYTES: Final = 32_000_000
+_WRITES: Final = os.O_WRONLY | os.O_RDWR
+#: Names of files that libraries write in C: PyTorch, HDF5, SQLite, Arrow, Polars and others.
+_OF_LIBRARIES: Final = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".hdf5", ".keras", ".nc"),
+    *(".db", ".sqlite", ".sqlite3", ".parquet", ".feather", ".arrow", ".ipc"),
+)
+
+
+#: Held by the thread that makes a copy, in which it opens files itself.
+_detaching: Final = threading.RLock()
+
+
+class _Attempt:
+    """The attempt of this process: its place, and the folder that the place mirrors, above the program's. Empty without one."""
+
+    place = mirrored = ""
+    is_watched = False
+
+
+def protect_originals(place: Path, home: Path) -> None:
+    """Protect the program's files from the attempt of this process, and from those of its forks.
+
+    Args:
+        place: the attempt's place; see ``working_folder.make``.
+        home: the program's folder.
+    """
+    _Attempt.place = os.path.realpath(place)
+    _Attempt.mirrored = os.path.dirname(os.path.realpath(home))
+    if not _Attempt.is_watched:
+        _Attempt.is_watched = True
+        # Python removes no hook.
+        sys.addaudithook(_on_event)
+    atexit.unregister(_say_changes)
+    atexit.register(_say_changes)
+
+
+def _on_event(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open":
+        return
+    path, _, flags = arguments
+    if isinstance(flags, int) and flags & _WRITES and isinstance(path, str | bytes | os.PathLike):
+        with _detaching:
+            _detach(os.path.abspath(os.fsdecode(path)), flags)
+
+
+def _detach(path: str, flags: int) -> None:
+    """Replace a link to one of the program's files by the attempt's own copy, before the file is opened."""
+    path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    original = _original_of(path)
+    # With O_EXCL the file must not exist.
+    if original is None or flags & os.O_EXCL:
+        return
+    draft = f"{path}.{os.getpid()}"
+    try:
+        status = os.stat(original)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if flags & os.O_TRUNC:
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(status.st_mode)))
+        elif status.st_size > _MOST_BYTES:
+            _say(
+                f"{original} is opened for writing, and too large for a copy of this trial's own: changes are made for all trials"
+            )
+            return
+        else:
+            shutil.copy2(original, draft)
+        os.replace(draft, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        _say(f"{original} is opened for writing, and this trial can't have a copy of its own: {error}")
+        return
+    _say(f"this trial writes to its own copy of {original}, which stays as it is")
+
+
+def _original_of(path: str) -> str | None:
+    """Return the file that a path in the attempt's place is a link to; None if it is no such link."""
+    inside = path.removeprefix(_Attempt.place + os.sep)
+    if inside == path:
+        return None
+    original = os.path.join(_Attempt.mirrored, inside)
+    try:
+        return original if os.readlink(path) == original else None
+    except OSError:
+        return None
+
+
+def _say_changes() -> None:
+    """Name the linked files of libraries that have changed since the attempt's place was made."""
+    place = _Attempt.place
+    with contextlib.suppress(OSError):
+        began_ns = os.stat(os.path.join(place, RECORD)).st_mtime_ns
+        for folder, _, names in os.walk(place):
+            for name in names:
+                original = _original_of(os.path.join(folder, name)) if name.endswith(_OF_LIBRARIES) else None
+                with contextlib.suppress(OSError):
+                    if original is not None and os.stat(original).st_mtime_ns > began_ns:
+                        _say(
+                            f"{original} has changed while this trial ran, by it or by another one: write to a new name"
+                        )
+
+
+def _say(text: str) -> None:
+    # Below the program's own streams, which may be anything.
+    with contextlib.suppress(OSError):
+        os.write(2, f"mqtune: {text}\n".encode(errors="backslashreplace"))
