@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import redis
+from impaired import nothing_impaired
 from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.errors import CodeRefused, NameTaken
+from mqtune.core.errors import BrokerFull, CodeRefused, NameTaken
 from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
@@ -298,7 +299,17 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
 def drives(there: Submissions, folder: Path) -> DriverSlots:
     """A worker that has room for one script, in this folder."""
     scratch: Any = SimpleNamespace(folder=lambda *_: folder, remove=lambda _: None)
-    return DriverSlots(there, slots=1, worker="w1", experiments="*", broker="", key=KEY, logs=scratch, scratch=scratch)
+    return DriverSlots(
+        there,
+        slots=1,
+        worker="w1",
+        experiments="*",
+        broker="",
+        key=KEY,
+        logs=scratch,
+        scratch=scratch,
+        impairments=nothing_impaired(),
+    )
 
 
 def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tmp_path: Path):
@@ -336,6 +347,25 @@ def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.R
     assert there.due() == ["gone"]
     assert there.take("gone", "w", "t") is None
     assert there.due() == []
+
+
+def test_a_full_server_takes_no_submission_and_says_so_at_once_and_one_that_has_ended_stays(
+    there: Submissions, client: redis.Redis
+):
+    submit(there)
+    _, token = take(there)
+    there.leave("sweep", token, "failed", code=1, reason="exit code 1", output="")
+    impatient = Submissions(client, patience_s=0.1)
+    client.config_set("maxmemory", 1)
+    try:
+        for name in ("sweep", "new"):
+            with pytest.raises(BrokerFull, match="Redis is full"):
+                impatient.submit(submission(name), BUNDLE, KEY)
+    finally:
+        client.config_set("maxmemory", 0)
+
+    assert states(there) == ("ended", 1, "failed")
+    assert there.state("new") is None
 
 
 def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped(there: Submissions, client: redis.Redis):
