@@ -165,6 +165,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "A driver wants more than a quota allows": "tests/integration/test_quotas.py::test_no_more_run_than_a_quota_allows_of_all_that_fall_under_it",
         "A driver's demand for slots can't be read": "tests/integration/test_demands.py::test_what_is_no_demand_is_left_out",
         "A share, or what is published of the register, can't be read": "tests/integration/test_demands.py::test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver",
+        "The password of an account is changed, or the account removed": "tests/integration/test_refused_logins.py::test_a_worker_whose_driver_account_is_refused_says_so_everywhere_ends_its_scripts_and_takes_more_once_it_can",
         "An account lacks a permission": "tests/acceptance/test_acl.py::test_the_driver_of_a_team_is_told_at_once_that_it_may_not_drive_others_experiments",
         "A Redis in cluster mode, or a Sentinel in place of a server": "tests/integration/test_connection.py::test_a_server_of_a_kind_that_can_not_have_an_experiment_says_so_at_once",
         "The wrong certificate, or host name": "tests/acceptance/test_tls.py::test_a_driver_says_at_once_whose_certificate_it_does_not_trust",

@@ -117,7 +117,7 @@ class Taken(Signed):
 
 
 class Submissions:
-    """The submissions of a broker. Any thread may call it.
+    """The submissions of a broker. Any thread may call it. A refused login is an error at once (BrokerRefused).
 
     Args:
         client: a checked connection; to submit, and to run what was, takes a driver's account.
@@ -134,7 +134,13 @@ class Submissions:
         self.back_at = -math.inf
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        return retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._on_return)
+        return retrying(
+            call,
+            patience_s=self._patience_s,
+            refused_patience_s=0.0,
+            closing=self._closing,
+            on_return=self._on_return,
+        )
 
     def _on_return(self) -> None:
         self.back_at = time.monotonic()

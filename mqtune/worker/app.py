@@ -53,6 +53,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import Logs
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
@@ -419,7 +420,9 @@ class RuntimeStep(bootsteps.StartStopStep):
             worker.pool.runtime.close(grace_s=0)
 
 
-def _driver_slots(app: TrialApp, name: str, logs: Logs, scratch: Scratch, closing: threading.Event) -> DriverSlots:
+def _driver_slots(
+    app: TrialApp, name: str, logs: Logs, scratch: Scratch, impairments: Impairments, closing: threading.Event
+) -> DriverSlots:
     settings = app.settings
     assert app.driver_client is not None  # noqa: S101 - there are slots
     return DriverSlots(
@@ -431,6 +434,7 @@ def _driver_slots(app: TrialApp, name: str, logs: Logs, scratch: Scratch, closin
         key=settings.code_key,
         logs=logs,
         scratch=scratch,
+        impairments=impairments,
     )
 
 

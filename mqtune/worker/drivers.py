@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.errors import AccessDenied, CodeRefused, MqtuneError
+from mqtune.core.errors import AccessDenied, BrokerRefused, CodeRefused, MqtuneError
+from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.trial import TrialId
@@ -24,6 +25,7 @@ from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, unpack
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import UNBUFFERED
 from mqtune.worker.devices import without_devices
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.logs import Logs, open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
@@ -82,6 +84,7 @@ class DriverSlots:
         key: the key that submissions must be signed with.
         logs: keeps the output.
         scratch: has the working directories.
+        impairments: learns that the broker refuses the login of the driver's account.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class DriverSlots:
         key: str,
         logs: Logs,
         scratch: Scratch,
+        impairments: Impairments,
     ) -> None:
         self.slots = slots
         self._submissions = submissions
@@ -104,6 +108,9 @@ class DriverSlots:
         self._key = key
         self._logs = logs
         self._scratch = scratch
+        self._impairments = impairments
+        #: That the broker refuses the login; None while it does not.
+        self._refused: Cause | None = None
         self._runs: list[_Run] = []
         #: The names of those that this worker may not run, or lacks room for, and until when they are passed over.
         self._passed_over: dict[str, float] = {}
@@ -114,6 +121,11 @@ class DriverSlots:
     def busy(self) -> int:
         """How many scripts run."""
         return len(self._runs)
+
+    @property
+    def offered(self) -> int:
+        """How many slots take scripts: none while the broker refuses the login."""
+        return self.slots if self._refused is None else 0
 
     def start(self) -> None:
         """Take submissions from now on."""
@@ -130,14 +142,33 @@ class DriverSlots:
             self._thread.join(_CLOSE_S)
 
     def _steps(self) -> Iterator[Step]:
-        while not self._leaving.wait(LOOK_S):
+        # Of an account that is refused each look is a failed login, which the server logs.
+        while not self._leaving.wait(LOOK_S if self._refused is None else KEEP_S):
             for run in tuple(self._runs):
-                yield partial(self._look, run)
+                yield partial(self._logged_in, partial(self._look, run))
             if len(self._runs) < self.slots:
-                yield self._take
+                yield partial(self._logged_in, self._take)
         # The thread that starts processes must not end before them, as the kernel ends them with it.
         for run in tuple(self._runs):
-            yield partial(self._end, run, "again", "its worker was shut down")
+            yield partial(self._logged_in, partial(self._end, run, "again", "its worker was shut down"))
+
+    def _logged_in(self, step: Step) -> None:
+        """Take a step that asks the broker; where that refuses the login, say so and leave the scripts to other workers in time."""
+        try:
+            step()
+        except BrokerRefused as error:
+            if self._refused is None:
+                self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
+                self._impairments.put([WHOLE_WORKER], "account", self._refused)
+            # Another worker may have them by now.
+            for run in [each for each in self._runs if time.monotonic() - each.kept_at >= HOLD_S]:
+                logger.warning("submission %s could not be kept: its script ends here", run.taken.name)
+                self._clear(run)
+
+    def _note_login(self) -> None:
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            self._impairments.lift(refused)
 
     def _look(self, run: _Run) -> None:
         code = run.process.poll()
@@ -153,6 +184,7 @@ class DriverSlots:
     def _keep(self, run: _Run) -> None:
         name = run.taken.name
         answer = self._submissions.keep(name, run.token)
+        self._note_login()
         run.kept_at = time.monotonic()
         if answer == "over":
             logger.warning("submission %s is another worker's by now: its script ends here", name)
@@ -184,7 +216,9 @@ class DriverSlots:
         if now - self._submissions.back_at < BACK_S:
             return
         self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
-        for name in self._submissions.due():
+        due = self._submissions.due()
+        self._note_login()
+        for name in due:
             if len(self._runs) >= self.slots or self._leaving.is_set():
                 return
             if name in self._passed_over or not serves(self._experiments, name):
