@@ -28,7 +28,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
             "tests/contract/journals/loss.py::LossContract::test_with_finish_what_runs_goes_on_and_nothing_else_starts",
             "tests/contract/journals/loss.py::LossContract::test_with_continue_what_runs_and_what_waits_goes_on",
         ],
-        "It is silent or dead, and has a share of a fleet": "tests/integration/test_demands.py::test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more",
+        "It is silent or dead, and has a share of a fleet": "tests/integration/test_demands.py::test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again",
         "It works out the shares of a fleet for all, and is killed, frozen or cut off": "tests/acceptance/test_one_divides.py::test_when_the_driver_that_divides_is_killed_or_frozen_another_does_and_shares_stay_right",
         "It has more than its share of a fleet for long": "tests/acceptance/test_shared_fleet.py::test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report",
         "The script is lost, and had a scheduler, searcher or function of its own": "tests/unit/driver/test_attach.py::test_what_only_the_script_has_is_asked_for_by_its_name",

@@ -301,10 +301,16 @@ class Submissions:
         args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, _ms(HOLD_S)]
         self._put(taken.name, args)
 
-    def leave(self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str) -> None:
-        """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more."""
-        args = [name, token, how, "" if code is None else code, reason, output]
-        self._run("leave", [ExperimentKeys(name).submission, SUBMISSIONS], args)
+    def leave(
+        self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str, process: str = ""
+    ) -> None:
+        """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more.
+
+        *process* describes the run's process, which is dead. Where it drove the experiment of the submission's name, its lock is released.
+        """
+        keys = ExperimentKeys(name)
+        args = [name, token, how, "" if code is None else code, reason, output, process]
+        self._run("leave", [keys.submission, SUBMISSIONS, keys.driver, keys.meta], args)
 
 
 def _ms(seconds: float) -> int:

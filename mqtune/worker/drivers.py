@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import AccessDenied, BrokerRefused, CodeRefused, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
+from mqtune.core.machine import describe_process
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.trial import TrialId
@@ -48,6 +49,9 @@ _CLOSE_S: Final = 5.0
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
 BACK_S: Final = 2 * KEEP_S
+#: For how long a worker whose slots were all busy would leave a submission to others, and one of which a part is busy for that part of it:
+#: so scripts go to the worker that has least to do, and the death of one ends few of them.
+SPREAD_S: Final = 4.0
 #: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again waits no longer
 #: than for a worker that is gone.
 PASS_OVER_S: Final = HOLD_S
@@ -61,6 +65,8 @@ class _Run:
     token: str
     bundle: Bundle
     process: subprocess.Popen[bytes]
+    #: The process, as its driver's lock names it.
+    description: str
     #: Its working directory, which is deleted with it, and its output.
     folder: Path
     log: Path
@@ -114,6 +120,8 @@ class DriverSlots:
         self._runs: list[_Run] = []
         #: The names of those that this worker may not run, or lacks room for, and until when they are passed over.
         self._passed_over: dict[str, float] = {}
+        #: Since when each submission is due, as far as this worker has seen.
+        self._due_since: dict[str, float] = {}
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
 
@@ -218,10 +226,13 @@ class DriverSlots:
         self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
         due = self._submissions.due()
         self._note_login()
+        self._due_since = {name: self._due_since.get(name, now) for name in due}
         for name in due:
             if len(self._runs) >= self.slots or self._leaving.is_set():
                 return
             if name in self._passed_over or not serves(self._experiments, name):
+                continue
+            if now - self._due_since[name] < SPREAD_S * len(self._runs) / self.slots:
                 continue
             token = uuid.uuid4().hex
             try:
@@ -284,7 +295,8 @@ class DriverSlots:
                 stdout=output,
                 stderr=output,
             )
-        self._runs.append(_Run(taken, token, bundle, process, folder, log, time.monotonic()))
+        description = describe_process(process.pid)
+        self._runs.append(_Run(taken, token, bundle, process, description, folder, log, time.monotonic()))
         assert process.stdin is not None  # noqa: S101 - it was asked for
         # One that has ended already is found by the next look.
         with contextlib.suppress(BrokenPipeError), process.stdin:
@@ -297,7 +309,9 @@ class DriverSlots:
         """End all processes of a run, and say how it has ended."""
         output = self._clear(run)
         logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
-        self._submissions.leave(run.taken.name, run.token, how, code=code, reason=reason, output=output)
+        self._submissions.leave(
+            run.taken.name, run.token, how, code=code, reason=reason, output=output, process=run.description
+        )
 
     def _clear(self, run: _Run) -> str:
         """End all processes of a run, delete its folder, and return the end of its output."""

@@ -7,12 +7,11 @@ import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import redis
 from accounts import Accounts
+from driver_hosts import DriverHost
 from fleets import worker
 from impaired import reasons
 from waiting import DEADLINE_S, eventually
@@ -21,20 +20,13 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli.doctor import _worker
 from mqtune.cli.submit import why_no_driver_slot
 from mqtune.core.errors import BrokerRefused
-from mqtune.core.owner import NOBODY
-from mqtune.core.submission import Submission
 from mqtune.journal.acl import account, password_hash, rules_of
-from mqtune.journal.connection import RedisClient, connect
+from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
-from mqtune.journal.submissions import Submissions
-from mqtune.trainable.bundle import Bundle, File
 from mqtune.worker import drivers as module
-from mqtune.worker.drivers import DriverSlots
-from mqtune.worker.impairments import Impairments
 
 USER = "team-driver"
 OLD, NEW = "the-old-one", "the-new-one"
-KEY = "the key of the code"
 
 
 class Team:
@@ -109,59 +101,29 @@ def test_an_account_that_is_made_again_keeps_its_passwords_and_gets_other_rules(
         assert not team.admin.may(url, "ZADD", "mqtune:experiments", 1, "x")
 
 
-class Slots:
-    """The driver slots of a worker, and what keeps it from its work."""
-
-    def __init__(self, client: RedisClient, folder: Path) -> None:
-        self.impairments = Impairments(lambda: None, worker="w@h")
-        self.there = Submissions(client, patience_s=math.inf, closing=(closing := threading.Event()))
-        self._closing = closing
-        scratch: Any = SimpleNamespace(folder=lambda *_: folder / "run", remove=lambda _: None)
-        logs: Any = SimpleNamespace(
-            files=lambda *_: (folder / "log", folder / "log"), begin=lambda _: None, end=lambda *_: ""
-        )
-        self.slots = DriverSlots(
-            self.there,
-            slots=1,
-            worker="w@h",
-            experiments="*",
-            broker="",
-            key=KEY,
-            logs=logs,
-            scratch=scratch,
-            impairments=self.impairments,
-        )
-        self.slots.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        self.slots.close()
-
-
 @pytest.fixture
-def slots(team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slots]:
+def host(team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverHost]:
     for name, seconds in {"LOOK_S": 0.01, "KEEP_S": 0.05, "HOLD_S": 0.3}.items():
         monkeypatch.setattr(module, name, seconds)
-    with contextlib.closing(Slots(team.client, tmp_path)) as slots:
-        yield slots
+    with contextlib.closing(DriverHost(team.client, tmp_path / "host")) as host:
+        yield host
 
 
 def test_a_worker_whose_driver_account_is_refused_says_so_everywhere_ends_its_scripts_and_takes_more_once_it_can(
-    team: Team, slots: Slots
+    team: Team, host: DriverHost
 ) -> None:
-    bundle = Bundle.of({"sleeps.py": File(b"import time\ntime.sleep(600)\n")})
-    slots.there.submit(Submission("x", "sleeps.py", (), bundle.digest, NOBODY, 1.0), bundle, KEY)
-    eventually(lambda: slots.slots.busy == 1)
+    host.submit("x")
+    eventually(lambda: host.slots.busy == 1)
 
     team.rotate()
-    eventually(lambda: slots.impairments.all)
-    eventually(lambda: slots.slots.busy == 0)
+    eventually(lambda: host.impairments.all)
+    eventually(lambda: host.slots.busy == 0)
 
-    [impairment] = slots.impairments.all
-    assert (impairment.kind, impairment.stops_trials, slots.slots.offered) == ("account", False, 0)
+    [impairment] = host.impairments.all
+    assert (impairment.kind, impairment.stops_trials, host.slots.offered) == ("account", False, 0)
     said = "the worker takes no submitted scripts, its driver account can't log in: Redis refuses the login"
-    assert said in reasons(slots.impairments)
-    refused = worker("w@h", impairments=[impairment], drivers=slots.slots.offered)
+    assert said in reasons(host.impairments)
+    refused = worker("w@h", impairments=[impairment], drivers=host.slots.offered)
     assert said in why_no_driver_slot("x", [refused])
     finding = _worker(refused)
     assert finding is not None
@@ -169,5 +131,5 @@ def test_a_worker_whose_driver_account_is_refused_says_so_everywhere_ends_its_sc
     assert said in finding.text
 
     team.restore()
-    eventually(lambda: not slots.impairments.all)
-    assert slots.slots.offered == 1
+    eventually(lambda: not host.impairments.all)
+    assert host.slots.offered == 1

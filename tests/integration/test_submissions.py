@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from driver_hosts import DriverHost
 from impaired import nothing_impaired
 from servers import EACH_SERVER, started_on
 from waiting import eventually
@@ -22,7 +23,7 @@ from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
 from mqtune.journal import submissions as module
-from mqtune.journal.connection import connect
+from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.submissions import MOST_SHORT, Submissions, Taken
 from mqtune.trainable.bundle import Bundle, File
@@ -44,7 +45,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[redis.Redis]:
+def client(url: str) -> Iterator[RedisClient]:
     with contextlib.closing(connect(url)) as found:
         found.flushdb()
         yield found
@@ -322,6 +323,54 @@ def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tm
     found = there.state("sweep")
     assert found is not None
     assert found.reason == "it can't run: its code has no missing.py"
+
+
+def test_scripts_go_to_the_worker_that_has_least_to_do(
+    client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(drivers, "LOOK_S", 0.05)
+    monkeypatch.setattr(drivers, "SPREAD_S", 2.0)
+    with contextlib.ExitStack() as stack:
+        hosts: list[DriverHost] = []
+        for name in ("one", "two"):
+            host = DriverHost(client, tmp_path / name, name=name, slots=4)
+            hosts.append(stack.enter_context(contextlib.closing(host)))
+            for number in range(1, 4):
+                host.submit(f"{name}-{number}")
+                eventually(lambda: client.zcount(SUBMISSIONS, "-inf", "+inf") == sum(each.slots.busy for each in hosts))
+            assert [each.slots.busy for each in hosts] == [3] * len(hosts)
+
+
+def test_a_worker_that_is_shut_down_hands_its_scripts_over_without_a_wait_for_their_lock(
+    client: RedisClient, url: str, tmp_path: Path
+):
+    drives = """if True:
+        import os, time
+        from mqtune.core.machine import describe_process
+        from mqtune.journal.connection import RedisClient, connect
+        from mqtune.journal.redis import RedisJournal
+        RedisJournal(connect(os.environ["MQTUNE_BROKER"]), "sweep").lock("holder", describe_process(), 600)
+        time.sleep(600)
+    """
+    other = Submissions(client, patience_s=1.0)
+    with contextlib.closing(DriverHost(client, tmp_path / "host", url=url)) as host:
+        host.submit("sweep", drives)
+        eventually(lambda: client.hexists(ExperimentKeys("sweep").meta, "driver_until"))
+
+    taken = other.take("sweep", "w2", "token")
+
+    assert taken is not None
+    assert taken.run == 2
+
+
+def test_the_lock_of_a_driver_that_was_not_the_run_stays(there: Submissions, client: redis.Redis):
+    submit(there)
+    _, token = take(there)
+    RedisJournal(client, "sweep").lock("holder", "process 1 on laptop", 600)
+
+    there.leave("sweep", token, "again", code=None, reason="", output="", process="process 2 on w")
+
+    assert there.take("sweep", "w2", "other") is None
 
 
 def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
