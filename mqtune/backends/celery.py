@@ -28,7 +28,8 @@ from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
 from mqtune.journal.demands import Demands
-from mqtune.journal.redis import is_full, retrying
+from mqtune.journal.redis import retrying
+from mqtune.journal.trouble import is_full
 
 logger = logging.getLogger(__name__)
 

@@ -66,7 +66,8 @@ def command(
     \b
     mqtune acl worker | redis-cli
 
-    Only the hash of the password is printed; a new password is printed on standard error.
+    Only the hash of the password is printed; a new password is printed on standard error. An account that there is gets the rules of this
+    version, and keeps its passwords beside this one.
     """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
     made = ""

@@ -302,6 +302,11 @@ def _worker(info: WorkerInfo) -> Finding | None:
     if info.version != __version__:
         way_out = f"install mqtune {__version__} there, then mqtune drain {info.name} and start it again"
         return Finding("worker", "problem", f"{info.name} has mqtune {info.version}, and not {__version__}", way_out)
+    if any(each.kind == "account" for each in info.impairments):
+        way_out = (
+            f"start it again with the new password in its --driver-broker, on {info.host}: docs/how-to/passwords.md"
+        )
+        return Finding("worker", "problem", f"{info.name}: {info.note}", way_out)
     if info.note:
         return Finding("worker", "warning", f"{info.name}: {info.note}", f"look at its log on {info.host}")
     return None

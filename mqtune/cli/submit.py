@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from mqtune.cli.place import Place
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.submissions import SubmissionState
+
+#: The most workers that are named as those that take no scripts.
+_SHOWN: Final = 4
 
 
 @click.command("submit")
@@ -147,7 +150,9 @@ def why_no_driver_slot(name: str, workers: Collection[WorkerInfo]) -> str:
     if any(serves(info.experiments, name) for info in offering):
         return ""
     only = f", but to {' and '.join(sorted({info.experiments for info in offering}))}" if offering else ""
-    return f"no worker of this fleet offers driver slots to {name!r}{only}"
+    refused = [(info.name, each.reason) for info in workers for each in info.impairments if each.kind == "account"]
+    notes = "".join(f"; {worker}: {reason}" for worker, reason in refused[:_SHOWN])
+    return f"no worker of this fleet offers driver slots to {name!r}{only}{notes}"
 
 
 def _follow(name: str, broker: str) -> None:
@@ -197,7 +202,7 @@ def in_words(state: SubmissionState) -> str:
         return f"its script waits for a driver slot{refused}"
     if not state.has_ended:
         if not state.is_kept:
-            return f"its script ran on {state.worker}, which is gone, and waits for a driver slot{refused}"
+            return f"its script ran on {state.worker}, which keeps it no longer, and waits for a driver slot{refused}"
         again = f", its run {state.run}" if state.run > 1 else ""
         return f"its script has run on {state.worker} for {duration(max(0.0, time.time() - state.began))}{again}"
     if state.how == "done":

@@ -49,6 +49,10 @@ class BrokerUnavailable(MqtuneError, ConnectionError):
     may_pass = False
 
 
+class BrokerFull(BrokerUnavailable):
+    """The Redis server's memory is used up (maxmemory)."""
+
+
 class BrokerRefused(BrokerUnavailable):
     """The Redis server refuses the user or password that the broker URL carries."""
 

@@ -8,8 +8,11 @@ from typing import Any, Final, Literal, NamedTuple
 from mqtune.core.fields import FIELDS, Field
 
 #: The causes, for programs: memory of a device that is not free; the operator's health check; attempts that fail at once; a person;
-#: attempts that can't be started; logs that can't be written; a worker that shuts down. A later version may have more.
-Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "leaving"]
+#: attempts that can't be started; logs that can't be written; a refused login of the driver slots' account; a worker that shuts down. A
+#: later version may have more.
+Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "account", "leaving"]
+#: The kinds that stop no trial, and what the worker does not do instead.
+_WITHOUT: Final = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}
 #: The device of an impairment that concerns no single one.
 WHOLE_WORKER: Final = ""
 
@@ -35,15 +38,15 @@ class Impairment(NamedTuple):
 
     @property
     def stops_trials(self) -> bool:
-        """Whether trials that would start there do not; without logs they run."""
-        return self.kind != "logs"
+        """Whether trials that would start there do not; without logs, or without driver slots, they run."""
+        return self.kind not in _WITHOUT
 
     @property
     def reason(self) -> str:
         """The impairment as a text for people; the same text as long as nothing changes."""
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
-        return f"the worker {'takes no trials' if self.stops_trials else 'keeps no output of trials'}, {self.text}"
+        return f"the worker {_WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"
 
 
 def _impairment(value: list[Any]) -> Impairment:

@@ -31,14 +31,15 @@ _PID_NAMESPACE: Final = "/proc/self/ns/pid"
 _DESCRIPTION: Final = re.compile(r"process (?P<pid>\d{1,9}) on .* \((?P<place>[0-9a-f]+)\.(?P<began>\d+)\)")
 
 
-def describe_process() -> str:
-    """Say which process this is, for people, and for whoever wants to know whether it still lives."""
-    return f"process {os.getpid()} on {socket.gethostname()} ({process_mark()})"
+def describe_process(pid: int | None = None) -> str:
+    """Describe this process, or another one of this machine, so that others can find out whether it still lives."""
+    pid = os.getpid() if pid is None else pid
+    return f"process {pid} on {socket.gethostname()} ({process_mark(pid)})"
 
 
-def process_mark() -> str:
-    """Return where this process is, and when it began: with its number, what no other process of any machine has."""
-    return f"{_place()}.{started_at(os.getpid())}"
+def process_mark(pid: int | None = None) -> str:
+    """Return where a process is, by default this one, and when it began: with its number, no other process of any machine has that."""
+    return f"{_place()}.{started_at(os.getpid() if pid is None else pid)}"
 
 
 def is_here(description: str) -> bool:

@@ -170,7 +170,7 @@ class DriverTimers:
         self._was_full |= bool(self._room.why)
         self._restorer.lock(self._holder, LOCK_S)
         self._allowed = self._journal.most_bytes, self._journal.rates
-        self._trimmer.look()
+        self._trimmer.look(is_full=bool(self._room.why))
         self._journal_room.look(self._journal.budget)
         self._warn_if_too_fast()
 

@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 #: How many chapters' bytes a server keeps at least, for those who follow, and at how many chapters are begun.
 _KEPT: Final = 1
 _MOST: Final = 2
+#: The bytes of a chapter on a full server, which gets rid of all but one chapter of a journal: a quarter of the journal, and no less than
+#: this, as each chapter is a file and a line of some 150 bytes in Redis.
+_LEAST_BYTES: Final = 64 * 1024
+_OF_JOURNAL: Final = 4
 #: How long to wait before a store that could not be written is tried again.
 _RETRY_S: Final = 30.0
 
@@ -64,13 +68,18 @@ class Trimmer:
         """Whether chapters are being written."""
         return self._writing.is_behind
 
-    def look(self) -> None:
-        """Have readers find the chapters that were written since, and begin to write more if the server has too much."""
+    def look(self, *, is_full: bool = False) -> None:
+        """Have readers find the chapters that were written since, and begin to write more if the server has too much.
+
+        A server that *is_full* keeps less of a journal than any other.
+        """
         store = self._journal.chapter_store
         if store is None or self.is_busy:
             return
         self._trim()
         size = chapter_bytes(self._journal.most_bytes)
+        if is_full:
+            size = min(size, max(_LEAST_BYTES, self._journal.size // _OF_JOURNAL))
         now = self._clock.monotonic()
         if self._journal.size < _MOST * size or now < self._retry_at:
             return

@@ -314,7 +314,9 @@ def password_hash(password: str) -> str:
 
 
 def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
-    """Return the line that creates or replaces an account: a command for redis-cli, or a line of an ACL file.
+    """Return the line that creates an account, or gives one these rules: a command for redis-cli, or a line of an ACL file.
+
+    By the command an account keeps the passwords that it has, and gets this one besides, so that programs can change from one to the next.
 
     Args:
         user: its name.
@@ -331,6 +333,6 @@ def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False)
         )
     if not _HASH.fullmatch(hashed):
         raise ConfigurationError("a password's hash is its SHA-256: 64 hexadecimal digits, in small letters")
-    begin = f"user {user}" if aclfile else f"ACL SETUSER {user} reset"
+    begin = f"user {user} on" if aclfile else f"ACL SETUSER {user} on clearselectors"
     selectors = " ".join(f"({rule})" for rule in rules)
-    return f"{begin} on #{hashed} resetkeys resetchannels -@all {Rule(_CONNECTION)} {selectors}"
+    return f"{begin} #{hashed} resetkeys resetchannels -@all {Rule(_CONNECTION)} {selectors}"

@@ -8,8 +8,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 import redis
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 #: How long a demand holds unless it is written again: a driver that is silent for longer may be replaced.
 DEMAND_S: Final = LOCK_S
+#: What an experiment's share has and does not use is lent to others once its driver has been silent for so long, which says each second what
+#: it wants: a new driver takes up to 20 s.
+LENT_S: Final = 3.0
 #: How long the table of shares holds unless it is published again, as it is each second: with the second until the next driver asks, another
 #: one divides 5 s after the one that did was killed, frozen or cut off.
 TABLE_S: Final = 4.0
@@ -132,8 +135,8 @@ class Demands:
                 pipe.hgetall(QUOTAS)
                 (seconds, microseconds), kept, quotas = pipe.execute()
             now_ms = seconds * 1000 + microseconds // 1000
-            lasting = [each for each in kept.items() if _is_later(each[1].partition(b" ")[0], now_ms)]
-            return _table(lasting, [*quotas.items()])
+            lasting = [each for each in kept.items() if _until_ms(each[1]) > now_ms]
+            return _table(lasting, [*quotas.items()], now_ms + round(DEMAND_S * 1000))
 
         with contextlib.suppress(AccessDenied, redis.ResponseError):
             return retrying(look, patience_s=self._patience_s)
@@ -175,7 +178,11 @@ class Demands:
             else:
                 self._read()
         self._number = number
-        shares = divide(_table(_pairs(demands), _pairs(quotas)), self.register.slots, self.register.busy)
+        wanted = _pairs(demands)
+        # The one that the script has just written: those of others may say anything.
+        own_until_ms = _until_ms(dict(wanted).get(token.encode(), b""))
+        table_of_all = _table(wanted, _pairs(quotas), own_until_ms, self.register.busy)
+        shares = divide(table_of_all, self.register.slots, self.register.busy)
         now, table = time.monotonic(), (number, self._read_at, shares)
         args: list[object] = [number, round(TABLE_S * 1000)]
         if table != self._published:
@@ -197,20 +204,38 @@ class Demands:
         self._heard_at, self._read_at = time.monotonic(), -math.inf
 
 
-def _table(demands: Iterable[tuple[bytes, bytes]], quotas: Sequence[tuple[bytes, bytes]]) -> Table:
+def _table(
+    demands: Sequence[tuple[bytes, bytes]],
+    quotas: Sequence[tuple[bytes, bytes]],
+    new_until_ms: int,
+    busy: Mapping[str, Mapping[str, int]] | None = None,
+) -> Table:
+    """Return what all want. A driver that has been silent for ``LENT_S`` wants no more than it has.
+
+    Args:
+        demands: a token and a demand for each experiment.
+        quotas: the quotas and caps.
+        new_until_ms: up to when a demand that is written now holds.
+        busy: in how many slots of each queue each experiment runs, by its token, where that is known.
+    """
     caps = decoded_caps(quotas)
     found = []
     for token, data in demands:
         _, patterns, said = [*data.split(b" ", 2), b"", b""][:3]
         if (demand := _decode(token, said)) is not None:
+            if new_until_ms - _until_ms(data) >= LENT_S * 1000:
+                running = demand.running if busy is None else sum(busy.get(demand.experiment, {}).values())
+                demand = replace(demand, wanted=min(demand.wanted, running))
             under = patterns.decode(errors="replace").split(",") if patterns else []
             found.append(held_to(demand, under, caps))
     return Table(found, decoded_quotas(quotas), decoded_aging(quotas), caps)
 
 
-def _is_later(until: bytes, now_ms: int) -> bool:
+def _until_ms(data: bytes) -> int:
+    """Return up to when a demand holds, by the server's clock; 0 for a malformed one."""
+    until = data.partition(b" ")[0]
     # Python makes no number of thousands of digits.
-    return until.isdigit() and len(until) < _DIGITS and int(until) > now_ms
+    return int(until) if until.isdigit() and len(until) < _DIGITS else 0
 
 
 def _decode(token: bytes, data: bytes) -> Demand | None:

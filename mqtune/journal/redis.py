@@ -27,7 +27,6 @@ from redis.exceptions import (
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import (
     AccessDenied,
-    BrokerUnavailable,
     DriverFenced,
     JournalBlocked,
     JournalGone,
@@ -65,8 +64,8 @@ from mqtune.journal.base import (
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
-from mqtune.journal.connection import BLOCKING_READ_MAX_S, CONNECT_TIMEOUT_S, Connects, RedisClient, database_of
-from mqtune.journal.room import FULL, MAKE_ROOM, Room
+from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient, database_of
+from mqtune.journal.room import Room
 from mqtune.journal.script import script
 from mqtune.journal.stream import (
     WRONG_TYPE,
@@ -81,6 +80,7 @@ from mqtune.journal.stream import (
     read_with,
     uncollected,
 )
+from mqtune.journal.trouble import FULL_SAYS, Trouble, given_up, log_wait
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -111,8 +111,6 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (
 #: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
 #: its replicas or its master are away, a script holds it up.
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
-#: A server without memory says so, in words of its own or, where a script met it (6.2), in a script's.
-_FULL: Final = "used memory > 'maxmemory'"
 #: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal comes by itself.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
 #: A number of a server's has fewer digits.
@@ -128,22 +126,33 @@ def retrying(
     call: Callable[[], T],
     *,
     patience_s: float,
+    full_patience_s: float | None = None,
+    refused_patience_s: float | None = None,
     closing: threading.Event | None = None,
     also: tuple[type[BaseException], ...] = (),
     on_return: Callable[[], None] = lambda: None,
 ) -> T:
     """Return the result of *call*, retrying while the server is away or full; errors in *also* count as away.
 
-    *on_return* is called when the server has been away and is back. A full server is waited for without end, but by people.
+    Args:
+        call: may be repeated.
+        patience_s: how long it is tried again.
+        full_patience_s: the same while the server is full; by default *patience_s*.
+        refused_patience_s: the same while the server refuses the login; by default *patience_s*.
+        closing: once it is set, nothing is tried again.
+        also: further errors of a server that is away.
+        on_return: called when the server has been away and is back.
 
     Raises:
+        BrokerFull: the server was full for as long.
+        BrokerRefused: the server refused the login for as long.
         BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
         AccessDenied: the account may not do it.
     """
     away = _AWAY + also
     caught: tuple[type[BaseException], ...] = (*away, ResponseError)
     since: float | None = None
-    was_full = False
+    trouble = Trouble.NONE
     wait_s = RETRY_MIN_S
     while True:
         try:
@@ -157,37 +166,21 @@ def retrying(
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
             now = time.monotonic()
-            if since is None or is_full(error) != was_full:
-                _log_wait(error, patience_s)
-            since, was_full = now if since is None else since, is_full(error)
-            # It answers, and says what is the matter: only people are not kept waiting.
-            waits_on = was_full and patience_s > CONNECT_TIMEOUT_S
-            if (now - since >= patience_s and not waits_on) or (closing is not None and closing.is_set()):
-                if was_full:
-                    raise BrokerUnavailable(f"{FULL} and refused for {now - since:.0f} s; {MAKE_ROOM}") from None
-                did = "refused" if isinstance(error, ResponseError) else "gave no answer"
-                raise BrokerUnavailable(f"Redis {did} for {now - since:.0f} s: {error}") from None
+            before, trouble = trouble, Trouble.of(error)
+            patience = {Trouble.FULL: full_patience_s, Trouble.REFUSED: refused_patience_s}.get(trouble)
+            patient_s = patience_s if patience is None else patience
+            if trouble is not before and (patient_s or trouble is Trouble.AWAY):
+                log_wait(error, trouble, patient_s)
+            since = now if since is None else since
+            if now - since >= patient_s or (closing is not None and closing.is_set()):
+                raise given_up(error, trouble, now - since) from None
             (closing or threading.Event()).wait(_spread.uniform(wait_s / 2, wait_s))
             wait_s = min(wait_s * 2, RETRY_MAX_S)
         else:
             if since is not None:
-                logger.warning("Redis %s after %.1f s", "has room" if was_full else "is back", time.monotonic() - since)
+                logger.warning("Redis %s after %.1f s", trouble.value, time.monotonic() - since)
                 on_return()
             return result
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether a server has refused a command because its memory is used up."""
-    return _FULL in str(error)
-
-
-def _log_wait(error: BaseException, patience_s: float) -> None:
-    if is_full(error):
-        logger.warning("%s, and what takes memory waits; %s", FULL, MAKE_ROOM, extra={"action": "broker_is_full"})
-        return
-    what = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
-    limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
-    logger.warning("Redis %s (%s); trying again%s", what, error, limit)
 
 
 def experiments_on(client: Any, *, patience_s: float) -> list[str]:
@@ -259,9 +252,15 @@ class RedisJournal(Journal):
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
         self._connected = self._connects.count
 
-    def _retrying(self, call: Callable[[], T]) -> T:
+    def _retrying(self, call: Callable[[], T], *, full_patience_s: float | None = None) -> T:
         try:
-            result = retrying(call, patience_s=self.patience_s, closing=self._closing, on_return=self._count_outage)
+            result = retrying(
+                call,
+                patience_s=self.patience_s,
+                full_patience_s=full_patience_s,
+                closing=self._closing,
+                on_return=self._count_outage,
+            )
         except ResponseError as error:
             known = self._explain(str(error))
             if known is None:
@@ -298,6 +297,10 @@ class RedisJournal(Journal):
 
     def _run(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         return self._retrying(lambda: script(name)(self._client, keys, args))
+
+    def _send(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
+        """Run a script with data of a trial. A full server is not waited for: the worker's one uplink calls this."""
+        return self._retrying(lambda: script(name)(self._client, keys, args), full_patience_s=0.0)
 
     def _write(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         """Run a script that appends to the journal."""
@@ -637,16 +640,17 @@ class RedisJournal(Journal):
         args: list[object] = [self._keys.metrics, REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
-        answers = self._run("report", [self._keys.meta], args)
+        answers = self._send("report", [self._keys.meta], args)
         return [_answer(each) for each in answers]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         keys = [self._keys.trial(claim.trial), self._keys.checkpoints]
-        return _answer(self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data]))
+        return _answer(self._send("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data]))
 
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
-        args = [claim.attempt, claim.token, *itertools.chain.from_iterable(events.items())]
-        return _answer(self._write("saved", [self._keys.trial(claim.trial)], args))
+        keys = [self._keys.meta, self._keys.journal, self._keys.trial(claim.trial)]
+        args = [self._keys.metrics, claim.attempt, claim.token, *itertools.chain.from_iterable(events.items())]
+        return _answer(self._send("saved", keys, args))
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         (answers,) = renew_all([(self, claims)], lease_s)
@@ -687,7 +691,7 @@ def renew_all(
     def renew() -> list[bytes | list[bytes]]:
         found: list[bytes | list[bytes]] = script("renew")(first._client, keys, args)
         for text in (each.decode(errors="replace") for each in found if isinstance(each, bytes)):
-            if _AWAY_CODES.search(text) or _DENIED.search(text) or _FULL in text:
+            if _AWAY_CODES.search(text) or _DENIED.search(text) or FULL_SAYS in text:
                 # It is about the server, and not about one experiment's keys.
                 raise ResponseError(text)
         return found

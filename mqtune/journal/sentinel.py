@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from redis.sentinel import (
     Sentinel,
     SentinelConnectionPool,
@@ -65,7 +63,8 @@ class Sentinels(NamedTuple):
             **({} if tls is None else {"ssl": True, **tls}),
             "socket_timeout": _ASK_S,
             "socket_connect_timeout": _ASK_S,
-            "retry": Retry(NoBackoff(), 0),
+            # No retries, in a form that Celery can send as JSON.
+            "retry": None,
             "protocol": 2,
             "driver_info": None,
             # redis-py takes a connection for a broken one on which TLS session tickets have come and no answer was read.

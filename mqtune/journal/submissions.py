@@ -123,7 +123,7 @@ class Taken(Signed):
 
 
 class Submissions:
-    """The submissions of a broker. Any thread may call it.
+    """The submissions of a broker. Any thread may call it. A refused login is an error at once (BrokerRefused).
 
     Args:
         client: a checked connection; to submit, and to run what was, takes a driver's account.
@@ -140,7 +140,13 @@ class Submissions:
         self.back_at = -math.inf
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        return retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._on_return)
+        return retrying(
+            call,
+            patience_s=self._patience_s,
+            refused_patience_s=0.0,
+            closing=self._closing,
+            on_return=self._on_return,
+        )
 
     def _on_return(self) -> None:
         self.back_at = time.monotonic()
@@ -337,10 +343,16 @@ class Submissions:
         args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, _ms(HOLD_S)]
         self._put(taken.name, args)
 
-    def leave(self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str) -> None:
-        """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more."""
-        args = [name, token, how, "" if code is None else code, reason, output]
-        self._run("leave", [ExperimentKeys(name).submission, SUBMISSIONS], args)
+    def leave(
+        self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str, process: str = ""
+    ) -> None:
+        """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more.
+
+        *process* describes the run's process, which is dead. Where it drove the experiment of the submission's name, its lock is released.
+        """
+        keys = ExperimentKeys(name)
+        args = [name, token, how, "" if code is None else code, reason, output, process]
+        self._run("leave", [keys.submission, SUBMISSIONS, keys.driver, keys.meta], args)
 
 
 def _ms(seconds: float) -> int:

@@ -53,6 +53,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import Logs
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
@@ -78,6 +79,8 @@ logger = logging.getLogger(__name__)
 #: How many commands to Redis are under way at once, whatever the number of slots: one for reports, one for the heartbeat, and two for
 #: attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000 connections of all workers by default.
 MOST_COMMANDS: Final = 4
+#: The parts of kombu's description of a broker that have passwords.
+_BROKER_SECRETS: Final = frozenset({"password", "transport_options", "alternates"})
 #: Remote commands that would change a setting which trials ignore, and what to use instead.
 _REFUSED_COMMANDS: Final = {
     "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
@@ -424,7 +427,24 @@ class RuntimeStep(bootsteps.StartStopStep):
             worker.pool.runtime.close(grace_s=0)
 
 
-def _driver_slots(app: TrialApp, name: str, logs: Logs, scratch: Scratch, closing: threading.Event) -> DriverSlots:
+class BrokerStep(bootsteps.StartStopStep):
+    """Says what ``celery inspect stats``, and so Flower, may know of the broker.
+
+    Celery's own step says more: options in which the Sentinels' password is.
+    """
+
+    requires = {"celery.worker.consumer.connection:Connection"}  # noqa: RUF012 - as above
+
+    def info(self, consumer: Any) -> dict[str, object]:
+        if consumer.connection is None:
+            return {}
+        known = consumer.connection.info()
+        return {"broker": {name: value for name, value in known.items() if name not in _BROKER_SECRETS}}
+
+
+def _driver_slots(
+    app: TrialApp, name: str, logs: Logs, scratch: Scratch, impairments: Impairments, closing: threading.Event
+) -> DriverSlots:
     settings = app.settings
     assert app.driver_client is not None  # noqa: S101 - there are slots
     return DriverSlots(
@@ -436,6 +456,7 @@ def _driver_slots(app: TrialApp, name: str, logs: Logs, scratch: Scratch, closin
         key=settings.code_key,
         logs=logs,
         scratch=scratch,
+        impairments=impairments,
     )
 
 
@@ -448,6 +469,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     app.settings = settings
     app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
+    app.steps["consumer"].add(BrokerStep)
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:

@@ -44,6 +44,8 @@ TOLD_GRACE_S: Final = 10.0
 PAUSE_GRACE_S: Final = 600.0
 #: The intents that leave a trial so much.
 _PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
+#: The intents after which a trial does not run again, and what it reports is not needed.
+_FINAL: Final = (Intent.STOP, Intent.ABANDON)
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
 #: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the trial it sends a
@@ -144,6 +146,8 @@ class AttemptRun:
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
+        #: Whether it was told to end for good, by its driver or an operator, and so drops reports for which a full server has no memory.
+        self.drops_unwritten = False
         self._reason = self._reason_type = ""
         self._ending = threading.Event()
         self._slot: Slot | None = None
@@ -254,6 +258,7 @@ class AttemptRun:
             self._reason_type = UNDRIVEN
             self.requeue("nobody drives the experiment any more")
         else:
+            self.drops_unwritten |= Intent(what) in _FINAL
             self._want(Intent(what))
 
     def on_end_frame(self) -> None:
@@ -285,6 +290,7 @@ class AttemptRun:
     def terminate(self, *, kill: bool) -> None:
         """End the attempt because an operator has terminated its task."""
         self._reason = REVOKED
+        self.drops_unwritten = True
         self._want(Intent.STOP, kill=kill)
 
     def _want(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:
@@ -679,6 +685,7 @@ class AttemptRun:
             memory_ran_out=self._worker.memory_kills.happened,
             outlived_s=self.assignment.ttl_s if self._outlived else None,
             has_gap=self._has_gap,
+            dropped=self.stream.dropped if self.stream is not None else 0,
             fault=self._fault,
             has_devices=bool(self.devices),
             refusal=self._refusal,

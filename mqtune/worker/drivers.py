@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.errors import AccessDenied, CodeRefused, MqtuneError
-from mqtune.core.machine import signal_name
+from mqtune.core.errors import AccessDenied, BrokerRefused, CodeRefused, MqtuneError
+from mqtune.core.impairment import WHOLE_WORKER
+from mqtune.core.machine import describe_process, signal_name
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.trial import TrialId
@@ -25,6 +26,7 @@ from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, unpack
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import UNBUFFERED
 from mqtune.worker.devices import without_devices
+from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.logs import Logs, open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
@@ -50,6 +52,9 @@ BACK_S: Final = 2 * KEEP_S
 #: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of the
 #: server's.
 _HEALED: Final = 100
+#: For how long a worker whose slots were all busy would leave a submission to others, and one of which a part is busy for that part of it:
+#: so scripts go to the worker that has least to do, and the death of one ends few of them.
+SPREAD_S: Final = 4.0
 #: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again waits no longer
 #: than for a worker that is gone.
 PASS_OVER_S: Final = HOLD_S
@@ -63,6 +68,8 @@ class _Run:
     token: str
     bundle: Bundle
     process: subprocess.Popen[bytes]
+    #: The process, as its driver's lock names it.
+    description: str
     #: Its working directory, which is deleted with it, and its output.
     folder: Path
     log: Path
@@ -86,6 +93,7 @@ class DriverSlots:
         key: the key that submissions must be signed with.
         logs: keeps the output.
         scratch: has the working directories.
+        impairments: learns that the broker refuses the login of the driver's account.
     """
 
     def __init__(
@@ -99,6 +107,7 @@ class DriverSlots:
         key: str,
         logs: Logs,
         scratch: Scratch,
+        impairments: Impairments,
     ) -> None:
         self.slots = slots
         self._submissions = submissions
@@ -108,10 +117,15 @@ class DriverSlots:
         self._key = key
         self._logs = logs
         self._scratch = scratch
+        self._impairments = impairments
+        #: That the broker refuses the login; None while it does not.
+        self._refused: Cause | None = None
         self._runs: list[_Run] = []
         #: The names of those that this worker may not run, or lacks room for, and until when they are passed over.
         self._passed_over: dict[str, float] = {}
         self._heal_at = 0.0
+        #: Since when each submission is due, as far as this worker has seen.
+        self._due_since: dict[str, float] = {}
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
 
@@ -119,6 +133,11 @@ class DriverSlots:
     def busy(self) -> int:
         """How many scripts run."""
         return len(self._runs)
+
+    @property
+    def offered(self) -> int:
+        """How many slots take scripts: none while the broker refuses the login."""
+        return self.slots if self._refused is None else 0
 
     def start(self) -> None:
         """Take submissions from now on."""
@@ -135,14 +154,33 @@ class DriverSlots:
             self._thread.join(_CLOSE_S)
 
     def _steps(self) -> Iterator[Step]:
-        while not self._leaving.wait(LOOK_S):
+        # Of an account that is refused each look is a failed login, which the server logs.
+        while not self._leaving.wait(LOOK_S if self._refused is None else KEEP_S):
             for run in tuple(self._runs):
-                yield partial(self._look, run)
+                yield partial(self._logged_in, partial(self._look, run))
             if len(self._runs) < self.slots:
-                yield self._take
+                yield partial(self._logged_in, self._take)
         # The thread that starts processes must not end before them, as the kernel ends them with it.
         for run in tuple(self._runs):
-            yield partial(self._end, run, "again", "its worker was shut down")
+            yield partial(self._logged_in, partial(self._end, run, "again", "its worker was shut down"))
+
+    def _logged_in(self, step: Step) -> None:
+        """Take a step that asks the broker; where that refuses the login, say so and leave the scripts to other workers in time."""
+        try:
+            step()
+        except BrokerRefused as error:
+            if self._refused is None:
+                self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
+                self._impairments.put([WHOLE_WORKER], "account", self._refused)
+            # Another worker may have them by now.
+            for run in [each for each in self._runs if time.monotonic() - each.kept_at >= HOLD_S]:
+                logger.warning("submission %s could not be kept: its script ends here", run.taken.name)
+                self._clear(run)
+
+    def _note_login(self) -> None:
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            self._impairments.lift(refused)
 
     def _look(self, run: _Run) -> None:
         code = run.process.poll()
@@ -158,6 +196,7 @@ class DriverSlots:
     def _keep(self, run: _Run) -> None:
         name = run.taken.name
         answer = self._submissions.keep(name, run.token)
+        self._note_login()
         run.kept_at = time.monotonic()
         if answer == "over":
             logger.warning("submission %s is another worker's by now: its script ends here", name)
@@ -192,10 +231,15 @@ class DriverSlots:
         if now >= self._heal_at:
             self._heal_at = now + PASS_OVER_S
             self._submissions.heal_some(_HEALED, partial(serves, self._experiments))
-        for name in self._submissions.due():
+        due = self._submissions.due()
+        self._note_login()
+        self._due_since = {name: self._due_since.get(name, now) for name in due}
+        for name in due:
             if len(self._runs) >= self.slots or self._leaving.is_set():
                 return
             if name in self._passed_over or not serves(self._experiments, name):
+                continue
+            if now - self._due_since[name] < SPREAD_S * len(self._runs) / self.slots:
                 continue
             token = uuid.uuid4().hex
             try:
@@ -258,7 +302,8 @@ class DriverSlots:
                 stdout=output,
                 stderr=output,
             )
-        self._runs.append(_Run(taken, token, bundle, process, folder, log, time.monotonic()))
+        description = describe_process(process.pid)
+        self._runs.append(_Run(taken, token, bundle, process, description, folder, log, time.monotonic()))
         assert process.stdin is not None  # noqa: S101 - it was asked for
         # One that has ended already is found by the next look.
         with contextlib.suppress(BrokenPipeError), process.stdin:
@@ -271,7 +316,9 @@ class DriverSlots:
         """End all processes of a run, and say how it has ended."""
         output = self._clear(run)
         logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
-        self._submissions.leave(run.taken.name, run.token, how, code=code, reason=reason, output=output)
+        self._submissions.leave(
+            run.taken.name, run.token, how, code=code, reason=reason, output=output, process=run.description
+        )
 
     def _clear(self, run: _Run) -> str:
         """End all processes of a run, delete its folder, and return the end of its output."""

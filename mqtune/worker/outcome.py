@@ -100,6 +100,7 @@ class AttemptOutcome:
         memory_ran_out: returns whether the kernel has just killed a process for lack of memory; called only where it matters.
         outlived_s: its time to live in seconds, if it ran longer.
         has_gap: whether the journal lacks reports that it sent.
+        dropped: how many of its reports were dropped, as it was told to end while the server was full.
         fault: type and text of what its worker has ended it for; None for nothing.
         has_devices: whether its slot has devices.
         refusal: the error of a child process that has tried to report, if the trial itself has made no report; or empty.
@@ -113,6 +114,7 @@ class AttemptOutcome:
     memory_ran_out: Callable[[], bool] = lambda: False
     outlived_s: float | None = None
     has_gap: bool = False
+    dropped: int = 0
     fault: tuple[str, str] | None = None
     has_devices: bool = False
     refusal: str = ""
@@ -129,6 +131,9 @@ class AttemptOutcome:
         heard = said is not None and bool(said.get("heard"))
         if self.fault is not None:
             return Ending(AttemptEnd.FAILED, *self.fault)
+        if self.dropped and intent is not Intent.RUN:
+            # Also of a trainable that was through before it heard: its last reports are not in the journal.
+            return Ending(INTENTS[intent].end, "", _without_dropped(self.dropped))
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
             return Ending(AttemptEnd.COMPLETED, error=self.refusal)
@@ -162,6 +167,11 @@ class AttemptOutcome:
             return False
         # Death by the stop signal itself means that user code had removed the handler.
         return not os.WIFSIGNALED(self.status) or os.WTERMSIG(self.status) != STOP_SIGNAL
+
+
+def _without_dropped(reports: int) -> str:
+    last = "its last report was" if reports == 1 else f"its last {reports:,} reports were"
+    return f"{last} dropped: it was told to end while Redis had no memory left (maxmemory)"
 
 
 def _outlived(ttl_s: float, error: str) -> str:

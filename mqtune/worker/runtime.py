@@ -114,8 +114,8 @@ class WorkerRuntime:
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
         health_check: the operator's command that says whether a slot is sound; empty for none.
-        driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, and of what is set
-            once the worker closes; None for a worker without.
+        driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, of the worker's
+            impairments, and of what is set once the worker closes; None for a worker without.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class WorkerRuntime:
         token: str = "",
         seat_s: float = SEAT_S,
         health_check: str = "",
-        driver_slots: Callable[[Logs, Scratch, threading.Event], DriverSlots] | None = None,
+        driver_slots: Callable[[Logs, Scratch, Impairments, threading.Event], DriverSlots] | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -177,7 +177,9 @@ class WorkerRuntime:
         )
         self._log_server = LogServer(name, self.services.logs, lambda experiment: LogExchange(client, experiment))
         self._drivers = (
-            None if driver_slots is None else driver_slots(self.services.logs, self.services.scratch, self.closing)
+            None
+            if driver_slots is None
+            else driver_slots(self.services.logs, self.services.scratch, self._impairments, self.closing)
         )
         self._show = show
         #: The reason for the shutdown, and when the heartbeat has seen it; empty until it begins.
@@ -341,7 +343,7 @@ class WorkerRuntime:
             account=self._owner.account,
             user=self._owner.user,
             free_gpu_memory_gb=round(self._slots.most_room / BYTES_PER_GB, 1),
-            drivers=0 if self._drivers is None or self.draining else self._drivers.slots,
+            drivers=0 if self._drivers is None or self.draining else self._drivers.offered,
             driving=0 if self._drivers is None else self._drivers.busy,
         )
 

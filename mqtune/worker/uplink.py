@@ -3,7 +3,8 @@
 Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of them. So a lone
 report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread waits with its batch, the pipes
 fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an experiment's journal is full, or its reports come faster than a
-cap allows, its pipes are left unread, and no other's.
+cap allows, its pipes are left unread, and no other's. While Redis has no memory left (``maxmemory``), each stream waits for itself, so that
+an attempt that is told to end does not wait: its unwritten reports are dropped, and it can end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.core.clock import Clock
 from mqtune.core.codec import MAX_REPORT_BYTES, check_depth, decode_value, segment_bytes
-from mqtune.core.errors import BrokerUnavailable, MqtuneError
+from mqtune.core.errors import BrokerFull, BrokerUnavailable, MqtuneError
 from mqtune.core.events import CheckpointSaved
 from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, WAIT, Answer, Claim, Journal, Segment
@@ -63,6 +64,10 @@ _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
 _END_FIELDS: Final = ("end", "error_type", "error", "heard")
+#: How often a part that a full server has refused is written again: within seconds all is as before once there is room.
+FULL_RETRY_S: Final = 1.0
+#: The answer to a part that a full server has refused.
+_REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
 #: That an attempt is to wait, at the end of an answer: for how many milliseconds, and how many reports it may send then.
@@ -111,6 +116,10 @@ class StreamListener(Protocol):
     def is_ending(self) -> bool:
         """Whether the attempt is to end, and so all that is left in its pipe is to be read."""
 
+    @property
+    def drops_unwritten(self) -> bool:
+        """Whether the trial was told to end for good, so that reports are dropped for which a full server has no memory."""
+
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""
 
@@ -156,6 +165,12 @@ class Stream:
         self.read_from = 0.0
         #: How many reports its next part may have.
         self.most = math.inf
+        #: Whether a full server has refused what was written last, and which of its reports the journal may lack.
+        self.is_refused = False
+        self.unwritten: Segment | None = None
+        #: How many reports were dropped as the server was full when the attempt was told to end; later ones are dropped too.
+        self.dropped = 0
+        self._is_dropping = False
         #: The trainable's packed message about its end; None if it sent none.
         self.end: bytes | None = None
         self.drained = threading.Event()
@@ -236,6 +251,29 @@ class Stream:
             self.read_from = min(self.read_from or math.inf, time.monotonic() + int(wait[1]) / 1000)
             self.most = int(wait[2])
         return _WAIT.sub("", answer)
+
+    def begin_write(self, cut: Cut) -> bool:
+        """Note that a part is written now; return False where it is dropped instead."""
+        self.last, self.written_after = cut, self.journal.outages
+        self.unwritten, self.is_refused = cut.segment, False
+        if self._is_dropping:
+            self._drop_last()
+        return not self._is_dropping
+
+    def refuse(self) -> None:
+        """Hold the stream, as a full server has refused the part that was written last, or drop that part."""
+        if self.listener.drops_unwritten:
+            self._is_dropping = True
+            self._drop_last()
+        else:
+            self.is_refused, self.read_from = True, time.monotonic() + FULL_RETRY_S
+
+    def _drop_last(self) -> None:
+        if self.unwritten is not None:
+            self.dropped += self.unwritten.size
+            # The end says up to which report the journal has all.
+            self.sequence = self.unwritten.first - 1
+        self.last, self.unwritten, self.is_refused, self.read_from = None, None, False, 0.0
 
     @property
     def is_in_doubt(self) -> bool:
@@ -383,6 +421,8 @@ class Uplink:
         self._held: set[Stream] = set()
         #: Streams of which what was written last is to be written again, or that may be held no longer.
         self._doubtful: deque[Stream] = deque()
+        #: Since when the server has been full, by the monotonic clock; None while it has room, as far as is known.
+        self._full_since: float | None = None
         #: Streams that nothing more can come from.
         self._leaving: deque[Stream] = deque()
         #: Streams of which something was read that is still to be carried.
@@ -444,9 +484,7 @@ class Uplink:
     def _carry_ready(self) -> None:
         """Wait until something is to be done, and do it: one part of each stream, so that none waits for the flood of another."""
         now = time.monotonic()
-        for stream in [each for each in self._held if each.read_from <= now or each.listener.is_ending]:
-            stream.read_from = 0.0
-            self._hold_or_read(stream)
+        self._release_held(now)
         ready = dict.fromkeys(each for each in self._unfinished if not each.is_held)
         is_due = bool(ready) or any(not each.is_slowed(now) for each in list(self._leaving))
         read_from = min((each.read_from for each in self._held), default=math.inf)
@@ -478,11 +516,32 @@ class Uplink:
             elif not stream.drained.is_set():
                 # Its pipe may never end, because another process holds it open.
                 self._drop(stream)
+        if self._full_since is not None and not any(stream.is_refused for stream in self._held):
+            logger.warning("no data of trials waits for room in Redis any more, after %.1f s", now - self._full_since)
+            self._full_since = None
+
+    def _release_held(self, now: float) -> None:
+        """Read the held streams again whose time has come; first what a full server has refused of them is written."""
+        is_full = False
+        for stream in list(self._held):
+            if not stream.is_refused:
+                if stream.read_from <= now or stream.listener.is_ending:
+                    stream.read_from = 0.0
+            elif stream.listener.drops_unwritten or (stream.read_from <= now and not is_full):
+                stream.read_from = 0.0
+                self._repeat(stream)
+                is_full = stream.is_refused
+                if stream.is_over and not is_full:
+                    self._drop(stream)
+            elif stream.read_from <= now:
+                # One refusal holds for all: a thousand of them would be load for nothing.
+                stream.read_from = now + FULL_RETRY_S
+            self._hold_or_read(stream)
 
     def _repeat(self, stream: Stream) -> None:
-        if stream.is_held and not stream.may_be_lost:
+        if stream.is_held and not (stream.may_be_lost or stream.is_refused):
             asking, most = Segment(stream.claim, 0, 0, 0.0, b""), stream.most
-            _tried([stream], lambda: stream.journal.report([asking]))
+            self._tried([stream], lambda: stream.journal.report([asking]))
             stream.most = min(most, stream.most)
         elif stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
@@ -526,7 +585,7 @@ class Uplink:
                 size = 0
         self._write_all(batches)
         for stream in ready:
-            if stream.is_over:
+            if stream.is_over and not stream.is_refused:
                 self._drop(stream)
 
     def _write_all(self, batches: dict[Journal, list[tuple[Stream, Cut]]]) -> None:
@@ -536,22 +595,24 @@ class Uplink:
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
         """Write a batch: checkpoints first, then all reports as one entry, then the checkpoints that came without a report."""
-        for stream, cut in batch:
-            stream.last, stream.written_after = cut, journal.outages
+        batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
         if reporting:
             segments = [segment for _, segment in reporting]
-            _tried([stream for stream, _ in reporting], lambda: journal.report(segments))
+            answers = self._tried([stream for stream, _ in reporting], lambda: journal.report(segments))
+            for (stream, _), answer in zip(reporting, answers, strict=True):
+                if answer != _REFUSED:
+                    stream.unwritten = None
         for stream, cut in batch:
-            if cut.saved:
+            if cut.saved and stream.last is cut and not stream.is_refused:
                 self._announce(stream, cut.saved)
 
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
         """Store a checkpoint in Redis; False if that failed, and nothing may name it then."""
         journal, claim = stream.journal, stream.claim
-        (answer,) = _tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
-        return answer not in (FENCED, GAP)
+        (answer,) = self._tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
+        return answer not in (FENCED, GAP, _REFUSED)
 
     def _announce(self, stream: Stream, checkpoints: list[CheckpointId]) -> None:
         claim, now = stream.claim, self._clock.time()
@@ -559,7 +620,42 @@ class Uplink:
             each: CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=each, at=now).encode()
             for each in checkpoints
         }
-        _tried([stream], lambda: [stream.journal.saved(claim, events)])
+        self._tried([stream], lambda: [stream.journal.saved(claim, events)])
+
+    def _tried(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
+        """Write data of these streams, pass the answers on, and return them.
+
+        If the write fails the answer is GAP, which ends the attempts, *closing* when the worker is shutting down, or _REFUSED by a full server.
+        """
+        experiment = streams[0].journal.experiment
+        try:
+            answers = write()
+        except BrokerFull as error:
+            if self._full_since is None:
+                self._full_since = time.monotonic()
+                logger.warning("%s", error, extra={"action": "broker_is_full"})
+            for stream in streams:
+                stream.refuse()
+            return [_REFUSED] * len(streams)
+        except BrokerUnavailable:
+            # Raised only when the worker is shutting down: until then the journal tries again.
+            logger.warning(
+                "experiment %s: data of %d trials was not written: the worker is shutting down",
+                experiment,
+                len(streams),
+            )
+            answers = [closing] * len(streams)
+        except MqtuneError as error:
+            logger.error("data of %d trials was not written, and their attempts end: %s", len(streams), error)  # noqa: TRY400 - it says all
+            answers = [GAP] * len(streams)
+        except Exception:
+            # One experiment's broken keys must not end the reports of all others.
+            logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)
+            answers = [GAP] * len(streams)
+        for stream, answer in zip(streams, answers, strict=True):
+            if told := stream.hear(answer):
+                stream.listener.on_answer(told)
+        return answers
 
 
 def _read(stream: Stream) -> Cut | None:
@@ -581,30 +677,3 @@ def _check_end(body: bytes) -> None:
     if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
         raise TypeError(f"that it ended so: {reprlib.repr(said)}")
     check_batches(said.get("imported", []))
-
-
-def _tried(streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
-    """Write data of these streams, pass the answers on, and return them.
-
-    If the write fails the answer is GAP, which ends the attempts, or *closing* when the worker is shutting down.
-    """
-    experiment = streams[0].journal.experiment
-    try:
-        answers = write()
-    except BrokerUnavailable:
-        # Raised only when the worker is shutting down: until then the journal tries again.
-        logger.warning(
-            "experiment %s: data of %d trials was not written: the worker is shutting down", experiment, len(streams)
-        )
-        answers = [closing] * len(streams)
-    except MqtuneError as error:
-        logger.error("data of %d trials was not written, and their attempts end: %s", len(streams), error)  # noqa: TRY400 - it says all
-        answers = [GAP] * len(streams)
-    except Exception:
-        # One experiment's broken keys must not end the reports of all others.
-        logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)
-        answers = [GAP] * len(streams)
-    for stream, answer in zip(streams, answers, strict=True):
-        if told := stream.hear(answer):
-            stream.listener.on_answer(told)
-    return answers

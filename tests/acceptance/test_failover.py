@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 import trainables
+from celery import Celery
 from click.testing import CliRunner
 from pages import ROOT
 from running import running_worker, tuner_on
@@ -22,6 +23,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialStatus
 from mqtune.journal.connection import connect
+from mqtune.worker.settings import WorkerSettings, celery_settings
 
 #: How long anything here may take, on a machine that runs other tests.
 BACK_S: Final = 60.0
@@ -81,6 +83,20 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
     shown = CliRunner().invoke(group, ["list", "--broker", watched.url])
     assert (shown.exit_code, "hunter" in shown.output, "zebra" in shown.output) == (0, False, False)
     assert name in shown.stdout
+
+
+def test_celery_and_flower_are_told_of_a_workers_slots_and_of_no_password(watched: Watched, worker: Path) -> None:
+    with Celery(set_as_current=False) as app:
+        app.conf.update(celery_settings(WorkerSettings(broker=watched.url)))
+        stats = app.control.inspect(timeout=BACK_S, limit=1).stats()
+
+    [(name, said)] = stats.items()
+    assert name.startswith("w1@")
+    assert said["pool"]
+    assert said["broker"]["transport"] == "sentinel"
+    assert "hunter" not in str(stats)
+    assert "zebra" not in str(stats)
+    assert "EncodeError" not in worker.read_text()
 
 
 @pytest.mark.usefixtures("worker")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,6 +257,34 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
     assert not place.server.client.zscore("mqtune:experiments", old[0].name)
     assert not place.server.client.zscore("mqtune:experiments", old[1].name)
     assert max(len(trial.attempts) for trial in results.trials) == 1
+
+
+def test_on_a_full_redis_where_nothing_has_ended_an_experiment_can_be_ended_and_deleted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", place.server.url)
+    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
+    run = Run(place, trials=50, steps=10_000)
+
+    def fill_and_end() -> None:
+        place.server.client.config_set("maxmemory", 1)
+        eventually(lambda: "Redis is full" in caplog.text, BACK_S)
+        mqtune_says("stop", run.name, "--experiment", "--now")
+
+    try:
+        results = run.run(fill_and_end)
+        steps = {trial.id: [each.metrics["step"] for each in results.reports(trial.id)] for trial in results.trials}
+        mqtune_says("delete", run.name, "--yes")
+    finally:
+        place.server.client.config_set("maxmemory", 0)
+
+    assert not place.server.client.zscore("mqtune:experiments", run.name)
+    assert {trial.status for trial in results.trials} == {TrialStatus.EARLY_STOPPED}
+    ran = [trial for trial in results.trials if trial.attempts[-1].started_at]
+    assert len(ran) == 2
+    for trial in ran:
+        assert re.search(r"its last (report was|\d+ reports were) dropped", trial.attempts[-1].error)
+        assert steps[trial.id] == list(range(1, len(steps[trial.id]) + 1)) != []
 
 
 def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which_works(

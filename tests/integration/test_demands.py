@@ -220,6 +220,27 @@ def test_another_divides_once_nobody_has_for_a_while(redis_client: redis.Redis, 
     assert int(who_divides(redis_client)) > int(gone)
 
 
+def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    Fleet(redis_client, patience_s=1.0).join(worker(queue=QUEUE, slots=4, busy={"b": 1}), HOLD_S)
+    a, b = Driver(redis_client, "a"), Driver(redis_client, "b")
+    # Other experiments' text is no clock.
+    redis_client.hset(DEMANDS, "x", b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 0}))
+    a.look(wanted=4)
+    assert b.look(wanted=4, running=1).limit == 2
+    assert a.look(wanted=4).limit == 2, "both are driven"
+    monkeypatch.setattr(module, "LENT_S", 0.3)
+
+    assert eventually(lambda: a.look(wanted=4).limit == 3), "of its two slots the silent one uses one"
+    table = a.demands.table()
+    assert table is not None
+    assert {each.experiment: each.wanted for each in table.demands} == {"a": 4, "b": 1, "x": 0}
+
+    b.look(wanted=4, running=1)
+    assert eventually(lambda: (a.look(wanted=4).limit, b.look(wanted=4, running=1).limit) == (2, 2))
+
+
 def test_who_was_frozen_while_it_divided_writes_over_nothing_when_it_goes_on(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):

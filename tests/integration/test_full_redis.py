@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 
@@ -22,7 +23,6 @@ from contract.journals.world import (
     dropped,
     ended,
     entries,
-    reported,
     segment,
     staged,
     started,
@@ -33,12 +33,12 @@ from waiting import DEADLINE_S, eventually
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import group
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerFull
 from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.shares import Demand, Share
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import FENCED, Chapter, Claim, Grant, Order, Unclaimed
-from mqtune.journal.connection import RedisClient, connect
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.identity import identify
@@ -168,6 +168,7 @@ GROWING: dict[str, Callable[[Filled], object]] = {
     "claim": lambda full: full.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(full.claims[0])),
     "claim under a quota": lambda full: full.claim_under_a_quota(),
     "checkpoint": lambda full: full.worker.put_checkpoint(full.claims[1], HELD, b"data"),
+    "saved": lambda full: full.worker.saved(full.claims[1], {CheckpointId("p-0002-1-1.t"): b"an event"}),
     "added trial": lambda full: full.worker.request(request("add")),
 }
 
@@ -176,20 +177,29 @@ GROWING: dict[str, Callable[[Filled], object]] = {
 def test_what_takes_memory_is_refused_with_the_way_out_where_a_person_waits(full: Filled, what: str) -> None:
     before = entries(full.driver)
 
-    with pytest.raises(BrokerUnavailable, match=r"Redis is full \(maxmemory\).*raise its maxmemory.*mqtune delete"):
+    with pytest.raises(BrokerFull, match=r"Redis is full \(maxmemory\).*raise its maxmemory.*mqtune delete"):
         GROWING[what](full)
 
     assert entries(full.driver) == before
 
 
-@pytest.mark.parametrize("what", ["report", "claim"])
-def test_what_takes_memory_waits_for_room_longer_than_for_a_server_that_is_away_and_says_so_once(
-    full: Filled, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("what", ["report", "checkpoint", "saved"])
+def test_a_workers_uplink_is_told_at_once_that_a_server_is_full(
+    full: Filled, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Whoever is more patient than a person.
-    monkeypatch.setattr("mqtune.journal.redis.CONNECT_TIMEOUT_S", PATIENCE_S / 2)
+    full.worker.patience_s = math.inf
+    with pytest.raises(BrokerFull, match=r"Redis is full \(maxmemory\); raise its maxmemory"):
+        GROWING[what](full)
+
+    assert caplog.text == ""
+
+
+def test_a_claim_waits_for_room_as_long_as_its_worker_is_patient_and_says_so_once(
+    full: Filled, caplog: pytest.LogCaptureFixture
+) -> None:
+    full.worker.patience_s = math.inf
     answers: list[object] = []
-    caller = threading.Thread(target=lambda: answers.append(GROWING[what](full)), daemon=True)
+    caller = threading.Thread(target=lambda: answers.append(GROWING["claim"](full)), daemon=True)
 
     caller.start()
     caller.join(4 * PATIENCE_S)
@@ -197,11 +207,16 @@ def test_what_takes_memory_waits_for_room_longer_than_for_a_server_that_is_away_
     full.make_room()
     caller.join(DEADLINE_S)
 
-    assert answers == [[""]] if what == "report" else isinstance(answers[0], Grant)
+    assert isinstance(answers[0], Grant)
     assert caplog.text.count("Redis is full") == 1
     eventually(lambda: "Redis has room after" in caplog.text)
-    if what == "report":
-        assert reported(full.driver) == [[(ONE, 1, 1)]]
+
+
+def test_a_wait_for_room_ends_with_the_patience_also_of_a_caller_that_has_more_than_a_person(full: Filled) -> None:
+    full.worker.patience_s = CONNECT_TIMEOUT_S + 0.2
+
+    with pytest.raises(BrokerFull, match="refused for 5 s"):
+        GROWING["claim"](full)
 
 
 def test_a_full_server_says_who_it_is(full: Filled) -> None:

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 import redis
+from driver_hosts import DriverHost
 from impaired import nothing_impaired
 from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.errors import CodeRefused, NameTaken
+from mqtune.core.errors import BrokerFull, CodeRefused, NameTaken
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
 from mqtune.journal import submissions as module
-from mqtune.journal.connection import connect
+from mqtune.journal.connection import RedisClient, connect
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.submissions import MOST_SHORT, Submissions, Taken
 from mqtune.trainable.bundle import Bundle, File
@@ -47,7 +48,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[redis.Redis]:
+def client(url: str) -> Iterator[RedisClient]:
     with contextlib.closing(connect(url)) as found:
         found.flushdb()
         yield found
@@ -302,7 +303,17 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
 def drives(there: Submissions, folder: Path) -> DriverSlots:
     """A worker that has room for one script, in this folder."""
     scratch: Any = SimpleNamespace(folder=lambda *_: folder, remove=lambda _: None)
-    return DriverSlots(there, slots=1, worker="w1", experiments="*", broker="", key=KEY, logs=scratch, scratch=scratch)
+    return DriverSlots(
+        there,
+        slots=1,
+        worker="w1",
+        experiments="*",
+        broker="",
+        key=KEY,
+        logs=scratch,
+        scratch=scratch,
+        impairments=nothing_impaired(),
+    )
 
 
 def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tmp_path: Path):
@@ -342,6 +353,54 @@ def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
     found = there.state("sweep")
     assert found is not None
     assert "it was ended by signal 40" in found.reason
+
+
+def test_scripts_go_to_the_worker_that_has_least_to_do(
+    client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(drivers, "LOOK_S", 0.05)
+    monkeypatch.setattr(drivers, "SPREAD_S", 2.0)
+    with contextlib.ExitStack() as stack:
+        hosts: list[DriverHost] = []
+        for name in ("one", "two"):
+            host = DriverHost(client, tmp_path / name, name=name, slots=4)
+            hosts.append(stack.enter_context(contextlib.closing(host)))
+            for number in range(1, 4):
+                host.submit(f"{name}-{number}")
+                eventually(lambda: client.zcount(SUBMISSIONS, "-inf", "+inf") == sum(each.slots.busy for each in hosts))
+            assert [each.slots.busy for each in hosts] == [3] * len(hosts)
+
+
+def test_a_worker_that_is_shut_down_hands_its_scripts_over_without_a_wait_for_their_lock(
+    client: RedisClient, url: str, tmp_path: Path
+):
+    drives = """if True:
+        import os, time
+        from mqtune.core.machine import describe_process
+        from mqtune.journal.connection import RedisClient, connect
+        from mqtune.journal.redis import RedisJournal
+        RedisJournal(connect(os.environ["MQTUNE_BROKER"]), "sweep").lock("holder", describe_process(), 600)
+        time.sleep(600)
+    """
+    other = Submissions(client, patience_s=1.0)
+    with contextlib.closing(DriverHost(client, tmp_path / "host", url=url)) as host:
+        host.submit("sweep", drives)
+        eventually(lambda: client.hexists(ExperimentKeys("sweep").meta, "driver_until"))
+
+    taken = other.take("sweep", "w2", "token")
+
+    assert taken is not None
+    assert taken.run == 2
+
+
+def test_the_lock_of_a_driver_that_was_not_the_run_stays(there: Submissions, client: redis.Redis):
+    submit(there)
+    _, token = take(there)
+    RedisJournal(client, "sweep").lock("holder", "process 1 on laptop", 600)
+
+    there.leave("sweep", token, "again", code=None, reason="", output="", process="process 2 on w")
+
+    assert there.take("sweep", "w2", "other") is None
 
 
 def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
@@ -445,6 +504,25 @@ def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.R
     assert there.due() == ["gone"]
     assert there.take("gone", "w", "t") is None
     assert there.due() == []
+
+
+def test_a_full_server_takes_no_submission_and_says_so_at_once_and_one_that_has_ended_stays(
+    there: Submissions, client: redis.Redis
+):
+    submit(there)
+    _, token = take(there)
+    there.leave("sweep", token, "failed", code=1, reason="exit code 1", output="")
+    impatient = Submissions(client, patience_s=0.1)
+    client.config_set("maxmemory", 1)
+    try:
+        for name in ("sweep", "new"):
+            with pytest.raises(BrokerFull, match="Redis is full"):
+                impatient.submit(submission(name), BUNDLE, KEY)
+    finally:
+        client.config_set("maxmemory", 0)
+
+    assert states(there) == ("ended", 1, "failed")
+    assert there.state("new") is None
 
 
 def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped(there: Submissions, client: redis.Redis):

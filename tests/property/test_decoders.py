@@ -310,7 +310,7 @@ def test_a_checkpoint_whose_checksum_is_right_and_whose_content_is_not_is_broken
 class Ear:
     """Hears what a stream is told."""
 
-    is_ending = False
+    is_ending = drops_unwritten = False
 
     def __init__(self) -> None:
         self.answers: list[str] = []

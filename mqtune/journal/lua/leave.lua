@@ -1,8 +1,8 @@
 -- A worker says how its run of a submission has ended.
 --
--- KEYS  1 submission  2 submissions
+-- KEYS  1 submission  2 submissions  3 driver and 4 meta of the experiment of its name
 -- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, for the same, counted as if the
---       worker itself had gone  4 exit code  5 reason  6 the end of its output
+--       worker itself had gone  4 exit code  5 reason  6 the end of its output  7 description of its process, which is dead
 --
 -- Returns 1; 0 when it is not this worker's, or not any more, and then does nothing. Repeating a call does no harm.
 
@@ -11,6 +11,8 @@ local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')
 if have[1] ~= 'running' or have[2] ~= ARGV[2] then return 0 end
 local how, reason = ARGV[3], ARGV[5]
 if have[3] and how ~= 'done' and how ~= 'failed' then how, reason = 'stopped', have[3] end
+-- Otherwise the next run would wait until the lock runs out.
+if redis.call('HGET', KEYS[3], 'driver') == ARGV[7] then redis.call('HSET', KEYS[4], 'driver_until', now_ms()) end
 redis.call('HSET', KEYS[1], 'token', '', 'code', ARGV[4], 'reason', reason, 'output', ARGV[6])
 if how == 'again' or how == 'lost' then
   if how == 'again' then redis.call('HSET', KEYS[1], 'state', 'waiting') end

@@ -14,6 +14,8 @@ if have[2] == 'waiting' then return {'waits', ''} end
 if have[2] == 'running' then return {'runs', have[3] or ''} end
 local now, goes_on = now_ms(), ARGV[7] ~= '0'
 if not goes_on and number(redis.call('HGET', KEYS[5], 'driver_until'), 0) > now then return {'driven', ''} end
+-- What is new takes memory: a full server refuses it here, before anything is deleted.
+if not goes_on then redis.call('HSET', KEYS[1], 'mark', '') end
 local run = goes_on and ARGV[7] or tostring(number(have[4], 0))
 redis.call('DEL', KEYS[1], KEYS[2])
 redis.call('HSET', KEYS[1], 'mark', ARGV[2], 'description', ARGV[3], 'signature', ARGV[4], 'run', run,

@@ -13,15 +13,17 @@ from mqtune.core.impairment import Impairment
 MEMORY = Impairment("0", "memory", "5.0 GB of its memory did not come back", "its memory is back", 100.0)
 STARTS = Impairment("", "starts", "its last 3 attempts could not be started (?)", "an attempt is started", 90.5, 130.5)
 LOGS = Impairment("", "logs", "No space left on device: /logs", "it can be written", 95)
+ACCOUNT = Impairment("", "account", "its driver account can't log in: WRONGPASS", "the broker takes the login", 95)
 
 
-def test_each_says_what_does_not_work_and_only_logs_stop_no_trial():
-    assert [each.reason for each in (MEMORY, STARTS, LOGS)] == [
+def test_each_says_what_does_not_work_and_only_logs_and_logins_stop_no_trial():
+    assert [each.reason for each in (MEMORY, STARTS, LOGS, ACCOUNT)] == [
         "device 0 is quarantined, 5.0 GB of its memory did not come back",
         "the worker takes no trials, its last 3 attempts could not be started (?)",
         "the worker keeps no output of trials, No space left on device: /logs",
+        "the worker takes no submitted scripts, its driver account can't log in: WRONGPASS",
     ]
-    assert [each.stops_trials for each in (MEMORY, STARTS, LOGS)] == [True, True, False]
+    assert [each.stops_trials for each in (MEMORY, STARTS, LOGS, ACCOUNT)] == [True, True, False, False]
 
 
 def test_they_travel_in_the_description_of_their_worker_which_says_nothing_of_them_while_all_is_well():

@@ -21,6 +21,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.restore import bring_back
+from mqtune.journal.room import Room
 
 ONE = "0001"
 JOURNAL_MB = 0.02
@@ -88,6 +89,21 @@ def test_the_server_keeps_the_newest_entries_and_who_begins_on_another_machine_m
     # In a folder of its own, as on another machine.
     assert state_of(bench.replayed()) == state_of(bench.experiment)
     assert list(JournalFile(bench.folder / "replayed" / JOURNAL_FILE).read())[: len(before)] == before
+
+
+def test_a_full_server_keeps_less_of_a_journal_than_any_other(
+    tmp_path: Path, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, store=store, trims=True).step().start(ONE)
+    monkeypatch.setattr("mqtune.driver.trimming._LEAST_BYTES", SIZE)
+    before = fill(bench, 8 * SIZE)
+    look(bench)
+    assert bench.journal.chapters() == []
+
+    monkeypatch.setattr(bench.journal, "room", lambda: Room(used=2, most=1))
+    eventually(lambda: look(bench) or on_server(bench) < 3 * SIZE)
+
+    assert everything(bench) == before
 
 
 def test_without_a_store_that_others_reach_all_stays_on_the_server(

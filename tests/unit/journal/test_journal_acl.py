@@ -126,7 +126,7 @@ def test_a_line_carries_a_hash_and_no_password():
     line = account("gpu", password_hash("secret"), rules_of("worker"))
 
     assert line.startswith(
-        "ACL SETUSER gpu reset on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b "
+        "ACL SETUSER gpu on clearselectors #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b "
     )
     assert "secret" not in line
     assert "\n" not in line

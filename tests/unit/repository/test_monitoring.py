@@ -187,16 +187,17 @@ CASES: Final[dict[str, tuple[list[dict[str, str]], str, list[str]]]] = {
         "60m",
         [],
     ),
-    "a device waits for its memory, another was disabled, and a disk is full": (
+    "a device waits for its memory, another was disabled, a disk is full, and a password was changed": (
         [
             {"series": "mqtune_redis_up", "values": "1x60"},
             impaired("w", "0", "memory"),
             impaired("w", "1", "by_hand"),
             impaired("leaves", "", "leaving"),
             impaired("full", "", "logs"),
+            impaired("rotated", "", "account"),
         ],
         "15m",
-        ["MqtuneLogsNotKept", "MqtuneWorkerImpaired"],
+        ["MqtuneLoginRefused", "MqtuneLogsNotKept", "MqtuneWorkerImpaired"],
     ),
     "nobody looks": ([], "10m", ["MqtuneExporterGone"]),
     "Redis is away": ([{"series": "mqtune_redis_up", "values": "0x10"}], "5m", ["MqtuneRedisDown"]),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from impaired import nothing_impaired
 from waiting import eventually
 
 from mqtune.journal.submissions import Signed
@@ -63,6 +64,7 @@ def slots(server: Server) -> Iterator[DriverSlots]:
         key="the key",
         logs=none,
         scratch=none,
+        impairments=nothing_impaired(),
     )
     found.start()
     yield found

@@ -15,7 +15,7 @@ from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import encode_value, pack_metrics
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
@@ -23,6 +23,7 @@ from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, O
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.memory_server import MemoryServer
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
+from mqtune.worker import uplink as module
 from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
 
 
@@ -82,7 +83,7 @@ class Sender:
         self.noise: list[str] = []
         self.has_ended = False
         self.stream = Stream(book, self.claim, self)
-        self.is_closed = self.is_ending = False
+        self.is_closed = self.is_ending = self.drops_unwritten = False
 
     def on_answer(self, answer: str) -> None:
         self.answers.append(answer)
@@ -610,3 +611,78 @@ def test_what_an_attempt_that_ends_has_sent_is_written_in_spite_of_a_full_journa
 
     eventually(lambda: book.told() == ["0001:1", "0001:2", "0001:3"])
     assert one.stream.sequence == 3
+
+
+# A server without memory.
+
+CALLS = ("put", "report", "saved")
+
+
+def send_each_kind(sender: Sender) -> None:
+    sender.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
+
+
+EACH_KIND = ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("how", ["it runs", "it has ended"])
+def test_what_a_full_server_refuses_is_written_once_there_is_room_and_other_experiments_go_on(
+    book: Book,
+    uplink: Uplink,
+    sender: Callable[[str], Sender],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    how: str,
+) -> None:
+    monkeypatch.setattr(module, "FULL_RETRY_S", 0.01)
+    one, other_book = sender("0001"), Book()
+    other_book.lock("driver", "a test", 60)
+    other = Sender(other_book, "0001")
+    book.fails[call] = BrokerFull("Redis is full")
+    uplink.attach(one.stream)
+    uplink.attach(other.stream)
+    send_each_kind(one)
+    eventually(lambda: sum(each.startswith(call) for each in book.calls) > 1)
+    one.frames(a_report())
+    if how == "it has ended":
+        one.frames(an_end())
+        one.close()
+        one.is_ending = True
+    other.frames(a_report())
+    eventually(other_book.told)
+    other.close()
+
+    del book.fails[call]
+
+    eventually(lambda: book.told() == [*EACH_KIND, "0001:2"])
+    assert one.answers == []
+    assert (one.stream.sequence, one.stream.dropped) == (2, 0)
+    assert caplog.text.count("Redis is full") == 1
+    one.close()
+    assert one.stream.drained.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_counted(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], call: str
+) -> None:
+    one = sender("0001")
+    book.fails[call] = BrokerFull("Redis is full")
+    uplink.attach(one.stream)
+    send_each_kind(one)
+    eventually(lambda: one.stream.is_held)
+
+    one.drops_unwritten = one.is_ending = True
+    uplink.write_again(one.stream)
+    eventually(lambda: not one.stream.is_held)
+    del book.fails[call]
+    one.frames(a_report(), a_report(), an_end())
+    assert uplink.detach(one.stream)
+
+    assert one.has_ended
+    # With a hole in them no later ones can be taken.
+    assert book.told() == (EACH_KIND[:1] if call == "saved" else [])
+    assert (one.stream.sequence, one.stream.dropped) == ((1, 2) if call == "saved" else (0, 3))
+    assert not one.stream.is_in_doubt

@@ -1,0 +1,55 @@
+"""A worker with driver slots alone, as a broker's submissions know it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from mqtune.core.owner import NOBODY
+from mqtune.core.submission import Submission
+from mqtune.journal.connection import RedisClient
+from mqtune.journal.submissions import Submissions
+from mqtune.trainable.bundle import Bundle, File
+from mqtune.worker.drivers import DriverSlots
+from mqtune.worker.impairments import Impairments
+
+KEY: Final = "the key of the code"
+
+
+class DriverHost:
+    """A worker that runs submitted scripts, and what keeps it from that."""
+
+    def __init__(self, client: RedisClient, folder: Path, *, name: str = "w@h", slots: int = 1, url: str = "") -> None:
+        folder.mkdir(exist_ok=True)
+        self.impairments = Impairments(lambda: None, worker=name)
+        self._closing = threading.Event()
+        self.there = Submissions(client, patience_s=math.inf, closing=self._closing)
+        scratch: Any = SimpleNamespace(folder=lambda run, _: folder / run, remove=lambda _: None)
+        logs: Any = SimpleNamespace(
+            files=lambda *_: (folder / "log", folder / "log"), begin=lambda _: None, end=lambda *_: ""
+        )
+        self.slots = DriverSlots(
+            self.there,
+            slots=slots,
+            worker=name,
+            experiments="*",
+            broker=url,
+            key=KEY,
+            logs=logs,
+            scratch=scratch,
+            impairments=self.impairments,
+        )
+        self.slots.start()
+
+    def submit(self, name: str, code: str = "import time; time.sleep(600)") -> None:
+        """Submit a script, which any worker may take."""
+        bundle = Bundle.of({"script.py": File(code.encode())})
+        self.there.submit(Submission(name, "script.py", (), bundle.digest, NOBODY, 1.0), bundle, KEY)
+
+    def close(self) -> None:
+        """Give back what it runs."""
+        self.slots.close()
+        self._closing.set()

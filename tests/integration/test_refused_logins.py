@@ -1,0 +1,135 @@
+"""An account whose password is changed while programs use it: each of them says so, and goes on once it can log in again."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from accounts import Accounts
+from driver_hosts import DriverHost
+from fleets import worker
+from impaired import reasons
+from waiting import DEADLINE_S, eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli.doctor import _worker
+from mqtune.cli.submit import why_no_driver_slot
+from mqtune.core.errors import BrokerRefused
+from mqtune.journal.acl import account, password_hash, rules_of
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import RedisJournal
+from mqtune.worker import drivers as module
+
+USER = "team-driver"
+OLD, NEW = "the-old-one", "the-new-one"
+
+
+class Team:
+    """The account of a team, a client that logs in with its first password, and who may change that."""
+
+    def __init__(self, url: str) -> None:
+        self.admin = Accounts(url)
+        self.url = self.admin.make("driver", USER, OLD)
+        self.client = connect(self.url, role="driver")
+
+    def rotate(self) -> None:
+        """Change the password, and end all connections."""
+        self.admin.admin.execute_command("ACL", "SETUSER", USER, f"<{OLD}", f">{NEW}")
+        self.admin.admin.execute_command("CLIENT", "KILL", "USER", USER)
+
+    def restore(self) -> None:
+        self.admin.admin.execute_command("ACL", "SETUSER", USER, f">{OLD}")
+
+    def close(self) -> None:
+        self.client.close()
+        self.admin.admin.execute_command("ACL", "DELUSER", USER)
+        self.admin.admin.close()
+
+
+@pytest.fixture
+def team(redis_server: EmbeddedServer, redis_client: redis.Redis) -> Iterator[Team]:
+    redis_client.flushall()
+    with contextlib.closing(Team(redis_server.url)) as team:
+        yield team
+
+
+def test_a_driver_is_told_that_its_login_is_refused_and_gives_up_when_its_patience_ends(
+    team: Team, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = RedisJournal(team.client, "x", patience_s=0.2)
+    journal.lock("driver", "a test", 60)
+    team.rotate()
+
+    with pytest.raises(BrokerRefused, match=r"refuses the login \(.*\); was its password changed\?"):
+        journal.lock("driver", "a test", 60)
+
+    assert "Redis refuses the login" in caplog.text
+    assert "trying again for 0.2 s" in caplog.text
+
+
+def test_a_patient_program_goes_on_once_it_can_log_in(team: Team, caplog: pytest.LogCaptureFixture) -> None:
+    journal = RedisJournal(team.client, "x", patience_s=math.inf)
+    journal.lock("driver", "a test", 60)
+    team.rotate()
+    caller = threading.Thread(target=lambda: journal.lock("driver", "a test", 60), daemon=True)
+    caller.start()
+    eventually(lambda: "refuses the login" in caplog.text)
+    assert caller.is_alive()
+
+    team.restore()
+    caller.join(DEADLINE_S)
+
+    assert not caller.is_alive()
+    eventually(lambda: "Redis takes the login after" in caplog.text)
+
+
+def test_an_account_that_is_made_again_keeps_its_passwords_and_gets_other_rules(
+    team: Team, redis_server: EmbeddedServer
+) -> None:
+    """As after an upgrade, or while programs change from one password to the next."""
+    line = account(USER, password_hash(NEW), rules_of("monitor"))
+    team.admin.admin.execute_command(*line.split())
+
+    for password in (OLD, NEW):
+        url = team.admin.url_of(USER, password)
+        assert team.admin.may(url, "HGET", "mqtune:x:{x}:meta", "last")
+        assert not team.admin.may(url, "ZADD", "mqtune:experiments", 1, "x")
+
+
+@pytest.fixture
+def host(team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverHost]:
+    for name, seconds in {"LOOK_S": 0.01, "KEEP_S": 0.05, "HOLD_S": 0.3}.items():
+        monkeypatch.setattr(module, name, seconds)
+    with contextlib.closing(DriverHost(team.client, tmp_path / "host")) as host:
+        yield host
+
+
+def test_a_worker_whose_driver_account_is_refused_says_so_everywhere_ends_its_scripts_and_takes_more_once_it_can(
+    team: Team, host: DriverHost
+) -> None:
+    host.submit("x")
+    eventually(lambda: host.slots.busy == 1)
+
+    team.rotate()
+    eventually(lambda: host.impairments.all)
+    eventually(lambda: host.slots.busy == 0)
+
+    [impairment] = host.impairments.all
+    assert (impairment.kind, impairment.stops_trials, host.slots.offered) == ("account", False, 0)
+    said = "the worker takes no submitted scripts, its driver account can't log in: Redis refuses the login"
+    assert said in reasons(host.impairments)
+    refused = worker("w@h", impairments=[impairment], drivers=host.slots.offered)
+    assert said in why_no_driver_slot("x", [refused])
+    finding = _worker(refused)
+    assert finding is not None
+    assert finding.state == "problem"
+    assert said in finding.text
+
+    team.restore()
+    eventually(lambda: not host.impairments.all)
+    assert host.slots.offered == 1
