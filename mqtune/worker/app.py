@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
@@ -28,7 +28,7 @@ from celery.concurrency.base import BasePool
 from celery.events.dispatcher import EventDispatcher
 from celery.exceptions import Ignore
 from celery.platforms import EX_FAILURE, EX_OK
-from celery.signals import task_revoked
+from celery.signals import after_setup_logger, after_setup_task_logger, task_revoked
 from celery.worker import control, state
 from celery.worker.control import Panel, nok
 from celery.worker.request import Request
@@ -41,6 +41,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
 from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
+from mqtune.core.json_lines import JsonLines, logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
@@ -232,6 +233,10 @@ class TrialWorker(Worker):
             check_options(_is_given)
             check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)
+            if self.app.settings.log_format == "json":
+                _log_as_json(self.hostname)
+                # The banner is no JSON.
+                kwargs["quiet"] = True
             # Celery would report success, and they would have no effect.
             Panel.data.update({name: _refusing(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
             Panel.data.update({"revoke": self._revoke, "terminate": self._terminate})
@@ -292,6 +297,28 @@ class TrialWorker(Worker):
         if self.exitcode:
             # ``worker_main`` would lose it.
             sys.exit(self.exitcode)
+
+
+def _log_as_json(worker: str) -> None:
+    """Have Celery's handlers, once it has made them, write JSON lines."""
+
+    def format_so(logger: logging.Logger, **_: object) -> None:
+        for handler in logger.handlers:
+            handler.setFormatter(JsonLines(worker=worker))
+            handler.addFilter(_with_attempt)
+
+    for signal in (after_setup_logger, after_setup_task_logger):
+        signal.connect(format_so, weak=False)
+
+
+def _with_attempt(record: logging.LogRecord) -> bool:
+    """Give Celery's own record about a task the fields of its attempt, which are in the task's id."""
+    asked = record.args if isinstance(record.args, Mapping) else {}
+    experiment, _, rest = str(asked.get("id", "")).partition("/")
+    trial, _, attempt = rest.partition("/")
+    if attempt.isdecimal():
+        vars(record).update(experiment=experiment, trial=trial, attempt=int(attempt))
+    return True
 
 
 def _is_given(option: str) -> bool:
@@ -469,13 +496,14 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
         """Run one attempt, unless it is no longer wanted or another worker has it; see ``Task`` for what it is given."""
-        try:
-            run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
-        except MqtuneError as error:
-            logger.warning("task %.200s is not run: %s", self.request.id, error)
-            raise Ignore(f"not run: {error}") from None
-        run.task_id = self.request.id
-        return _run(app, run)
+        with logged_as(experiment=experiment, trial=trial, attempt=attempt):
+            try:
+                run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
+            except MqtuneError as error:
+                logger.warning("task %.200s is not run: %s", self.request.id, error)
+                raise Ignore(f"not run: {error}") from None
+            run.task_id = self.request.id
+            return _run(app, run)
 
     @task_revoked.connect(weak=False)
     def revoked(request: Any, *, terminated: bool, **_: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.core.json_lines import LogFormat
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
 from mqtune.core.resources import EVERY, Resources, checked_patterns
@@ -72,6 +73,8 @@ class WorkerSettings:
     user: str = ""
     #: Called before the worker starts, with what returns its figures, for whoever shows them.
     observe: Callable[[ReadFigures], object] | None = None
+    #: Whether the log is text, or a JSON object on each line.
+    log_format: LogFormat = "text"
     #: The read end of a pipe whose write end the driver that started this worker holds.
     owner_fd: int | None = None
 
