@@ -17,7 +17,7 @@ from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
 from mqtune.core.resources import EVERY, Resources, checked_patterns
 from mqtune.journal.connection import celery_options, celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
-from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, check_key
+from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 from mqtune.worker.figures import ReadFigures
 from mqtune.worker.privileges import home_of
@@ -63,7 +63,7 @@ class WorkerSettings:
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
-    #: Whether it runs code that drivers bring, signed with the key in ``MQTUNE_CODE_KEY``.
+    #: Whether it runs code that drivers bring, signed with a key in ``MQTUNE_CODE_KEY``, as ``CodeKeys`` reads it.
     accept_code: bool = False
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
     #: How many submitted scripts run at once, and the broker's URL for them; empty for the worker's own.
@@ -96,11 +96,11 @@ class WorkerSettings:
                 "--strict-gpu-memory is for GPUs that trials share by memory: give --pack-gpus 8, too, or leave it out"
             )
         if self.accept_code:
-            check_key(self.code_key, "--accept-code")
+            CodeKeys(self.code_key).check("--accept-code")
         if self.drivers < 0:
             raise ConfigurationError(f"--drivers {self.drivers}: must be at least 0")
         if self.drivers:
-            check_key(self.code_key, "--drivers")
+            CodeKeys(self.code_key).check("--drivers")
         elif self.driver_broker:
             raise ConfigurationError("--driver-broker is for the scripts that run in driver slots: give --drivers, too")
 
