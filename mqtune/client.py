@@ -560,10 +560,9 @@ class ExperimentHandle:
 
     def _check_owner(self, action: str, trial: str) -> None:
         """Refuse a request of another's experiment: all requests from outside the driver's process pass here."""
-        if (created := self._created()) is not None:
-            doing = f"{action} {trial}" if trial else action
-            what = f"experiment {self.name!r}"
-            check_owner(self._broker.redis, what, created.owner, doing=doing, force=self._force)
+        owner = NOBODY if (created := self._created()) is None else created.owner
+        what, doing = f"experiment {self.name!r}", f"{action} {trial}".rstrip()
+        check_owner(self._broker.redis, what, owner, doing=doing, force=self._force)
 
     def _make(self, request: Requested) -> None:
         try:
@@ -678,11 +677,7 @@ class Client:
         return is_name(name) and ExperimentHandle(self._broker, name).state() is not None
 
     def experiment(self, name: str, *, force: bool = False) -> ExperimentHandle:
-        """Return the experiment of this name.
-
-        Args:
-            name: its name.
-            force: whether requests of it are made although it is another's. Each is noted in the broker's audit stream.
+        """Return the experiment of this name, with *force* also to steer another's.
 
         Raises:
             ConfigurationError: there is none, or it has not begun.

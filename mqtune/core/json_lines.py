@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 LogFormat = Literal["text", "json"]
 #: The fields that a record may have by its ``extra``, or by the code around the call.
@@ -40,7 +40,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a field that a record has not is left out."""
         own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,

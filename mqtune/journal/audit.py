@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 import redis
 
@@ -15,6 +16,9 @@ from mqtune.journal.base import entry_time
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of
 from mqtune.journal.quotas import is_operator
 from mqtune.journal.redis import retrying
+
+if TYPE_CHECKING:
+    from redis.typing import EncodableT, FieldT
 
 AuditAction = Literal[
     "drain", "disable", "enable", "quota", "cap", "drop-quota", "aging", "delete", "archive", "submit", "halt", "force"
@@ -57,13 +61,16 @@ def note(client: redis.Redis, action: AuditAction, target: str, detail: str = ""
         AccessDenied: an earlier version has made the account.
         BrokerUnavailable: the server is away.
     """
-    fields = {"by": str(person(client)), "action": action, "target": target, "detail": detail}
-    # redis-py's types cover all settings.
-    stream: Any = client
+    fields: dict[FieldT, EncodableT] = {
+        "by": str(person(client)),
+        "action": action,
+        "target": target,
+        "detail": detail,
+    }
 
     def append() -> None:
         try:
-            stream.xadd(AUDIT, fields, maxlen=MOST)
+            client.xadd(AUDIT, fields, maxlen=MOST)
         except redis.exceptions.OutOfMemoryError:
             logger.warning("the audit stream lacks this, as Redis is full: %s %s %s", action, target, detail)
 
@@ -84,9 +91,10 @@ def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
         AccessDenied: the account is for some experiments alone.
         BrokerUnavailable: the server is away.
     """
-    stream: Any = client
-    found = retrying(lambda: stream.xrevrange(AUDIT, count=count), patience_s=CONNECT_TIMEOUT_S)
-    return [_entry(id_.decode(), fields) for id_, fields in reversed(found)]
+    found = retrying(lambda: client.xrevrange(AUDIT, count=count), patience_s=CONNECT_TIMEOUT_S)
+    # redis-py's types cover all settings.
+    entries = cast("Iterable[tuple[bytes, dict[bytes, bytes]]]", found)
+    return [_entry(id_.decode(), fields) for id_, fields in entries][::-1]
 
 
 def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, force: bool) -> None:

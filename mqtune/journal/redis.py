@@ -80,6 +80,7 @@ from mqtune.journal.stream import (
     read_entries,
     read_with,
     uncollected,
+    without_data,
 )
 
 logger = logging.getLogger(__name__)
@@ -119,16 +120,9 @@ _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID f
 _DIGITS: Final = 20
 #: The actions of requests that add trials or reports: they wait while the server is full, as the reports of workers do.
 _GROWING: Final = frozenset({"add", "ask", "tell"})
-#: The beginning of an error's text where a pipeline met it: redis-py has the whole command there. Its name and its key are kept.
-_PIPELINED: Final = re.compile(r"Command # \d+ \((\S+(?: \S+)?).*?\) of pipeline caused error: ", re.DOTALL)
 #: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
 #: say only "The user executing the script can't run this command".
 _DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
-
-
-def _in_words(error: BaseException) -> str:
-    """Return an error's text without what a pipeline's command had sent, which may be bytes of any kind."""
-    return _PIPELINED.sub(r"\1: ", str(error))
 
 
 def retrying(
@@ -158,7 +152,7 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {_in_words(error)}; it is for another role or team, or an earlier version made the account: "
+                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, or an earlier version made the account: "
                     "`mqtune acl` of this version makes it again"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
@@ -173,7 +167,7 @@ def retrying(
                 if was_full:
                     raise BrokerUnavailable(f"{FULL} and refused for {now - since:.0f} s; {MAKE_ROOM}") from None
                 did = "refused" if isinstance(error, ResponseError) else "gave no answer"
-                raise BrokerUnavailable(f"Redis {did} for {now - since:.0f} s: {_in_words(error)}") from None
+                raise BrokerUnavailable(f"Redis {did} for {now - since:.0f} s: {without_data(error)}") from None
             (closing or threading.Event()).wait(_spread.uniform(wait_s / 2, wait_s))
             wait_s = min(wait_s * 2, RETRY_MAX_S)
         else:
@@ -194,7 +188,7 @@ def _log_wait(error: BaseException, patience_s: float) -> None:
         return
     what = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
     limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
-    logger.warning("Redis %s (%s); trying again%s", what, _in_words(error), limit)
+    logger.warning("Redis %s (%s); trying again%s", what, without_data(error), limit)
 
 
 def experiments_on(client: Any, *, patience_s: float) -> list[str]:

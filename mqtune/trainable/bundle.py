@@ -154,7 +154,7 @@ class CodeKeys:
         """Check that there is a key for code.
 
         Raises:
-            ConfigurationError: there is none, one is too short, or some of several lack a pattern, or share one.
+            ConfigurationError: no key is set, a key is too short, or some of several lack a pattern, or share one.
         """
         if self._is_mixed:
             raise ConfigurationError(
@@ -167,7 +167,7 @@ class CodeKeys:
         """Return the key for the experiment, or the submission, of this name.
 
         Raises:
-            CodeRefused: there is none.
+            CodeRefused: no key is for this name.
         """
         for pattern, key in self._keys.items():
             if key and fnmatchcase(name, pattern):

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
@@ -41,7 +41,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
 from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
-from mqtune.core.json_lines import JsonLines, logged_as
+from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
@@ -56,6 +56,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.log_format import format_handlers
 from mqtune.worker.logs import Logs
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
@@ -234,7 +235,8 @@ class TrialWorker(Worker):
             check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)
             if self.app.settings.log_format == "json":
-                _log_as_json(self.hostname)
+                for made in (after_setup_logger, after_setup_task_logger):
+                    made.connect(partial(format_handlers, self.hostname), weak=False)
                 # The banner is no JSON.
                 kwargs["quiet"] = True
             # Celery would report success, and they would have no effect.
@@ -299,28 +301,6 @@ class TrialWorker(Worker):
             sys.exit(self.exitcode)
 
 
-def _log_as_json(worker: str) -> None:
-    """Have Celery's handlers, once it has made them, write JSON lines."""
-
-    def format_so(logger: logging.Logger, **_: object) -> None:
-        for handler in logger.handlers:
-            handler.setFormatter(JsonLines(worker=worker))
-            handler.addFilter(_with_attempt)
-
-    for signal in (after_setup_logger, after_setup_task_logger):
-        signal.connect(format_so, weak=False)
-
-
-def _with_attempt(record: logging.LogRecord) -> bool:
-    """Give Celery's own record about a task the fields of its attempt, which are in the task's id."""
-    asked = record.args if isinstance(record.args, Mapping) else {}
-    experiment, _, rest = str(asked.get("id", "")).partition("/")
-    trial, _, attempt = rest.partition("/")
-    if attempt.isdecimal():
-        vars(record).update(experiment=experiment, trial=trial, attempt=int(attempt))
-    return True
-
-
 def _is_given(option: str) -> bool:
     """Whether an option is given on Celery's command line or in its environment variable."""
     context = celerys_cli.get_current_context(silent=True)
@@ -335,7 +315,7 @@ class ListenedDispatcher(EventDispatcher):
     enabled, or was there when the worker started: then all groups of events are sent.
     """
 
-    def send(self, type: str, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - as Celery calls it
+    def send(self, type: str, *args: object, **kwargs: object) -> object:  # noqa: A002 - as Celery calls it
         """Send an event."""
         is_heard = not self.groups or "task" in self.groups
         return super().send(type, *args, **kwargs) if is_heard or type != "worker-heartbeat" else None

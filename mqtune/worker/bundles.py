@@ -33,7 +33,7 @@ class Bundles:
 
     Args:
         folder: where they are unpacked; the worker's own.
-        key: what brought code must be signed with, as ``CodeKeys`` reads it; empty for a worker that takes none.
+        key: the keys that sign brought code, as ``CodeKeys`` reads them; empty for a worker that takes no code.
         exchange: has an experiment's bundle, by the experiment's name.
         in_use: returns the code roots that are used now.
     """

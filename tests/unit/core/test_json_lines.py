@@ -1,4 +1,4 @@
-"""Logs as JSON lines have what they are about as fields."""
+"""Logs as JSON lines have fields: the experiment, the trial, the attempt and the worker."""
 
 from __future__ import annotations
 

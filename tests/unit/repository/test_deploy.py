@@ -36,7 +36,7 @@ SCRIPTS: Final = sorted(DEPLOY.rglob("*.sbatch"))
 BROKER: Final = "redis://head:6379/0"
 #: The schemas of what is no part of Kubernetes, by its group.
 OF_OTHERS: Final = {"keda.sh": "keda", "monitoring.coreos.com": "prometheus-operator"}
-#: What belongs together; it is no manifest.
+#: A list of manifests, and no manifest itself.
 KUSTOMIZATION: Final = DEPLOY / "kubernetes" / "kustomization.yaml"
 #: What each team's or one person's cluster has to say itself.
 GUIDE: Final = ROOT / "docs" / "how-to" / "kubernetes.md"
