@@ -33,14 +33,15 @@ from mqtune.core.events import (
 )
 from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.core.machine import make_folder
-from mqtune.core.owner import NOBODY, Owner, this_owner
+from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.rates import TOO_FAST_S
 from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
+from mqtune.journal.audit import check_owner, person
 from mqtune.journal.base import Entry, entry_time
 from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect, redact
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
@@ -280,12 +281,13 @@ class ExperimentHandle:
     """Looks at an experiment on a broker, follows it, and steers it by requests.
 
     A monitor's account may look and follow; requests need an operator's or a driver's. Requests wait for the driver's answer
-    as those of ``TrialHandle`` do.
+    as those of ``TrialHandle`` do. Requests of another's experiment are refused, without an operator's account or *force*.
     """
 
-    def __init__(self, broker: _Broker, name: str) -> None:
+    def __init__(self, broker: _Broker, name: str, *, force: bool = False) -> None:
         self.name = name
         self._broker = broker
+        self._force = force
         self._keys = ExperimentKeys(name)
         self._journal = RedisJournal(broker.redis, name, patience_s=CONNECT_TIMEOUT_S)
 
@@ -300,9 +302,7 @@ class ExperimentHandle:
         Raises:
             MessageVersionError: an entry of its journal that this needs is not an event of this version; the message names the entry.
         """
-        first = self._journal.first()
-        created = None if first is None else decode_event(first.data, first.id)
-        if not isinstance(created, ExperimentCreated):
+        if (created := self._created()) is None:
             return None
         last = self._journal.newest(_LAST_COUNT)
         is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
@@ -320,6 +320,12 @@ class ExperimentHandle:
             too_fast=self._too_fast(),
             owner=created.owner,
         )
+
+    def _created(self) -> ExperimentCreated | None:
+        """Return the first event of the journal; None when the experiment has not begun."""
+        first = self._journal.first()
+        created = None if first is None else decode_event(first.data, first.id)
+        return created if isinstance(created, ExperimentCreated) else None
 
     def results(self, folder: Path) -> Results:
         """Copy all events so far into a folder, and return the results. The folder is made if it does not exist.
@@ -525,17 +531,18 @@ class ExperimentHandle:
 
         Raises:
             RequestRefused: the driver refuses it, or a cap lets no more come for now; the message says why.
-            ConfigurationError: there is no such experiment, or an argument can't be sent.
+            ConfigurationError: there is no such experiment, it is another's, or an argument can't be sent.
             AccessDenied: the account may not make requests.
             BrokerUnavailable: Redis is away. The message carries the request's id, with which it may be made again.
             JournalGone: Redis has lost the experiment, and no driver has put it back.
         """
+        self._check_owner(action, trial)
         request = Requested(
             id=request_id or secrets.token_hex(16),
             action=action,
             trial=trial,
             arguments=arguments,
-            by=str(this_owner(account_of(self._broker.redis))),
+            by=str(person(self._broker.redis)),
             at=self._broker.clock.time(),
         )
         try:
@@ -551,6 +558,12 @@ class ExperimentHandle:
                 f"{error}; whether the request was made is not known: make it again with request_id={request.id!r}, which "
                 "carries it out once"
             ) from None
+
+    def _check_owner(self, action: str, trial: str) -> None:
+        """Refuse a request of another's experiment: all requests from outside the driver's process pass here."""
+        owner = NOBODY if (created := self._created()) is None else created.owner
+        what, doing = f"experiment {self.name!r}", f"{action} {trial}".rstrip()
+        check_owner(self._broker.redis, what, owner, doing=doing, force=self._force)
 
     def _make(self, request: Requested) -> None:
         try:
@@ -664,13 +677,13 @@ class Client:
         """Whether there is an experiment of this name, and its driver has created it."""
         return is_name(name) and ExperimentHandle(self._broker, name).state() is not None
 
-    def experiment(self, name: str) -> ExperimentHandle:
-        """Return the experiment of this name.
+    def experiment(self, name: str, *, force: bool = False) -> ExperimentHandle:
+        """Return the experiment of this name, with *force* also to steer another's.
 
         Raises:
             ConfigurationError: there is none, or it has not begun.
         """
-        found = ExperimentHandle(self._broker, name)
+        found = ExperimentHandle(self._broker, name, force=force)
         # A text that names no experiment may not even be one that Redis takes for a key.
         if not is_name(name) or found.state() is None:
             raise ConfigurationError(self._broker.unknown(name))

@@ -26,7 +26,7 @@ from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.seats import is_seat, seat_in, seat_names
 from mqtune.core.shares import Pool
 from mqtune.core.trial import Attempt, Config, TrialId
-from mqtune.core.version import __version__
+from mqtune.core.version import UPGRADE, __version__
 from mqtune.journal.base import Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet
@@ -283,8 +283,14 @@ class QueueBackend(ABC):
         return self._usable[queue]
 
     def _log_notes(self) -> None:
-        """Log, once for each reason, why a worker takes fewer trials than it has slots."""
+        """Log, once for each reason, why a worker takes fewer trials than it has slots, or none."""
         notes = {name: str(note) for crew, _ in self._crews for name, note in crew.notes.items()}
+        notes |= {
+            name: f"it is mqtune {crew.version}, and takes no trial of this driver, which is {__version__}; {UPGRADE}"
+            for crew, _ in self._crews
+            if not crew.is_usable
+            for name in crew.names[:1]
+        }
         for name, note in notes.items():
             if note != self._notes.get(name):
                 logger.warning("worker %s: %s", name, note)

@@ -25,6 +25,7 @@ SECTIONS: Final = {
         "why": "Say why a trial waits, or nothing runs.",
         "plot": "Draw an experiment.",
         "logs": "Print the output of a trial.",
+        "events": "List requests of people, with their times.",
         "usage": "Sum up who has used how much.",
         "replay": "Try other schedulers on what was recorded.",
         "ui": "Show experiments in a browser, live.",

@@ -66,8 +66,9 @@ def command(
     \b
     mqtune acl worker | redis-cli
 
-    Only the hash of the password is printed; a new password is printed on standard error. An account that there is gets the rules of this
-    version, and keeps its passwords beside this one.
+    Only the hash of the password is printed; a new password is printed on standard error. An existing account gets the rules of this
+    version, and keeps its passwords beside this one. A second command notes the account in the audit stream, which `mqtune events`
+    shows.
     """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
     made = ""
@@ -87,6 +88,11 @@ def command(
             err=True,
         )
     click.echo(line)
+    if not aclfile:
+        from mqtune.journal.audit import audit_line  # noqa: PLC0415 - it needs redis, which is slow to import
+
+        # The server notes it in the moment in which it makes the account.
+        click.echo(audit_line("acl", user, f"{role} for {experiments}"))
 
 
 def _password(*, from_stdin: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqtune.cli.output import say
-from mqtune.cli.owners import check_owner
+from mqtune.cli.owners import check_owner, note
 from mqtune.cli.place import Place, server_of
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -30,6 +30,7 @@ def archive_there(place: Place, *, yes: bool, force: bool) -> None:
     from mqtune.driver.archiving import archive  # noqa: PLC0415 - only this needs redis
 
     folder = place.folder if place.folder is not None else mqtune_home() / place.name
+    note(place.broker, "archive", place.name, f"into {folder}")
     try:
         results = archive(place.name, place.broker, folder)
     except OSError as error:
@@ -66,7 +67,7 @@ def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool)
     with Client(broker) as there:
         state = there.experiment(place.name).state()
     if state is not None:
-        check_owner(f"experiment {place.name!r}", state.owner, broker, force=force)
+        check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
         raise ConfigurationError(
             f"experiment {place.name!r} has not finished, and trials that run end when it is archived: mqtune drive {place.name}, "

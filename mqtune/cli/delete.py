@@ -13,7 +13,7 @@ import click
 from mqtune.cli.archive import archive_there
 from mqtune.cli.ended import delete_ended
 from mqtune.cli.output import broker_option, is_wanted
-from mqtune.cli.owners import check_owner, force_option
+from mqtune.cli.owners import check_owner, force_option, note
 from mqtune.cli.place import Place, complete_experiment, find_place, is_asked_for, server_of
 from mqtune.cli.terms import past_time
 from mqtune.cli.unused import UNUSED_DAYS, delete_unused
@@ -180,7 +180,7 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
         run = f"; {found.running} of them run, without a driver, and end" if found.running else ""
         trials = f"{place.name}: {len(found.trials)} trials on its server{run}"
         if place.own_folder is None:
-            check_owner(trials, found.owner, url, force=force)
+            check_owner(url, trials, found.owner, doing="delete", force=force)
         parts = [trials]
         # Without the mark by which the store is known again.
         where = redact(found.store.partition("#")[0])
@@ -195,6 +195,8 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
             parts.append(str(place.folder))
         if not is_wanted(parts, dry_run=dry_run, yes=yes):
             return False
+        if place.own_folder is None:
+            note(url, "delete", place.name, f"{len(found.trials)} trials, of {found.owner}")
         with deletion.undriven(place.name, url) as journal:
             # Before what they are about, so that a failure leaves nothing that nobody knows of.
             deletion.remove_messages(deletion.messages_of(place.name, url), url)

@@ -17,7 +17,7 @@ from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
-from mqtune.core.version import __version__, install_command
+from mqtune.core.version import UPGRADE, __version__, install_command, meets
 from mqtune.journal.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
@@ -299,9 +299,9 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
 
 
 def _worker(info: WorkerInfo) -> Finding | None:
-    if info.version != __version__:
-        way_out = f"install mqtune {__version__} there, then mqtune drain {info.name} and start it again"
-        return Finding("worker", "problem", f"{info.name} has mqtune {info.version}, and not {__version__}", way_out)
+    if not meets(info.version):
+        text = f"{info.name} has mqtune {info.version}, and takes no trial of drivers of {__version__}"
+        return Finding("worker", "problem", text, UPGRADE)
     if any(each.kind == "account" for each in info.impairments):
         way_out = (
             f"start it again with the new password in its --driver-broker, on {info.host}: docs/how-to/passwords.md"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say
-from mqtune.cli.owners import check_owner, force_option
+from mqtune.cli.owners import force_option
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.owner import this_owner
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
+    from mqtune.journal.audit import AuditAction
+    from mqtune.journal.connection import RedisClient
     from mqtune.journal.fleet import Fleet
 
 #: The pause between looks at the fleet.
@@ -40,7 +41,8 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
     checkpoint, and continue on other workers. This does not count as a failure. Workers that somebody else has started
     are drained with --force, or with an operator's account.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.audit import check_owner, note  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
 
     if everyone == bool(workers):
@@ -58,7 +60,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
             found = [
                 (_find(worker, connected), device) for worker, _, device in (each.rpartition(":") for each in devices)
             ]
-            _drain_devices(fleet, found, broker, str(this_owner(account_of(client))), undo=undo, force=force)
+            _drain_devices(fleet, found, client, undo=undo, force=force)
             if as_json:
                 print_json([{"worker": info.name, "device": device, "disabled": not undo} for info, device in found])
             return
@@ -67,8 +69,9 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
         if not chosen:
             click.echo("no worker is connected", err=as_json)
         for info in chosen:
-            check_owner(f"worker {info.name}", info.owner, broker, force=force)
+            check_owner(client, f"worker {info.name}", info.owner, doing="drain", force=force)
         for info in chosen:
+            note(client, "drain", info.name)
             fleet.drain(info)
             tell(
                 f"{info.name} is draining: its trials save a checkpoint and are requeued, "
@@ -82,25 +85,29 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
 
 
 def _drain_devices(
-    fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], broker: str, who: str, *, undo: bool, force: bool
+    fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], client: RedisClient, *, undo: bool, force: bool
 ) -> None:
     """Have no further trial start on devices, or trials again.
 
     Raises:
         ConfigurationError: a worker has no such device, or is another's; nothing was done.
     """
+    from mqtune.journal.audit import check_owner, note, person  # noqa: PLC0415 - as above
+
+    action: AuditAction = "enable" if undo else "disable"
     for info, device in found:
         known = info.gpu_names
         if device not in known:
             there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has none: drain the worker"
             raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")
-        check_owner(f"worker {info.name}", info.owner, broker, force=force)
+        check_owner(client, f"worker {info.name}", info.owner, doing=f"{action} device {device}", force=force)
     for info, device in found:
+        note(client, action, f"{info.name}:{device}")
         if undo:
             fleet.enable(info, device)
             click.echo(f"device {device} of {info.name} takes trials again, within seconds", err=True)
         else:
-            fleet.disable(info, device, who)
+            fleet.disable(info, device, str(person(client)))
             what = "takes no further trial; those that run there go on to their end"
             click.echo(f"device {device} of {info.name} {what}", err=True)
 

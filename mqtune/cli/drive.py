@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 
 from mqtune.cli.output import broker_option, output
 from mqtune.cli.place import name_argument, whole_name
 from mqtune.cli.show import show_experiment
+from mqtune.core.json_lines import JsonLines, LogFormat
 from mqtune.results.experiments import state_of_folder, with_failures
 
 
@@ -14,7 +17,16 @@ from mqtune.results.experiments import state_of_folder, with_failures
 @name_argument
 @broker_option("The Redis server that has the experiment; by default this machine's own.")
 @click.option("--max-trials", type=click.IntRange(min=1), help="How many trials there are to be in all.")
-def command(name: str, broker: str | None, max_trials: int | None) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="MQTUNE_LOG_FORMAT",
+    show_envvar=True,
+    default="text",
+    show_default=True,
+    help="Log warnings as text, or as JSON: an object on each line, with experiment, trial and attempt.",
+)
+def command(name: str, broker: str | None, max_trials: int | None, log_format: LogFormat) -> None:
     """Become the driver of experiment NAME, and go on where its last driver stopped.
 
     The last driver may have ended by Ctrl-C, a crash or a power failure. Trials on a broker's workers keep running
@@ -24,6 +36,10 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 
     name = whole_name(name, broker)
+    if log_format == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonLines(experiment=name))
+        logging.basicConfig(handlers=[handler], level=logging.WARNING)
     tuner = Tuner.attach(name, backend=broker, max_trials=max_trials)
     try:
         was_finished = tuner.is_finished

@@ -55,7 +55,8 @@ def delete_ended(
         for name, experiment in found.items():
             try:
                 if (state := _ended(experiment, before)) is not None:
-                    check_owner(name, state.owner, broker, force=force)
+                    if not force:
+                        check_owner(broker, name, state.owner, doing="delete", force=False)
                     ended[name] = state
             except (BrokerUnavailable, AccessDenied):
                 raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,11 +21,13 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.resources import version_in
 from mqtune.core.seats import seat_name
-from mqtune.core.shares import PRIORITIES, Priority, Table, entitlements, to_share
+from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, Table, entitlements, to_share
 from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
+from mqtune.core.version import UPGRADE, __version__, meets, minor
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 
@@ -67,7 +70,7 @@ def impairment_text(each: Impairment) -> str:
     return f"{each.reason}; for {duration(max(0.0, now - each.since))}, until {each.ends}{retry}"
 
 
-_WORKER_HEADS: Final = ("name", "busy", "slots", "gpus", "up", "queue", "drivers")
+_WORKER_HEADS: Final = ("name", "busy", "slots", "gpus", "up", "queue", "version", "drivers")
 _SECTIONS: Final = ("workers", "queues", "runs")
 
 
@@ -105,8 +108,12 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
     if not connected:
         click.echo("no worker is connected; start one: mqtune worker", err=True)
     if "workers" in sections:
-        heads = _WORKER_HEADS if any(info.drivers for info in workers) else _WORKER_HEADS[:-1]
-        _print_section(heads, (_worker_row(info)[: len(heads)] for info in workers))
+        is_mixed = len({info.version for info in connected}) > 1 or not all(meets(info.version) for info in connected)
+        is_shown = {"version": is_mixed, "drivers": any(info.drivers for info in workers)}
+        heads = [head for head in _WORKER_HEADS if is_shown.get(head, True)]
+        _print_section(heads, ([_worker_cells(info)[head] for head in heads] for info in workers))
+        for line in unmet_versions(connected, demands_on(broker)) if is_mixed else ():
+            click.echo(printable(line))
         for info in workers:
             for each in info.impairments:
                 click.echo(printable(f"{info.name}: {impairment_text(each)}"))
@@ -148,11 +155,31 @@ def _print_count(workers: Sequence[WorkerInfo]) -> None:
     click.echo(" · ".join(there))
 
 
-def _worker_row(info: WorkerInfo) -> list[str]:
+def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterator[str]:
+    """Yield, for each minor version of workers that no driver has, how many slots it leaves idle.
+
+    Drivers say which queues suit them, and a queue's name has its version. Where no driver says so, this process's version counts.
+    """
+    of_drivers = {version_in(queue) for each in (table.demands if table is not None else ()) for queue in each.queues}
+    of_drivers = of_drivers or {minor(__version__)}
+    slots: Counter[str] = Counter()
+    for info in workers:
+        slots[minor(info.version)] += info.slots
+    for version in sorted(slots.keys() - of_drivers):
+        if slots[version]:
+            yield (
+                f"{counted(slots[version], 'slot')} of mqtune {version} fit no driver: drivers are of {', '.join(sorted(of_drivers))}; "
+                f"{UPGRADE}"
+            )
+
+
+def _worker_cells(info: WorkerInfo) -> dict[str, str]:
+    """Return the cells of a worker's row, by their heads."""
     up = duration(max(0.0, time.time() - info.joined_at))
     gpus = ",".join(info.gpu_names) + (f" ({info.free_gpu_memory_gb:g} GB free)" if info.shared_gpus else "")
     drivers = f"{info.driving} of {info.drivers}" if info.drivers else ""
-    return [*map(printable, (info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, drivers))]
+    cells = info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, info.version, drivers
+    return dict(zip(_WORKER_HEADS, map(printable, cells), strict=True))
 
 
 # Queues.
@@ -173,10 +200,11 @@ def _queue_row(queue: Queue) -> list[str]:
 
 
 def queues_of(fleet: Fleet, workers: Iterable[WorkerInfo]) -> list[Queue]:
-    """Return the queues that these connected workers serve."""
+    """Return the queues that these connected workers serve; those with driver slots alone serve none."""
     groups: dict[str, list[WorkerInfo]] = {}
     for info in workers:
-        groups.setdefault(info.queue, []).append(info)
+        if info.slots or not info.drivers:
+            groups.setdefault(info.queue, []).append(info)
     return [
         Queue(name, len(group), sum(each.slots for each in group), sum(map(busy_slots, group)), _waiting(fleet, name))
         for name, group in groups.items()
@@ -280,7 +308,10 @@ def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
 
 
 def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:
-    """Return what a person can do to give an experiment more slots; *table* is None where that may not be known."""
+    """Return what a person can do to give an experiment more slots, within its caps, or with a higher cap.
+
+    *table* is None where that may not be known.
+    """
     token = busy_as(name)
     mine = next((each for each in table.demands if each.experiment == token), None) if table is not None else None
     if table is None or mine is None:
@@ -289,7 +320,9 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
     rank = PRIORITIES.index(mine.priority)
     higher = [p for p in PRIORITIES[:rank] if any(each.priority == p and each.wanted for each in others)]
     if not higher:
-        return f"have more: mqtune set {name} share={2 * mine.weight:g}"
+        share = 2 * mine.weight
+        above = _above_caps(mine, table, lambda cap: cap.share < share, f"--share {share:g}")
+        return above or f"have more: mqtune set {name} share={share:g}"
     register = register_of(workers)
     shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
 
@@ -299,7 +332,17 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
 
     # The least that helps; before those of the highest priority nothing may.
     helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
-    return f"have more: mqtune set {name} priority={helps}"
+    rank = PRIORITIES.index(helps)
+    above = _above_caps(mine, table, lambda cap: PRIORITIES.index(cap.priority) > rank, f"--priority {helps}")
+    return above or f"have more: mqtune set {name} priority={helps}"
+
+
+def _above_caps(mine: Demand, table: Table, forbids: Callable[[Cap], bool], wanted: str) -> str:
+    """Return how to raise the cap that forbids what an experiment would need; empty where none does."""
+    for pattern in mine.quotas:
+        if forbids(cap := table.caps.get(pattern, Cap())):
+            return f"have more: ask {cap.by or 'an operator'} to raise the cap: mqtune quota '{pattern}' {wanted}"
+    return ""
 
 
 def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> str:

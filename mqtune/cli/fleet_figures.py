@@ -47,7 +47,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mqtune_redis_up": ("Whether Redis has answered; without it there is nothing else.", ()),
     "mqtune_redis_memory_bytes": ("Memory that Redis uses of what it may use.", ()),
     "mqtune_redis_memory_limit_bytes": ("Memory that it may use; 0 for no limit.", ()),
-    "mqtune_queue_workers": ("Connected workers with slots of one shape.", ("queue",)),
+    "mqtune_queue_workers": ("Connected workers with slots of one shape.", ("queue", "version")),
     "mqtune_queue_slots": ("Their slots.", ("queue",)),
     "mqtune_queue_slots_busy": ("Those that have an attempt.", ("queue",)),
     "mqtune_queue_waiting": ("Attempts that wait in a queue.", ("queue", "priority")),
@@ -169,7 +169,8 @@ class FleetReader:
         for info in workers:
             groups[info.queue].append(info)
         for queue, group in groups.items():
-            yield "mqtune_queue_workers", len(group), (queue,)
+            for version, count in Counter(info.version for info in group).items():
+                yield "mqtune_queue_workers", count, (queue, version)
             yield "mqtune_queue_slots", sum(info.slots for info in group), (queue,)
             yield "mqtune_queue_slots_busy", sum(map(busy_slots, group)), (queue,)
         wanted = {queue for each in (table.demands if table is not None else ()) for queue in each.queues}

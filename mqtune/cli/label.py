@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtune.cli.output import broker_option, json_option
+from mqtune.cli.owners import force_option
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, server_of, steered
 from mqtune.cli.steer import Outcome, ask, experiment_of, tell, timeout_option
 from mqtune.core.errors import AccessDenied, NameTaken
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--note", metavar="TEXT", help="A line to add below the notes.")
 @click.option("--replace", is_flag=True, help="The note takes the place of all notes; an empty one removes them.")
 @timeout_option
+@force_option
 @broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
 @json_option
 def command(
@@ -44,6 +46,7 @@ def command(
     broker: str | None,
     *,
     replace: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Give an experiment, or some of its trials, tags and notes.
@@ -52,10 +55,12 @@ def command(
     show NAME --tag TAG` trials.
     """
     given, place = _labels(tags, untags, note, replace=replace), find_place(name, broker)
-    tell(place.name, label_chosen(place, trials, given, timeout_s), as_json=as_json)
+    tell(place.name, label_chosen(place, trials, given, timeout_s, force=force), as_json=as_json)
 
 
-def label_chosen(place: Place, trials: Sequence[str], given: Body, timeout_s: float) -> Iterator[Outcome]:
+def label_chosen(
+    place: Place, trials: Sequence[str], given: Body, timeout_s: float, *, force: bool = False
+) -> Iterator[Outcome]:
     """Give trials, or without any the experiment, labels, and yield what became of each request.
 
     Args:
@@ -63,9 +68,10 @@ def label_chosen(place: Place, trials: Sequence[str], given: Body, timeout_s: fl
         trials: their ids, whole or in short.
         given: the arguments of the request.
         timeout_s: how long an answer is waited for.
+        force: whether they are given although the experiment is another's.
 
     Raises:
-        ConfigurationError: they can't be labels, or there is no such trial.
+        ConfigurationError: they can't be labels, there is no such trial, or the experiment is another's.
         MqtuneError: the account may not do it, or the broker is away.
     """
     # A driver need not be asked to know that a tag is impossible.
@@ -75,7 +81,7 @@ def label_chosen(place: Place, trials: Sequence[str], given: Body, timeout_s: fl
             label(place.folder, trial, given)
             yield Outcome("label", trial, done=True)
         return
-    with steered(place) as handle, server_of(place) as url:
+    with steered(place, force=force) as handle, server_of(place) as url:
         chosen = _chosen(experiment_of(handle), trials) if trials else [TrialId("")]
         yield from _requested(handle, url, place.folder, chosen, given, timeout_s)
 

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from mqtune.cli.output import broker_option, json_option
+from mqtune.cli.owners import force_option
 from mqtune.cli.place import find_place, find_trial, name_argument, steered
 from mqtune.cli.steer import ask, config_option, experiment_of, tell, timeout_option
 from mqtune.cli.terms import config_of
@@ -33,6 +34,7 @@ _notes = click.option("--notes", default="", metavar="TEXT", help="What there is
 @_notes
 @click.option("--key", default="", help="A name of your own for it; asking again gives the same trial.")
 @timeout_option
+@force_option
 @_broker
 @json_option
 def _ask(
@@ -42,6 +44,7 @@ def _ask(
     ttl_s: float | None,
     timeout_s: float,
     *,
+    force: bool,
     as_json: bool,
     tags: tuple[str, ...],
     notes: str,
@@ -52,7 +55,7 @@ def _ask(
     The answer has the trial and its config; mqtune tell takes its result. The experiment waits for that until the trial is ended:
     mqtune stop NAME TRIAL.
     """
-    with steered(find_place(name, broker)) as handle:
+    with steered(find_place(name, broker), force=force) as handle:
         request = partial(
             handle.ask,
             config_of(configs) or None,
@@ -77,6 +80,7 @@ def _ask(
 @_notes
 @click.option("--key", default="", help="A name of your own for a new trial; telling it again changes nothing.")
 @timeout_option
+@force_option
 @_broker
 @json_option
 def _tell(
@@ -87,6 +91,7 @@ def _tell(
     timeout_s: float,
     *,
     goes_on: bool,
+    force: bool,
     as_json: bool,
     tags: tuple[str, ...],
     notes: str,
@@ -101,7 +106,7 @@ def _tell(
     if is_trial == bool(configs) and not (key and not is_trial):
         raise click.UsageError("name the trial whose result it is, or give the --config of a new one")
     metrics = config_of(rest if is_trial else told)
-    with steered(find_place(name, broker)) as handle:
+    with steered(find_place(name, broker), force=force) as handle:
         which: str | Config = find_trial(experiment_of(handle), first) if is_trial else config_of(configs)
         request = partial(
             handle.tell, which, metrics, ends=not goes_on, tags=tags, notes=notes, key=key, timeout_s=timeout_s

@@ -1,15 +1,18 @@
-"""Whose experiments a command shows, and whether it may end what is another's."""
+"""The options --owner and --force, and the owners of the experiments that a command shows."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.owner import ME, NOBODY, Owner, this_owner
+
+if TYPE_CHECKING:
+    from mqtune.journal.audit import AuditAction
+    from mqtune.journal.connection import RedisClient
 
 #: Adds the option --owner.
 owner_option = click.option(
@@ -18,7 +21,7 @@ owner_option = click.option(
     default="",
     help=f"Show only those of this owner: a user, user@host, an account of the server, or {ME!r}.",
 )
-#: Adds the option --force, which arrives as *force*.
+#: Adds the option --force, which arrives as *force*; the use of it is in the broker's audit stream.
 force_option = click.option("--force", is_flag=True, help="Do it although it is another's.")
 
 
@@ -41,20 +44,29 @@ def has_others(owners: Iterable[Owner]) -> bool:
     return any(owner != NOBODY and not owner.is_same(me) for owner in owners)
 
 
-def check_owner(what: str, owner: Owner, url: str, *, force: bool) -> None:
-    """Refuse to end what is another's, unless *force* says so, or the account at this server is an operator's.
-
-    This keeps from accidents, as a process says itself whose it is. To forbid is the accounts' matter.
+def check_owner(url: str, what: str, owner: Owner, *, doing: str, force: bool) -> None:
+    """Refuse to act on another's property on this server; see ``mqtune.journal.audit.check_owner``.
 
     Raises:
         ConfigurationError: it is another's.
     """
-    if force or owner == NOBODY or owner.is_same(this_owner()):
-        return
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.quotas import is_operator  # noqa: PLC0415 - as above
+    from mqtune.journal import audit  # noqa: PLC0415 - only this needs redis
+
+    with _client_of(url) as client:
+        audit.check_owner(client, what, owner, doing=doing, force=force)
+
+
+def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:
+    """Append an entry to the audit stream of this server; see ``mqtune.journal.audit.note``."""
+    from mqtune.journal import audit  # noqa: PLC0415 - as above
+
+    with _client_of(url) as client:
+        audit.note(client, action, target, detail)
+
+
+@contextlib.contextmanager
+def _client_of(url: str) -> Iterator[RedisClient]:
+    from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect(url, role="operator")) as client:
-        if is_operator(client):
-            return
-    raise ConfigurationError(f"{what}: this is {owner}'s; ask them, or give --force, or use an operator's account")
+        yield client

@@ -220,8 +220,10 @@ def live_broker(place: Place) -> str | None:
 
 
 @contextlib.contextmanager
-def steered(place: Place) -> Iterator[ExperimentHandle]:
+def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
     """Yield a handle that makes requests of an experiment's driver, on the server that has the experiment.
+
+    Requests of another's experiment are refused without *force*, except on an experiment's own server.
 
     An experiment that ran on this machine alone has a server of its own, which ended with its driver: it is started for the
     moment of the request, which the next driver finds there.
@@ -232,7 +234,7 @@ def steered(place: Place) -> Iterator[ExperimentHandle]:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with server_of(place) as url, Client(url) as there:
-        yield there.experiment(place.name)
+        yield there.experiment(place.name, force=force or place.own_folder is not None)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.owner import this_owner
 from mqtune.core.rates import LEAST_REPORTS_PER_S, LEAST_REQUESTS_PER_MIN
 from mqtune.core.shares import PRIORITIES
 from mqtune.results.experiments import duration
@@ -66,7 +65,8 @@ def command(
     No further trial of theirs starts while so many run; those that run go on. The options from --priority to --requests-per-min cap what
     each of them may have: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.audit import note, person  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
     from mqtune.journal.quotas import Quotas  # noqa: PLC0415
 
     sets_cap = any(value is not None for value in parts.values())
@@ -80,12 +80,18 @@ def command(
     with contextlib.closing(connect(broker, role="operator")) as client:
         quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
         if pattern is not None and slots is not None:
+            note(client, "quota", pattern, f"{slots} slots")
             quotas.set(pattern, slots)
         if pattern is not None and sets_cap:
-            quotas.set_cap(pattern, str(this_owner(account_of(client))), **parts)
-        if pattern is not None and drop and not quotas.drop(pattern):
-            raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
+            given = {part: value for part, value in parts.items() if value is not None}
+            note(client, "cap", pattern, ", ".join(f"{part}={value}" for part, value in given.items()))
+            quotas.set_cap(pattern, str(person(client)), **parts)
+        if pattern is not None and drop:
+            note(client, "drop-quota", pattern)
+            if not quotas.drop(pattern):
+                raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
         if aging_h is not None:
+            note(client, "aging", "*", f"{aging_h:g} h")
             quotas.set_aging(aging_h * _HOUR_S or math.inf)
         found, capped, aging_s = quotas.all(), quotas.caps(), quotas.aging_s()
     if as_json:

@@ -17,13 +17,12 @@ import click
 
 from mqtune.cli.conditions import Condition, condition_of, selected
 from mqtune.cli.output import broker_option, is_confirmed, json_option, print_json, say
-from mqtune.cli.owners import check_owner
+from mqtune.cli.owners import check_owner, force_option, note
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, is_asked_for, name_argument, steered
 from mqtune.cli.submit import submission_of
 from mqtune.cli.terms import STATUSES, config_of
 from mqtune.core.errors import ConfigurationError, RequestRefused
 from mqtune.core.experiment import Experiment
-from mqtune.core.owner import this_owner
 from mqtune.core.shares import PRIORITIES
 from mqtune.core.text import printable
 from mqtune.core.trial import Config, Trial, TrialId, TrialStatus, is_number
@@ -175,6 +174,7 @@ def steer_trials(
     choice: Choice,
     how: dict[str, object],
     *,
+    force: bool,
     as_json: bool,
     yes: bool = False,
     origin: str | None = None,
@@ -187,13 +187,14 @@ def steer_trials(
         broker: where it is.
         choice: which trials.
         how: the other arguments of the action's method of ``TrialHandle``.
+        force: whether it is done although the experiment is another's.
         as_json: whether the outcomes are printed as JSON.
         yes: whether a destructive action over more than one trial needs no confirmation.
         origin: the trial, and its checkpoint, that they begin from.
     """
     if choice.by_rule == bool(choice.trials):
         raise click.UsageError(_NAME_TRIALS)
-    with steered(find_place(name, broker)) as handle:
+    with steered(find_place(name, broker), force=force) as handle:
         experiment = experiment_of(handle)
         if origin is not None:
             how["source"], how["checkpoint"] = _origin(experiment, origin)
@@ -305,19 +306,24 @@ _HOW: Final = (
 @trial_options
 @_reason
 @timeout_option
+@force_option
 @_broker
 @json_option
-def _pause(name: str, broker: str | None, choice: Choice, reason: str, timeout_s: float, *, as_json: bool) -> None:
-    steer_trials("pause", name, broker, choice, {"reason": reason, "timeout_s": timeout_s}, as_json=as_json)
+def _pause(
+    name: str, broker: str | None, choice: Choice, reason: str, timeout_s: float, *, force: bool, as_json: bool
+) -> None:
+    how: dict[str, object] = {"reason": reason, "timeout_s": timeout_s}
+    steer_trials("pause", name, broker, choice, how, force=force, as_json=as_json)
 
 
 @click.command("save", help=f"Save checkpoints of running trials, as soon as they can.\n\n{_HOW}")
 @trial_options
 @timeout_option
+@force_option
 @_broker
 @json_option
-def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as_json: bool) -> None:
-    steer_trials("save", name, broker, choice, {"timeout_s": timeout_s}, as_json=as_json)
+def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, force: bool, as_json: bool) -> None:
+    steer_trials("save", name, broker, choice, {"timeout_s": timeout_s}, force=force, as_json=as_json)
 
 
 @click.command(
@@ -341,7 +347,7 @@ def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, as
     "a submitted script ends.",
 )
 @click.option("--now", is_flag=True, help="With --experiment: stop the trials that run.")
-@click.option("--force", is_flag=True, help="With --experiment: end it although it is another's.")
+@force_option
 @_yes
 @_reason
 @timeout_option
@@ -362,12 +368,12 @@ def _stop(
     as_json: bool,
 ) -> None:
     if not whole:
-        if now or force:
-            raise click.UsageError("--now and --force are for --experiment")
+        if now:
+            raise click.UsageError("--now is for --experiment")
         if not choice.trials and not choice.by_rule:
             raise click.UsageError(f"{_NAME_TRIALS}; to end the experiment, give --experiment")
         how: dict[str, object] = {"reason": reason, "timeout_s": timeout_s}
-        steer_trials(_ENDS[end], name, broker, choice, how, as_json=as_json, yes=yes)
+        steer_trials(_ENDS[end], name, broker, choice, how, force=force, as_json=as_json, yes=yes)
         return
     if choice.trials or choice.by_rule or is_asked_for("end") or reason:
         raise click.UsageError("--experiment ends the experiment; leave out the trials and the options for trials")
@@ -375,12 +381,10 @@ def _stop(
     if (outcome := _halted(place, force=force)) is not None:
         tell(place.name, [outcome], as_json=as_json)
         return
-    with steered(place) as handle:
+    with steered(place, force=force) as handle:
         state = handle.state()
         if state is not None and state.outcome == "finished":
             raise ConfigurationError(f"experiment {handle.name!r} has finished already")
-        if state is not None and place.broker and place.own_folder is None:
-            check_owner(f"experiment {handle.name!r}", state.owner, place.broker, force=force)
         tell(handle.name, [ask("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
 
 
@@ -390,7 +394,8 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     Otherwise the experiment is ended, and its script goes on behind it.
     """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
+    from mqtune.journal.audit import person  # noqa: PLC0415
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
     from mqtune.journal.submissions import Submissions  # noqa: PLC0415
 
     submitted = submission_of(place)
@@ -402,9 +407,11 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
             if state is None or state.outcome != "finished":
                 return None
     if submitted.submission is not None:
-        check_owner(f"the script submitted as {place.name!r}", submitted.submission.owner, place.broker, force=force)
+        what = f"the script submitted as {place.name!r}"
+        check_owner(place.broker, what, submitted.submission.owner, doing="end", force=force)
+    note(place.broker, "halt", place.name)
     with contextlib.closing(connect(place.broker, role="operator")) as client:
-        who = this_owner(account_of(client))
+        who = person(client)
         found = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
     told = "its script ends within a minute" if found == "told" else "its script does not run any more"
     return Outcome("end", "", done=True, reason=told)
@@ -427,6 +434,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
 @_yes
 @_reason
 @timeout_option
+@force_option
 @_broker
 @json_option
 def _resume(
@@ -439,12 +447,13 @@ def _resume(
     timeout_s: float,
     *,
     yes: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     action = "resume" if origin is None else "restart"
     how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "timeout_s": timeout_s}
     found = None if origin == _SCRATCH else origin
-    steer_trials(action, name, broker, choice, how, as_json=as_json, yes=yes, origin=found)
+    steer_trials(action, name, broker, choice, how, force=force, as_json=as_json, yes=yes, origin=found)
 
 
 @click.command("add")
@@ -460,6 +469,7 @@ def _resume(
 @click.option("--notes", default="", metavar="TEXT", help="What there is to say about it.")
 @click.option("--key", default="", help="A name of your own for it; adding it again adds nothing.")
 @timeout_option
+@force_option
 @_broker
 @json_option
 def _add(
@@ -469,6 +479,7 @@ def _add(
     origin: str | None,
     timeout_s: float,
     *,
+    force: bool,
     as_json: bool,
     tags: tuple[str, ...],
     notes: str,
@@ -480,7 +491,7 @@ def _add(
     lr=0.1,optimizer=adam,layers.width=64.
     """
     place = find_place(name, broker)
-    with steered(place) as handle:
+    with steered(place, force=force) as handle:
         source, checkpoint = ("", None) if origin is None else _origin(experiment_of(handle), origin)
         request = partial(
             handle.add,
@@ -541,9 +552,12 @@ _LIMITS: Final = {
 @name_argument
 @click.argument("limits", nargs=-1, required=True, metavar="NAME=VALUE…")
 @timeout_option
+@force_option
 @_broker
 @json_option
-def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, as_json: bool) -> None:
+def _set(
+    name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, force: bool, as_json: bool
+) -> None:
     """Change how many trials there may be, how many at once, or what it gets of a shared fleet: max_trials=200 max_concurrent=16 share=2.
 
     priority is high, normal or low; share is a number, against others of that priority; preemptible is true or false; journal_mb says how
@@ -555,7 +569,7 @@ def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: floa
             raise click.UsageError(f"{key!r} is not a limit; there are {', '.join(_LIMITS)}")
         if not _LIMITS[key].accepts(value):
             raise click.UsageError(f"{key}={value!r} {_LIMITS[key].must}")
-    with steered(find_place(name, broker)) as handle:
+    with steered(find_place(name, broker), force=force) as handle:
         request = partial(handle.set, **values, timeout_s=timeout_s)
         outcome = with_limits(ask("set", "", request), values)
         tell(handle.name, [outcome], as_json=as_json)

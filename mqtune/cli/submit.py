@@ -108,6 +108,7 @@ def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker
 
 def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
     from mqtune.driver.bundling import packed  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.audit import note  # noqa: PLC0415
     from mqtune.journal.clock import ServerClock  # noqa: PLC0415
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
@@ -130,6 +131,7 @@ def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, b
         refuse_without_slots(name, Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers())
         owner, at = this_owner(account_of(client)), ServerClock(client).time()
         submission = Submission(name, path, arguments, bundle.digest, owner, at)
+        note(client, "submit", name, f"{path}, code {bundle.digest}")
         Submissions(client, patience_s=CONNECT_TIMEOUT_S).submit(submission, bundle, key)
     return submission
 

@@ -37,8 +37,9 @@ from mqtune.core.resources import BY_CONFIG, Resources, serves
 from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.submission import DRIVER
+from mqtune.core.text import counted
 from mqtune.core.trial import Trial, TrialStatus
-from mqtune.core.version import meets
+from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration
@@ -473,10 +474,13 @@ class Inquiry:
         fitting = [info for info in able if info.slots > 0]
         stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
         notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
+        notes += self._of_other_versions(asked, workers)
         rooms = [_room_of(asked, info, info.slots) for info in fitting]
         if not seated(asked, rooms):
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
+            if any(self._would_fit(asked, info) for info in workers):
+                way_out = UPGRADE
             return Reason(_NO_WORKER, f"{not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
@@ -511,7 +515,22 @@ class Inquiry:
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
         """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""
-        return meets(info.version) and serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
+        return meets(info.version) and self._would_fit(asked, info)
+
+    def _would_fit(self, asked: Resources, info: WorkerInfo) -> bool:
+        """Whether a worker fits but for its version."""
+        return serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
+
+    def _of_other_versions(self, asked: Resources, workers: list[WorkerInfo]) -> str:
+        """Return how many slots would fit, if their workers were of another version; empty for none."""
+        slots: Counter[str] = Counter()
+        for info in workers:
+            if not meets(info.version) and self._would_fit(asked, info):
+                slots[info.version] += info.slots
+        return "".join(
+            f"; {counted(count, 'slot')} of mqtune {version} would fit, and {version} does not meet {__version__}"
+            for version, count in sorted(slots.items())
+        )
 
     def _short_of_memory(self, asked: Resources, workers: list[WorkerInfo]) -> str:
         """Return that GPUs that trials share by memory have too little of it for one, and who has it; empty if that is not so."""
@@ -589,5 +608,8 @@ def _offer_of(info: WorkerInfo) -> Resources:
 
 
 def _offers(workers: list[WorkerInfo]) -> str:
-    shown = [f"{info.name} ({info.slots} × {_offer_of(info)})" for info in workers[:_SHOWN]]
+    shown = [
+        f"{info.name} ({info.slots} × {_offer_of(info)}{'' if meets(info.version) else f', mqtune {info.version}'})"
+        for info in workers[:_SHOWN]
+    ]
     return ", ".join(shown) + (f" and {len(workers) - _SHOWN} more" if len(workers) > _SHOWN else "")

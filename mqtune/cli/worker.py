@@ -114,6 +114,12 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     help="Start nothing: exit with 0 if a worker of this machine (with --name, of that name) is connected, else with 1.",
 )
 @_option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
+@_setting(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Log as text, or as JSON: an object on each line, with experiment, trial, attempt and worker.",
+)
 @_setting("--owner-fd", type=int, hidden=True)
 def command(broker: str, name: str | None, check: bool, loglevel: str, **options: Any) -> None:
     """Run trials on this machine, one per slot.

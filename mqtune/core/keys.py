@@ -22,6 +22,8 @@ The fleet, shared by all experiments::
                                             busy        msgpack of the slots of each queue in which each experiment runs, by its token
                                             read_at     server time (ms) at which the register was read
     mqtune:quotas                   hash    pattern of names of experiments -> how many attempts of theirs may run at once
+    mqtune:audit                    stream  by, action, target and detail, as text: changes of the fleet and its accounts, and uses of --force;
+                                            the newest 20,000 (see mqtune.journal.audit)
     mqtune:submissions              zset    submission that has not ended -> server time (ms) up to which a worker has it; when it was submitted or
                                             given back where none has
     mqtune:unacked                  hash    Celery's messages that were taken and not acknowledged, which mqtune's never are; under kombu's
@@ -133,6 +135,7 @@ DEMANDS: Final = "mqtune:demands"
 QUOTAS: Final = "mqtune:quotas"
 SUBMISSIONS: Final = "mqtune:submissions"
 SHARES: Final = "mqtune:shares"
+AUDIT: Final = "mqtune:audit"
 #: The exchanges of Celery's remote commands and events for mqtune's workers. Celery's own names would have other teams' commands on
 #: the same Redis, such as ``control shutdown``, end them.
 CONTROL_EXCHANGE: Final = "mqtune"

@@ -13,10 +13,10 @@ from mqtune.core.checks import number, whole_number
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_RESOURCES, KnownArguments
-from mqtune.core.version import __version__
+from mqtune.core.version import __version__, minor
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
-QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
+QUEUE_VERSION: Final = minor(__version__).replace(".", "-")
 #: All queues of trials, as a pattern of Redis.
 QUEUES: Final = "mqtune-*"
 #: The names of all experiments, as a pattern.
@@ -173,6 +173,11 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     return f"mqtune-{QUEUE_VERSION}.gpu{offer.gpus:g}.cpu{offer.cpus}{memory}{tags}" + (
         "" if experiments == EVERY else f"@{experiments}"
     )
+
+
+def version_in(queue: str) -> str:
+    """Return the minor version of mqtune of the slots of this queue, such as 0.2."""
+    return queue.removeprefix("mqtune-").partition(".")[0].replace("-", ".")
 
 
 def gpus_in(queue: str, asked: Resources) -> float:

@@ -7,10 +7,18 @@ from typing import Final, NamedTuple
 
 __version__: Final = "0.2.0"
 
+#: The way out where two versions don't meet.
+UPGRADE: Final = "upgrade the older one: docs/how-to/upgrade.md"
+
+
+def minor(version: str) -> str:
+    """Return the minor version of a version, such as 0.2 of 0.2.1."""
+    return ".".join(version.split(".")[:2])
+
 
 def meets(version: str) -> bool:
     """Whether a program of this version works together with this one: both are of one minor version."""
-    return version.split(".")[:2] == __version__.split(".")[:2]
+    return minor(version) == minor(__version__)
 
 
 class Source(NamedTuple):

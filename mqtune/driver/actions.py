@@ -299,7 +299,8 @@ class Lose:
         packed = event.encode()
         if not to.journal.lose(trial.id, event.attempt, self.guard, packed, trial.last_timestamp, self.read):
             return []
-        logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error)
+        about = {"experiment": to.journal.experiment, "trial": trial.id, "attempt": event.attempt}
+        logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error, extra=about)
         return [Written(event, packed)]
 
 

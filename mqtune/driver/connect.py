@@ -28,7 +28,7 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, Insufficie
 from mqtune.core.events import TrialStaged, decode_definition, driver_events
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
-from mqtune.core.submission import DRIVER, this_submission
+from mqtune.core.submission import DRIVER
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
@@ -36,6 +36,7 @@ from mqtune.driver.local_slots import check_gangs, slot_settings
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Checkpoints, Definition, Local
 from mqtune.driver.tenancy import claim, is_shared, tenant_on
+from mqtune.journal.audit import person
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
@@ -244,14 +245,13 @@ class BrokerDeployment:
         _expect(plan, backend)
         if not is_local:
             _check_offer(plan, backend)
-        me, submitted = this_owner(account_of(client)), this_submission()
         return DriverSession(
             journal=journal,
             backend=backend,
             clock=clock,
             holder=holder,
-            driver=_this_process(me),
-            owner=me if submitted is None or submitted.owner == NOBODY else submitted.owner,
+            driver=_this_process(this_owner(account_of(client))),
+            owner=person(client),
             store=store,
             definition=definition,
             changed=writer.changed,

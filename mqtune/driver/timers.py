@@ -35,6 +35,9 @@ LOOK_AT_LEASES_S: Final = 0.5
 #: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set forward:
 #: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
 LEASE_GRACE_S: Final = 8.0
+#: The most by which the time since the last look shortens that. A driver that looks late got no processor, and workers on its machine, or
+#: the server, may have been without one, too.
+_GRACE_STEP_S: Final = 2 * LOOK_AT_LEASES_S
 #: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
 #: shorter stall makes it expire.
 STALL_S: Final = 8.0
@@ -93,7 +96,8 @@ class DriverTimers:
         now = clock.monotonic()
         #: When leases were looked at last.
         self._looked_at = now
-        self._lose_from = now + LEASE_GRACE_S
+        #: For how long no attempt is lost yet.
+        self._grace_left_s = LEASE_GRACE_S
         is_live = self._journal.is_live
         self._timers = [_Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._stay, now)]
         if self._journal.loses_attempts:
@@ -199,16 +203,17 @@ class DriverTimers:
             self._keep_lock()
         now = self._clock.monotonic()
         # The look itself may have waited for a server that was away, or frozen.
-        if now - self._looked_at > STALL_S:
-            self._lose_from = now + LEASE_GRACE_S
-        self._looked_at = now
-        return () if self._restorer.was_away or now < self._lose_from else self._losses(expired, "expired")
+        since_s, self._looked_at = now - self._looked_at, now
+        if since_s > STALL_S:
+            self._grace_left_s = LEASE_GRACE_S
+        else:
+            self._grace_left_s = max(0.0, self._grace_left_s - min(since_s, _GRACE_STEP_S))
+        return () if self._restorer.was_away or self._grace_left_s else self._losses(expired, "expired")
 
     def look_anew(self) -> None:
         """After an outage leave workers time to renew their leases, and begin to look at all attempts."""
-        now = self._clock.monotonic()
-        self._lose_from = now + LEASE_GRACE_S
-        self._check_from = now
+        self._grace_left_s = LEASE_GRACE_S
+        self._check_from = self._clock.monotonic()
         # Entries of before may have other ids now.
         self._gone.clear()
 

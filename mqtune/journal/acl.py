@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import (
     ALL_EXPERIMENTS,
+    AUDIT,
     CONTROL_EXCHANGE,
     DEMANDS,
     EVENT_EXCHANGE,
@@ -86,6 +87,10 @@ _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 _OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
 
 
+#: Everybody who can end or change the work of others notes it.
+_AUDITED: Final = Rule("xadd", (f"%W~{AUDIT}",))
+
+
 def _drains(db: int) -> list[Rule]:
     """Return the rules for draining a worker, or disabling a device of one."""
     return [Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*", db),))]
@@ -121,16 +126,25 @@ def rules_of(
             looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
             # With another server's id a team could have that one's checkpoints taken for this one's.
             names = [Rule("set", (IDENTITY,))] if experiments == EVERY else []
-            return [*_driver(kept, _queues(experiments), db), *names, *looks]
+            audits = [_AUDITED, *_audits(experiments)]
+            return [*_driver(kept, _queues(experiments), db), *names, *looks, *audits]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
-            # A team's own operator sets no quotas, and drains no worker, which may be others' too.
-            sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db)] if experiments == EVERY else []
+            # A team's own operator sets no quotas, drains no worker, which may be others' too, and wakes none to send output.
+            sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db), *_output(kept)] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
-            return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, *sets]
+            return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, _AUDITED, *sets, *_audits(experiments)]
         case "monitor":
-            return _monitor(kept, _queues(experiments), db, remote_control=remote_control)
+            return [
+                *_monitor(kept, _queues(experiments), db, remote_control=remote_control),
+                *_audits(experiments),
+            ]
+
+
+def _audits(experiments: str) -> list[Rule]:
+    """Return the rules for reading the audit stream, which has the names of all teams' experiments."""
+    return [Rule("xrevrange", (f"%R~{AUDIT}",))] if experiments == EVERY else []
 
 
 def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
@@ -162,9 +176,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         # Scripts that are submitted, and run for those who did.
         Rule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
         Rule("publish", channels=(kept.metrics, control_channel("*", db))),
-        # Questions for output of trials, and the answers.
-        Rule("rpush pexpire", (kept.asked("*"),)),
-        Rule("lpop", (kept.log("*"),)),
+        *_output(kept),
         # The fleet, and who of it is to be emptied.
         Rule(
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
@@ -284,6 +296,15 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
         Rule("hget hset hdel hexists", (kept.meta, kept.requests)),
         Rule("xadd", (kept.journal,)),
         Rule("publish", channels=(kept.metrics,)),
+    ]
+
+
+def _output(kept: ExperimentKeys) -> list[Rule]:
+    """Return the rules for asking workers for the output of trials, and for taking the answers."""
+    return [
+        Rule("rpush pexpire", (kept.asked("*"),)),
+        Rule("lpop", (kept.log("*"),)),
+        Rule("hmget", (f"%R~{kept.trial('*')}",)),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 import redis
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import LogUnavailable
+from mqtune.core.errors import AccessDenied, LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
 from mqtune.core.machine import open_regular
 from mqtune.core.seats import is_seat
@@ -135,6 +135,7 @@ class LogExchange:
 
         Raises:
             LogUnavailable: the worker is not connected, doesn't answer, or doesn't have it any more.
+            AccessDenied: the account may not ask.
             BrokerUnavailable: no server answers.
         """
         token = secrets.token_hex(8)
@@ -149,7 +150,13 @@ class LogExchange:
                 pipe.publish(control_channel(worker, database_of(self._client)), wake)
                 return pipe.execute()[0] is not None
 
-        if not retrying(put, patience_s=self._patience_s):
+        try:
+            is_connected = retrying(put, patience_s=self._patience_s)
+        except AccessDenied as error:
+            raise AccessDenied(
+                f"{error}; output of trials is for the accounts of drivers, and of operators for all experiments"
+            ) from None
+        if not is_connected:
             raise LogUnavailable(f"worker {worker}, which ran trial {trial} attempt {attempt}, is not connected")
         began = woken = time.monotonic()
         wait_s, longest_s = _LOOK_S

@@ -79,6 +79,7 @@ from mqtune.journal.stream import (
     read_entries,
     read_with,
     uncollected,
+    without_data,
 )
 from mqtune.journal.trouble import FULL_SAYS, Trouble, given_up, log_wait
 
@@ -160,7 +161,7 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {error}; it is for another role or team, or an earlier version made the account: "
+                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, or an earlier version made the account: "
                     "`mqtune acl` of this version makes it again"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):

@@ -11,6 +11,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, ResponseEr
 
 from mqtune.core.errors import BrokerFull, BrokerRefused, BrokerUnavailable
 from mqtune.journal.room import FULL, MAKE_ROOM
+from mqtune.journal.stream import without_data
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def given_up(error: BaseException, trouble: Trouble, waited_s: float) -> BrokerU
     if trouble is Trouble.REFUSED:
         return BrokerRefused(f"{_refused_in_words(error)}; {_LOG_IN_AGAIN}")
     did = "refused" if isinstance(error, ResponseError) else "gave no answer"
-    return BrokerUnavailable(f"Redis {did} for {waited_s:.0f} s: {error}")
+    return BrokerUnavailable(f"Redis {did} for {waited_s:.0f} s: {without_data(error)}")
 
 
 def log_wait(error: BaseException, trouble: Trouble, patience_s: float) -> None:
@@ -64,7 +65,7 @@ def log_wait(error: BaseException, trouble: Trouble, patience_s: float) -> None:
         logger.warning("%s; %s; trying again%s", said, _LOG_IN_AGAIN, limit, extra={"action": "login_refused"})
         return
     what = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
-    logger.warning("Redis %s (%s); trying again%s", what, error, limit)
+    logger.warning("Redis %s (%s); trying again%s", what, without_data(error), limit)
 
 
 def _refused_in_words(error: BaseException) -> str:

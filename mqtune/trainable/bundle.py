@@ -12,6 +12,7 @@ import re
 import reprlib
 import zlib
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -32,6 +33,8 @@ ACCEPTS_TAG: Final = "accepts-code"
 _VERSION: Final = 1
 #: Longer than any path that a system accepts.
 _LONGEST_NAME: Final = 4_096
+#: A pattern of experiments' names, and the key for them. What follows the sign in a key by base64 is empty.
+_OF_PATTERN: Final = re.compile(r"([A-Za-z0-9._*-]{1,100})=([^=].*)")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 #: Room for the names, beside the contents.
 _MOST_PACKED: Final = MOST_BYTES + (MOST_FILES << 10)
@@ -129,6 +132,49 @@ def check_key(key: str, wanted_by: str) -> None:
         raise ConfigurationError(
             f"{wanted_by} needs {KEY_VARIABLE}, by which workers know who may bring code, and that {has}: set it to the same "
             "on both sides, such as what `openssl rand -hex 32` prints"
+        )
+
+
+class CodeKeys:
+    """The keys by which a worker knows brought code: one for all experiments, or one for each pattern of their names.
+
+    ``team-a-*=KEY,team-b-*=KEY`` has a key for each pattern, of which the first that fits an experiment's name counts. Any other text is
+    one key for all.
+
+    Args:
+        text: as ``KEY_VARIABLE`` has it; empty for no key.
+    """
+
+    def __init__(self, text: str) -> None:
+        parts = [_OF_PATTERN.fullmatch(part.strip()) for part in text.split(",")]
+        found = {part[1]: part[2] for part in parts if part is not None}
+        self._is_mixed = 0 < len(found) < len(parts)
+        self._keys = found if len(found) == len(parts) else {"*": text}
+
+    def check(self, wanted_by: str) -> None:
+        """Check that there is a key for code.
+
+        Raises:
+            ConfigurationError: no key is set, a key is too short, or some of several lack a pattern, or share one.
+        """
+        if self._is_mixed:
+            raise ConfigurationError(
+                f"{wanted_by} needs {KEY_VARIABLE}, where some keys lack a pattern of names, or share one: give one key, or 'team-a-*=KEY,team-b-*=KEY'"
+            )
+        for key in self._keys.values():
+            check_key(key, wanted_by)
+
+    def of(self, name: str) -> str:
+        """Return the key for the experiment, or the submission, of this name.
+
+        Raises:
+            CodeRefused: no key is for this name.
+        """
+        for pattern, key in self._keys.items():
+            if key and fnmatchcase(name, pattern):
+                return key
+        raise CodeRefused(
+            f"this worker's {KEY_VARIABLE} has no key for {name!r}; it has keys for {', '.join(self._keys)}"
         )
 
 

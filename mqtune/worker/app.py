@@ -21,12 +21,14 @@ from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 from celery import Celery, bootsteps, platforms
+from celery.app.events import Events
 from celery.apps.worker import Worker
 from celery.bin.worker import click as celerys_cli
 from celery.concurrency.base import BasePool
+from celery.events.dispatcher import EventDispatcher
 from celery.exceptions import Ignore
 from celery.platforms import EX_FAILURE, EX_OK
-from celery.signals import task_revoked
+from celery.signals import after_setup_logger, after_setup_task_logger, task_revoked
 from celery.worker import control, state
 from celery.worker.control import Panel, nok
 from celery.worker.request import Request
@@ -39,6 +41,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
 from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
+from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
@@ -54,6 +57,7 @@ from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.log_format import format_handlers
 from mqtune.worker.logs import Logs
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
@@ -233,6 +237,11 @@ class TrialWorker(Worker):
             check_options(_is_given)
             check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)
+            if self.app.settings.log_format == "json":
+                for made in (after_setup_logger, after_setup_task_logger):
+                    made.connect(partial(format_handlers, self.hostname), weak=False)
+                # The banner is no JSON.
+                kwargs["quiet"] = True
             # Celery would report success, and they would have no effect.
             Panel.data.update({name: _refusing(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
             Panel.data.update({"revoke": self._revoke, "terminate": self._terminate})
@@ -307,9 +316,29 @@ def _is_given(option: str) -> bool:
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
+class ListenedDispatcher(EventDispatcher):
+    """Sends Celery's heartbeats only while somebody listens to events.
+
+    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. A listener such as Flower has task events
+    enabled, or was there when the worker started: then all groups of events are sent.
+    """
+
+    def send(self, type: str, *args: object, **kwargs: object) -> object:  # noqa: A002 - as Celery calls it
+        """Send an event."""
+        is_heard = not self.groups or "task" in self.groups
+        return super().send(type, *args, **kwargs) if is_heard or type != "worker-heartbeat" else None
+
+
+class TrialEvents(Events):
+    """Celery's events with the dispatcher above."""
+
+    dispatcher_cls = f"{__name__}:{ListenedDispatcher.__name__}"
+
+
 class TrialApp(Celery):
     """A Celery app whose workers run trials."""
 
+    events_cls = f"{__name__}:{TrialEvents.__name__}"
     settings: WorkerSettings
     plan: SlotPlan
     client: RedisClient
@@ -474,13 +503,14 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
         """Run one attempt, unless it is no longer wanted or another worker has it; see ``Task`` for what it is given."""
-        try:
-            run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
-        except MqtuneError as error:
-            logger.warning("task %.200s is not run: %s", self.request.id, error)
-            raise Ignore(f"not run: {error}") from None
-        run.task_id = self.request.id
-        return _run(app, run)
+        with logged_as(experiment=experiment, trial=trial, attempt=attempt):
+            try:
+                run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
+            except MqtuneError as error:
+                logger.warning("task %.200s is not run: %s", self.request.id, error)
+                raise Ignore(f"not run: {error}") from None
+            run.task_id = self.request.id
+            return _run(app, run)
 
     @task_revoked.connect(weak=False)
     def revoked(request: Any, *, terminated: bool, **_: Any) -> None:

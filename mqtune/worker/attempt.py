@@ -235,6 +235,11 @@ class AttemptRun:
                 self.claim.trial,
                 self.claim.attempt,
                 answer,
+                extra={
+                    "experiment": self.journal.experiment,
+                    "trial": self.claim.trial,
+                    "attempt": self.claim.attempt,
+                },
             )
             self._has_gap = True  # also where the journal takes its end after all
             self._want(Intent.STOP, kill=True)

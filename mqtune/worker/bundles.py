@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.errors import CodeRefused
 from mqtune.journal.code import CodeExchange
-from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed, unpack
+from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, CodeKeys, is_digest, is_path, is_signed, unpack
 from mqtune.worker.experiments import ExperimentHere
 
 #: How many unpacked bundles stay, at the least: more experiments rarely share a worker at once.
@@ -33,7 +33,7 @@ class Bundles:
 
     Args:
         folder: where they are unpacked; the worker's own.
-        key: what brought code must be signed with; empty for a worker that takes none.
+        key: the keys that sign brought code, as ``CodeKeys`` reads them; empty for a worker that takes no code.
         exchange: has an experiment's bundle, by the experiment's name.
         in_use: returns the code roots that are used now.
     """
@@ -46,7 +46,7 @@ class Bundles:
         in_use: Callable[[], set[Path]],
     ) -> None:
         self._folder = folder
-        self._key = key
+        self._keys = CodeKeys(key) if key else None
         self._exchange = exchange
         self._in_use = in_use
         #: The digests of those that are unpacked, in the order of their last use.
@@ -64,14 +64,14 @@ class Bundles:
         digest, root = str(definition.get("bundle") or ""), str(definition.get("bundle_root", "."))
         if not digest:
             return None
-        if not self._key:
+        if self._keys is None:
             raise CodeRefused("it runs only code that is on its machine; --accept-code has it take what is brought")
         if not is_digest(digest) or not (root == "." or is_path(root)):
             raise CodeRefused(f"its code is {reprlib.repr([digest, root])}, which no driver of mqtune says")
         with self._lock:
             top = self._folder / digest
             if not here.has_signed_code:
-                self._check(self._exchange(here.name), digest)
+                self._check(self._exchange(here.name), digest, self._keys.of(here.name))
                 here.has_signed_code = True
             # The one used last stands last.
             self._there.pop(digest, None)
@@ -81,9 +81,9 @@ class Bundles:
             self._trim()
         return Brought(top, top / root, top if definition.get("bundle_is_cwd", True) else None)
 
-    def _check(self, exchange: CodeExchange, digest: str) -> None:
+    def _check(self, exchange: CodeExchange, digest: str, key: str) -> None:
         found = exchange.signature(digest)
-        if found is None or not is_signed(self._key, digest, found):
+        if found is None or not is_signed(key, digest, found):
             raise CodeRefused(
                 f"bundle {digest[:12]} is not signed with this worker's {KEY_VARIABLE}; the driver needs the same"
             )

@@ -22,7 +22,7 @@ from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
 from mqtune.journal.submissions import HOLD_S, KEEP_S, OUTPUT_BYTES, RunEnd, Submissions, Taken
-from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, unpack
+from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, CodeKeys, unpack
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import UNBUFFERED
 from mqtune.worker.devices import without_devices
@@ -90,7 +90,7 @@ class DriverSlots:
         worker: this worker's name.
         experiments: the patterns of the names that it serves.
         broker: the URL by which scripts are to reach the broker.
-        key: the key that submissions must be signed with.
+        key: the key that submissions must be signed with, as ``CodeKeys`` reads it.
         logs: keeps the output.
         scratch: has the working directories.
         impairments: learns that the broker refuses the login of the driver's account.
@@ -114,7 +114,7 @@ class DriverSlots:
         self._worker = worker
         self._experiments = experiments
         self._broker = broker
-        self._key = key
+        self._keys = CodeKeys(key)
         self._logs = logs
         self._scratch = scratch
         self._impairments = impairments
@@ -257,7 +257,7 @@ class DriverSlots:
             # To take it removes its name.
             return True
         try:
-            signed.submission(self._key)
+            signed.submission(self._keys.of(name))
         except CodeRefused as error:
             self._passed_over[name] = time.monotonic() + PASS_OVER_S
             if self._submissions.refuse(signed, self._worker, str(error)):
@@ -280,7 +280,8 @@ class DriverSlots:
             self._submissions.leave(taken.name, token, how, code=None, reason=f"it can't run: {error}", output="")
 
     def _start(self, taken: Taken, token: str, folder: Path) -> None:
-        submission = taken.submission(self._key)
+        key = self._keys.of(taken.name)
+        submission = taken.submission(key)
         bundle = self._submissions.bundle(taken.name, submission.bundle)
         if bundle is None:
             raise CodeRefused("its code is not on the server any more: submit it again")
@@ -289,7 +290,7 @@ class DriverSlots:
             raise CodeRefused(f"its code has no {submission.script}")
         unpack(files, folder)
         run = SubmittedRun(taken.name, taken.is_first, submission.owner)
-        secrets = {"MQTUNE_BROKER": self._broker, KEY_VARIABLE: self._key}
+        secrets = {"MQTUNE_BROKER": self._broker, KEY_VARIABLE: key}
         message = start_message(folder / submission.script, submission.arguments, secrets)
         log, _ = self._logs.files(taken.name, Claim(TrialId(DRIVER), taken.run, token))
         self._logs.begin(log)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.core.json_lines import LogFormat
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
 from mqtune.core.resources import EVERY, Resources, checked_patterns
 from mqtune.journal.connection import celery_options, celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
-from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, check_key
+from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 from mqtune.worker.figures import ReadFigures
 from mqtune.worker.privileges import home_of
@@ -62,7 +63,7 @@ class WorkerSettings:
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
-    #: Whether it runs code that drivers bring, signed with the key in ``MQTUNE_CODE_KEY``.
+    #: Whether it runs code that drivers bring, signed with a key in ``MQTUNE_CODE_KEY``, as ``CodeKeys`` reads it.
     accept_code: bool = False
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
     #: How many submitted scripts run at once, and the broker's URL for them; empty for the worker's own.
@@ -72,6 +73,8 @@ class WorkerSettings:
     user: str = ""
     #: Called before the worker starts, with what returns its figures, for whoever shows them.
     observe: Callable[[ReadFigures], object] | None = None
+    #: Whether the log is text, or a JSON object on each line.
+    log_format: LogFormat = "text"
     #: The read end of a pipe whose write end the driver that started this worker holds.
     owner_fd: int | None = None
 
@@ -93,11 +96,11 @@ class WorkerSettings:
                 "--strict-gpu-memory is for GPUs that trials share by memory: give --pack-gpus 8, too, or leave it out"
             )
         if self.accept_code:
-            check_key(self.code_key, "--accept-code")
+            CodeKeys(self.code_key).check("--accept-code")
         if self.drivers < 0:
             raise ConfigurationError(f"--drivers {self.drivers}: must be at least 0")
         if self.drivers:
-            check_key(self.code_key, "--drivers")
+            CodeKeys(self.code_key).check("--drivers")
         elif self.driver_broker:
             raise ConfigurationError("--driver-broker is for the scripts that run in driver slots: give --drivers, too")
 

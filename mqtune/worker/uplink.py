@@ -552,7 +552,8 @@ class Uplink:
             return
         if stream.is_held:
             if stream.read_from == math.inf:
-                logger.info("trial %s attempt %d: its journal is full, and report() waits", *stream.claim[:2])
+                text = "trial %s attempt %d: its journal is full, and report() waits"
+                logger.info(text, *stream.claim[:2], extra=_fields_of(stream))
             self._held.add(stream)
             # As in ``_drop``.
             with contextlib.suppress(KeyError):
@@ -643,6 +644,7 @@ class Uplink:
                 "experiment %s: data of %d trials was not written: the worker is shutting down",
                 experiment,
                 len(streams),
+                extra={"experiment": experiment},
             )
             answers = [closing] * len(streams)
         except MqtuneError as error:
@@ -650,12 +652,19 @@ class Uplink:
             answers = [GAP] * len(streams)
         except Exception:
             # One experiment's broken keys must not end the reports of all others.
-            logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)
+            text = "experiment %s: data of trials could not be written; their attempts end"
+            logger.exception(text, experiment, extra={"experiment": experiment})
             answers = [GAP] * len(streams)
         for stream, answer in zip(streams, answers, strict=True):
             if told := stream.hear(answer):
                 stream.listener.on_answer(told)
         return answers
+
+
+def _fields_of(stream: Stream) -> dict[str, object]:
+    """Return the fields of a log record about a stream's attempt."""
+    trial, attempt, _ = stream.claim
+    return {"experiment": stream.journal.experiment, "trial": trial, "attempt": attempt}
 
 
 def _read(stream: Stream) -> Cut | None:
@@ -664,7 +673,11 @@ def _read(stream: Stream) -> Cut | None:
     if stream.noise:
         trial, attempt, _ = stream.claim
         logger.warning(
-            "trial %s attempt %d: it has sent malformed data (%s); it ends here", trial, attempt, stream.noise
+            "trial %s attempt %d: it has sent malformed data (%s); it ends here",
+            trial,
+            attempt,
+            stream.noise,
+            extra=_fields_of(stream),
         )
         stream.listener.on_noise(stream.noise)
     return cut

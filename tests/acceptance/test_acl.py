@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ from mqtune.core.errors import (
     BrokerUnavailable,
     ConfigurationError,
     InsufficientResources,
+    LogUnavailable,
 )
 from mqtune.core.events import ExperimentEnded, Requested, decode_event
 from mqtune.core.keys import (
@@ -52,6 +54,7 @@ from mqtune.journal.base import Assignment, Claim, Order
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
+from mqtune.journal.logs import LogExchange
 from mqtune.journal.quotas import Quota, Quotas
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.script import script
@@ -410,6 +413,19 @@ def test_a_driver_may_show_what_a_worker_that_is_gone_can_not(team: Team):
     assert team.accounts.may(team.driver, "PUBLISH", "/0.mqtune-events/task.lost", "x")
 
 
+def test_an_operator_reads_output_and_an_account_that_may_not_is_told_which_one_may(team: Team):
+    operator, monitor = team.accounts.make("operator", "on-call"), team.accounts.make("monitor", "looking")
+
+    for url, error in ((operator, LogUnavailable), (monitor, AccessDenied)):
+        with (
+            contextlib.closing(connect(url)) as client,
+            pytest.raises(error) as refused,
+        ):
+            LogExchange(client, "team-b-1").ask("gone@far", TrialId("0001"), 1, "stdout", 0)
+    assert str(refused.value).isprintable(), "what was sent is bytes"
+    assert "is for the accounts of drivers, and of operators for all experiments" in str(refused.value)
+
+
 def test_the_scripts_of_drivers_are_refused_to_a_worker_also_by_their_hash(team: Team):
     trial, event = TrialId("0001"), b"event"
     with contextlib.closing(connect(team.driver)) as of_driver, contextlib.closing(connect(team.worker)) as of_worker:
@@ -516,7 +532,8 @@ def test_what_the_command_prints_makes_the_account(team: Team):
     printed = mqtune_command("acl", "worker", "--user", "printed", "--password-stdin", given="hush hush\n")
 
     assert "hush" not in printed.stdout + printed.stderr
-    team.accounts.admin.execute_command(*printed.stdout.split())
+    for line in printed.stdout.splitlines():
+        team.accounts.admin.execute_command(*shlex.split(line))
     url = team.accounts.url_of("printed", "hush hush")
     assert team.accounts.may(url, "HGET", THEIRS.meta, "definition"), "it is for all experiments"
     assert not team.accounts.may(url, "FLUSHALL")

@@ -1,11 +1,15 @@
-"""Experiments and workers have owners: they are shown, and nobody ends another's without saying so."""
+"""Experiments and workers have owners: they are shown, nobody changes another's without --force, and changes are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 import socket
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +22,15 @@ from fleets import worker
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.cli import group
+from mqtune.cli.ui.places import Places
+from mqtune.cli.ui.steering import steer
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptStarted, DriverStarted, Requested, decode_event
+from mqtune.core.keys import AUDIT
+from mqtune.core.owner import Owner
+from mqtune.core.submission import SubmittedRun
 from mqtune.core.trial import TrialId
+from mqtune.journal.audit import AuditEntry, newest_entries
 from mqtune.journal.base import Claim, Grant
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
@@ -29,6 +39,7 @@ from mqtune.journal.redis import RedisJournal
 HOST = socket.gethostname()
 #: How long a worker that says nothing is in the fleet.
 GONE_S = 3.0
+HOUR_S = 3_600
 
 
 class Person(NamedTuple):
@@ -116,18 +127,145 @@ def driver_of(team: Team, name: str) -> str:
         ("delete", "NAME", "--yes"),
         ("delete", "NAME", "--archive", "--yes"),
         ("stop", "NAME", "--experiment", "--timeout", "0"),
+        ("stop", "NAME", "--all", "--timeout", "0"),
+        ("stop", "NAME", "1", "--as", "failed", "--timeout", "0"),
+        ("pause", "NAME", "1", "--timeout", "0"),
+        ("save", "NAME", "1", "--timeout", "0"),
+        ("resume", "NAME", "1", "--from", "scratch", "--timeout", "0"),
+        ("add", "NAME", "--config", "x=0.1", "--timeout", "0"),
+        ("set", "NAME", "max_concurrent=1", "--timeout", "0"),
+        ("label", "NAME", "--tag", "seen", "--timeout", "0"),
+        ("ask", "NAME", "--timeout", "0"),
+        ("tell", "NAME", "--config", "x=0.1", "loss=1", "--timeout", "0"),
     ],
 )
-def test_nobody_ends_an_experiment_of_another_without_force(
+def test_nobody_changes_an_experiment_of_another_without_force(
     team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    name = f"ends-{len(arguments)}-{arguments[0]}"
+    name = "-".join(re.findall("[a-z]+", " ".join(arguments)))
     made(team.ada, name, monkeypatch)
     command = [name if each == "NAME" else each for each in arguments]
 
     with pytest.raises(ConfigurationError, match=rf"{name}.*ada@{HOST} \(team-a\).*--force"):
         by(team.bob, *command, home=tmp_path / "bob")
+    assert not requests_of(team, name)
     by(team.bob, *command, "--force", home=tmp_path / "bob")
+
+    entry = [entry for entry in audit(team) if name in entry.target and entry.action == "force"][-1]
+    assert entry.by == f"bob@{HOST} (team-b)"
+    assert f"of ada@{HOST} (team-a)" in entry.detail
+
+
+def requests_of(team: Team, name: str) -> list[Requested]:
+    with contextlib.closing(connect(team.server)) as client:
+        events = [decode_event(entry.data) for entry in RedisJournal(client, name).read("0-0", count=100)]
+    return [event for event in events if isinstance(event, Requested)]
+
+
+def audit(team: Team) -> list[AuditEntry]:
+    with contextlib.closing(connect(team.ops.url)) as client:
+        return newest_entries(client, 1_000)
+
+
+def test_a_client_changes_an_experiment_of_another_only_with_force(
+    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(team.ada, "by-code", monkeypatch)
+    monkeypatch.setenv("LOGNAME", "bob")
+
+    with mqtune.Client(team.bob.url) as client:
+        (listed,) = (each for each in client.experiments() if each.name == "by-code")
+        for change in (partial(listed.end, now=True), listed.trial("0001").stop, partial(listed.set, max_trials=1)):
+            with pytest.raises(ConfigurationError, match=r"'by-code': this is ada@.*force=True"):
+                change(timeout_s=0)
+        assert not requests_of(team, "by-code")
+        assert client.experiment("by-code", force=True).end(now=True, timeout_s=0).reason.startswith("no driver")
+    assert [request.action for request in requests_of(team, "by-code")] == ["end"]
+
+    with pytest.raises(ConfigurationError, match=r"'by-code': this is ada@"):
+        steer(Places([], team.bob.url, broker_alone=True), {"name": "by-code", "verb": "end"})
+
+
+def test_a_submitted_script_acts_for_its_submitter(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(team.ada, "by-script", monkeypatch)
+    monkeypatch.setenv("LOGNAME", "service")
+    run = SubmittedRun("by-script", is_first=True, owner=Owner("team-a", "ada", HOST))
+    for name, value in run.variables().items():
+        monkeypatch.setenv(name, value)
+
+    with mqtune.Client(team.ada.url) as client:
+        client.experiment("by-script").end(timeout_s=0)
+
+    assert [request.by for request in requests_of(team, "by-script")] == [f"ada@{HOST} (team-a)"]
+
+
+def test_events_of_an_experiment_say_who_asked_for_what_and_when(
+    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(team.ada, "watched", monkeypatch)
+    by(team.ops, "set", "watched", "max_concurrent=1", "--timeout", "0", home=tmp_path)
+    began = time.time()
+
+    rows = json.loads(by(team.ada, "events", "watched", "--json", home=tmp_path))
+
+    assert [(row["action"], row["by"]) for row in rows if row["by"] and row["action"] != "drive"] == [
+        ("create", f"ada@{HOST} (team-a)"),
+        ("set", f"olaf@{HOST} (mqtune-operator)"),
+    ]
+    change = rows[-1]
+    assert change["arguments"] == {"max_concurrent": 1}
+    assert change["done"] is None
+    assert abs(change["at"] - began) < HOUR_S
+    text = by(team.ada, "events", "watched", home=tmp_path)
+    assert re.search(
+        rf"\d{{4}}-\d\d-\d\d [\d:]{{8}} +olaf@{HOST} .*set max_concurrent=1 +no driver has answered yet", text
+    )
+
+
+def test_the_audit_stream_says_who_drained_set_quotas_and_deleted(
+    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(team.ada, "audited", monkeypatch)
+    with contextlib.closing(connect(team.server)) as client:
+        Fleet(client, patience_s=5).join(worker(name="gpu@audited", user="olaf", host=HOST), GONE_S)
+    by(team.ops, "drain", "gpu@audited", home=tmp_path)
+    by(team.ops, "quota", "audit*", "3", "--priority", "low", home=tmp_path)
+    by(team.ops, "quota", "audit*", "--drop", home=tmp_path)
+    by(team.ada, "delete", "audited", "--yes", home=tmp_path)
+
+    rows = json.loads(by(team.ops, "events", "--json", home=tmp_path))
+
+    olaf = f"olaf@{HOST} (mqtune-operator)"
+    mine = [row for row in rows if "audit" in row["target"]]
+    assert [(row["action"], row["target"], row["by"], row["detail"]) for row in mine] == [
+        ("drain", "gpu@audited", olaf, ""),
+        ("quota", "audit*", olaf, "3 slots"),
+        ("cap", "audit*", olaf, "priority=low"),
+        ("drop-quota", "audit*", olaf, ""),
+        ("delete", "audited", f"ada@{HOST} (team-a)", f"1 trials, of ada@{HOST} (team-a)"),
+    ]
+    assert "gpu@audited" in by(team.ops, "events", home=tmp_path)
+
+
+def test_an_account_that_is_made_is_in_the_audit_stream(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ro\\ot")
+    printed = CliRunner().invoke(group, ["acl", "monitor", "--user", "new-monitor"]).stdout
+    with contextlib.closing(connect(team.server, role="admin")) as admin:
+        for line in printed.splitlines():
+            admin.execute_command(*shlex.split(line))
+
+    entry = audit(team)[-1]
+    assert entry[1:] == (f"root@{HOST}", "acl", "new-monitor", "monitor for *")
+
+
+def test_a_team_writes_to_the_audit_stream_and_can_not_read_it(team: Team) -> None:
+    with contextlib.closing(Accounts(team.server)) as accounts:
+        for role in ("driver", "operator"):
+            url = accounts.make(role, f"audited-{role}", experiments="team-a-*")
+            assert accounts.may(url, "XADD", AUDIT, "MAXLEN", "~", "9", "*", "by", "somebody")
+            assert not accounts.may(url, "XREVRANGE", AUDIT, "+", "-")
+        assert not accounts.may(accounts.make("worker", "audited-worker"), "XADD", AUDIT, "*", "by", "somebody")
+        assert accounts.may(accounts.make("monitor", "audited-monitor"), "XREVRANGE", AUDIT, "+", "-")
 
 
 def test_who_owns_an_experiment_and_an_operator_end_it_without_force(

@@ -24,6 +24,7 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import Demand, lists_of
 from mqtune.core.trial import TrialId
+from mqtune.core.version import __version__
 from mqtune.journal.base import Claim
 from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
@@ -127,7 +128,8 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     assert seen["redis_up"] == 1
     assert seen["redis_memory_bytes"] > 1e5
     assert seen["redis_memory_limit_bytes"] == 0
-    assert [seen[f"queue_{name} {QUEUE}"] for name in ("workers", "slots", "slots_busy")] == [1, 4, 1]
+    names = f"workers {QUEUE} {__version__}", f"slots {QUEUE}", f"slots_busy {QUEUE}"
+    assert [seen[f"queue_{name}"] for name in names] == [1, 4, 1]
     assert [seen[f"queue_waiting {QUEUE} {priority}"] for priority in ("high", "normal", "low")] == [1, 1, 0]
     assert 85 < seen["fleet_impaired_seconds w@h 3 memory"] < 600
     assert [seen[f"experiment_{name} {mine}"] for name in ("running", "waiting", "driver_up")] == [1, 2, 1]

@@ -335,6 +335,19 @@ def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
     assert (backend.offered(Resources(gpus=1)), backend.free(Resources(gpus=1))) == (3, 1)
 
 
+def test_workers_of_another_minor_version_are_warned_of_once_beside_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.join(Resources(gpus=1), 1)
+    world.join(Resources(gpus=1), 1, version="99.1.0")
+    backend = backend_of(Resources(gpus=1))
+    backend.refresh()
+
+    (warning,) = [record.getMessage() for record in caplog.records if "99.1.0" in record.getMessage()]
+    assert f"takes no trial of this driver, which is {__version__}" in warning
+    assert "docs/how-to/upgrade.md" in warning
+
+
 def test_workers_of_another_minor_version_offer_nothing(world: World) -> None:
     world.join(Resources(gpus=1), 1, version="99.1.0")
     backend = backend_of(Resources(gpus=1))

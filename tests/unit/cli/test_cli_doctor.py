@@ -18,7 +18,7 @@ from waiting import eventually
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import doctor, group
 from mqtune.core.impairment import Impairment
-from mqtune.core.version import __version__
+from mqtune.core.version import __version__, minor
 
 
 @pytest.fixture(autouse=True)
@@ -136,9 +136,14 @@ def test_what_a_server_says_of_its_memory_is_judged() -> None:
 
 @pytest.mark.parametrize(
     ("version", "impairments", "state"),
-    [(__version__, [], None), ("0.0.9", [], "problem"), (__version__, [impairment()], "warning")],
+    [
+        (__version__, [], None),
+        (f"{minor(__version__)}.99", [], None),
+        ("0.0.9", [], "problem"),
+        (__version__, [impairment()], "warning"),
+    ],
 )
-def test_a_worker_of_another_version_is_a_problem(
+def test_a_worker_of_another_minor_version_is_a_problem(
     version: str, impairments: list[Impairment], state: str | None
 ) -> None:
     found = doctor._worker(worker(version=version, impairments=impairments))

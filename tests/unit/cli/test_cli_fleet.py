@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 from fleets import impairment, worker
 
-from mqtune.cli.fleet import Share, described_worker, impairment_text, shares_of, users_of_quota, way_to_more
+import mqtune
+from mqtune.cli.fleet import (
+    Share,
+    described_worker,
+    impairment_text,
+    queues_of,
+    shares_of,
+    unmet_versions,
+    users_of_quota,
+    way_to_more,
+)
 from mqtune.core.events import busy_as
-from mqtune.core.shares import Demand, Table
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.shares import Cap, Demand, Table
+from mqtune.core.version import minor
 
 
 def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:
@@ -82,6 +94,29 @@ def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_i
     assert way_to_more("x", table, [worker("w1", slots=4)]) == f"have more: mqtune set x {way_out}"
 
 
+@pytest.mark.parametrize(
+    ("cap", "mine", "other", "way_out"),
+    [
+        ({"share": 2.0}, {"weight": 2.0}, "normal", "mqtune quota 'team-*' --share 4"),
+        ({"share": 8.0}, {"weight": 2.0}, "normal", "mqtune set x share=4"),
+        ({"priority": "normal"}, {}, "high", "mqtune quota 'team-*' --priority high"),
+        ({"priority": "normal"}, {"priority": "low"}, "normal", "mqtune set x priority=normal"),
+    ],
+)
+def test_the_way_to_more_slots_stays_within_a_cap_or_is_to_raise_it(
+    cap: dict[str, Any], mine: dict[str, Any], other: str, way_out: str
+):
+    demands = [wants(busy_as("x"), 8, 0, quotas=["team-*"], **mine), wants("other", 8, 1, priority=other)]
+    table = Table(demands, {}, caps={"team-*": Cap(**cap, by="olaf@h")})
+
+    said = way_to_more("x", table, [worker("w1", slots=4)])
+
+    assert said.endswith(way_out)
+    assert said.startswith(
+        "have more: ask olaf@h to raise the cap: " if "quota" in way_out else "have more: mqtune set"
+    )
+
+
 def test_who_may_not_know_what_others_want_is_told_no_number():
     assert way_to_more("x", None, []) == way_to_more("x", Table([], {}), [])
     assert "share=" not in way_to_more("x", None, [])
@@ -96,6 +131,28 @@ def test_who_has_the_slots_of_a_quota_is_said_by_name_where_that_is_known():
         "another experiment (9), team-2 (2), team-1 (1)"
     )
     assert users_of_quota("team-*", None, []) == ""
+
+
+def test_slots_of_a_version_that_no_driver_has_are_counted():
+    there = [worker("w1", slots=2), worker("w2", slots=4, version="99.3.1"), worker("w3", slots=1, version="99.3.0")]
+    ours = Demand(experiment="x", queues=[queue_name(Resources())], wanted=3)
+
+    for table in (None, Table([], {}), Table([ours], {})):
+        assert [*unmet_versions(there, table)] == [
+            f"5 slots of mqtune 99.3 fit no driver: drivers are of {minor(mqtune.__version__)}; upgrade the older one: docs/how-to/upgrade.md"
+        ]
+    theirs = Demand(experiment="y", queues=["mqtune-99-3.gpu0.cpu1"], wanted=3)
+    assert not [*unmet_versions(there, Table([ours, theirs], {}))]
+
+
+def test_workers_with_driver_slots_alone_serve_no_queue():
+    class Register:
+        def waiting(self, queue: str) -> int:
+            return 0
+
+    there = [worker("w1"), worker("drv", queue="drivers", slots=0, drivers=8), worker("full", queue="full", slots=0)]
+
+    assert [queue.queue for queue in queues_of(Register(), there)] == ["q", "full"]  # type: ignore[arg-type]
 
 
 def test_what_keeps_a_worker_from_its_work_is_said_with_since_when_and_who_or_what_ends_it():

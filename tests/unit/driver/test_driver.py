@@ -25,7 +25,7 @@ from mqtune.core.events import TrialStaged
 from mqtune.core.trial import AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.publishing import GATHER_S
 from mqtune.driver.settings import Limits
-from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
+from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_LEASES_S, UNCLAIMED_S
 from mqtune.journal.base import Unclaimed
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.memory import MemoryJournal
@@ -389,8 +389,8 @@ def test_no_lease_is_reaped_that_ran_out_while_redis_was_full_and_took_no_renewa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path).step().start(ONE)
-    for _ in range(2):
-        bench.clock.now += STALL_S - LOOK_AT_LEASES_S
+    for _ in range(round(LEASE_GRACE_S / LOOK_AT_LEASES_S) + 1):
+        bench.clock.now += LOOK_AT_LEASES_S
         bench.step()
     journal = bench.journal
     lock = journal.lock

@@ -180,7 +180,7 @@ def exit_now() -> None:
 
 def test_a_gang_of_which_a_lease_has_run_out_is_lost_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.step().start()
-    monkeypatch.setattr(bench.driver._timers, "_lose_from", 0.0)
+    monkeypatch.setattr(bench.driver._timers, "_grace_left_s", 0.0)
     names = [TrialId(name) for name in ("0001~1", "0001", "0001~2", "0001~x", "~")]
     monkeypatch.setattr(bench.driver._timers._journal, "expired", lambda: names)
 

@@ -74,6 +74,23 @@ def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(
     assert ends(bench)[0] is end
 
 
+@pytest.mark.parametrize(("late_s", "end"), [(LOOK_AT_LEASES_S, AttemptEnd.LOST), (4.0, None)])
+def test_a_driver_without_processor_after_an_outage_gives_workers_as_many_looks_to_renew(
+    bench: Bench, late_s: float, end: AttemptEnd | None
+) -> None:
+    """A starved machine starves the workers on it, too: only the driver's own looks count."""
+    bench.clock.now += 2 * LEASE_S
+    bench.step()
+    until = bench.clock.now + 2 * LEASE_GRACE_S
+    while bench.clock.now < until:
+        bench.clock.now += late_s
+        bench.step()
+
+    assert ends(bench)[0] is end
+    wait(bench, LEASE_GRACE_S)
+    assert ends(bench)[0] is AttemptEnd.LOST, "a worker that never renews again is found all the same"
+
+
 def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench) -> None:
     journal = bench.journal
     expired = journal.expired

@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
+from mqtune.core.keys import AUDIT, DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 from mqtune.journal.script import script
 
@@ -93,7 +93,11 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
         SUBMISSIONS,
         QUOTAS,
         f"%R~{QUOTAS}",
+        f"%W~{AUDIT}",
         drain_key("*"),
+        kept.asked("*"),
+        kept.log("*"),
+        f"%R~{kept.trial('*')}",
     }
     # A team does not set its own quota, and drains no worker that others use too.
     assert [

@@ -26,6 +26,8 @@ from mqtune.cli.worker import settings_from_environment
 from mqtune.core.keys import quota_key
 from mqtune.core.resources import queue_name
 from mqtune.core.shares import PRIORITIES, lists_of
+from mqtune.core.version import __version__, minor
+from mqtune.trainable.bundle import KEY_VARIABLE
 from mqtune.worker.settings import GRACE_S
 from mqtune.worker.shutdown import shutdown_s
 
@@ -34,6 +36,8 @@ SCRIPTS: Final = sorted(DEPLOY.rglob("*.sbatch"))
 BROKER: Final = "redis://head:6379/0"
 #: The schemas of what is no part of Kubernetes, by its group.
 OF_OTHERS: Final = {"keda.sh": "keda", "monitoring.coreos.com": "prometheus-operator"}
+#: A list of manifests, and no manifest itself.
+KUSTOMIZATION: Final = DEPLOY / "kubernetes" / "kustomization.yaml"
 #: What each team's or one person's cluster has to say itself.
 GUIDE: Final = ROOT / "docs" / "how-to" / "kubernetes.md"
 
@@ -51,7 +55,7 @@ def problems(document: object, of: dict[str, Any], definition: str = "") -> list
 
 
 def manifests() -> list[tuple[str, dict[str, Any]]]:
-    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    files = [file for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) if file != KUSTOMIZATION]
     return [(file.stem, document) for file in files for document in yaml.safe_load_all(file.read_text())]
 
 
@@ -120,7 +124,8 @@ def test_keda_counts_all_lists_of_the_queue_of_the_deployments_slots_and_what_ru
 
 
 def pod_templates() -> list[dict[str, Any]]:
-    return [each["spec"]["template"] for _, each in manifests() if "template" in each["spec"]]
+    specs = [each["spec"].get("jobTemplate", each)["spec"] for _, each in manifests()]
+    return [spec["template"] for spec in specs if "template" in spec]
 
 
 def selected(selector: dict[str, Any]) -> set[str]:
@@ -147,11 +152,64 @@ def test_what_selects_pods_finds_those_that_are_there() -> None:
     policies = [of_kind("NetworkPolicy", name)["spec"] for name in ("mqtune-redis", "mqtune-pods")]
     assert [selected(policy["podSelector"]) for policy in policies] == [
         {"mqtune-redis"},
-        {"mqtune-worker", "mqtune-driver"},
+        selected({}) - {"mqtune-redis"},
     ]
     (clients, _), (to_metrics,) = policies[0]["ingress"][0]["from"], policies[1]["ingress"][0]["ports"]
-    assert selected(clients["podSelector"]) == {"mqtune-worker", "mqtune-driver"}
+    assert selected(clients["podSelector"]) == selected({}) - {"mqtune-redis"}
     assert to_metrics["port"] in ports
+
+
+def test_the_figures_of_the_fleet_are_asked_for_where_they_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", BROKER)
+    exporter = of_kind("Deployment", "mqtune-exporter")["spec"]
+    (container,) = exporter["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+
+    check_command(container["command"])
+    assert container["command"][-1] == str(port["containerPort"])
+    monitor = of_kind("PodMonitor", "mqtune-exporter")["spec"]
+    assert selected(monitor["selector"]) == {"mqtune-exporter"}
+    assert monitor["podMetricsEndpoints"][0]["port"] == port["name"]
+
+
+def test_seats_of_a_trial_over_several_machines_reach_one_another_on_any_port() -> None:
+    policy = of_kind("NetworkPolicy", "mqtune-seats")["spec"]
+    (rule,) = policy["ingress"]
+    (peers,) = rule["from"]
+
+    assert selected(policy["podSelector"]) == selected(peers["podSelector"]) == {"mqtune-worker"}
+    assert "ports" not in rule
+
+
+def test_driver_slots_and_the_nightly_clean_up_call_commands_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", BROKER)
+    drivers = of_kind("Deployment", "mqtune-drivers")["spec"]["template"]["spec"]
+    cleanup = of_kind("CronJob", "mqtune-cleanup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+
+    for pod in (drivers, cleanup):
+        (container,) = pod["containers"]
+        check_command(container["command"])
+        assert container["image"] == worker_container()["image"]
+        assert {each["name"] for each in container["env"]} <= worker_variables() | {"MQTUNE_HOME", KEY_VARIABLE}
+    assert drivers["terminationGracePeriodSeconds"] > shutdown_s(GRACE_S)
+
+
+def test_the_kustomization_names_files_that_are_there_and_the_images_tag() -> None:
+    kustomization = yaml.safe_load(KUSTOMIZATION.read_text())
+
+    assert all((KUSTOMIZATION.parent / name).is_file() for name in kustomization["resources"])
+    ((image, tag),) = [(each["name"], each["newTag"]) for each in kustomization["images"]]
+    assert worker_container()["image"] == f"{image}:{tag}"
+    assert KUSTOMIZATION.name in GUIDE.read_text()
+
+
+def test_the_guides_command_makes_alert_rules_of_the_rule_file(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^(\(cat .*\)) \| kubectl apply -f -$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+
+    made = yaml.safe_load(subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True).stdout)
+
+    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert made["spec"] == yaml.safe_load((DEPLOY / "monitoring" / "alerts.yml").read_text())
 
 
 def named_secrets(document: object) -> Iterator[str]:
@@ -204,8 +262,11 @@ def test_a_pods_worker_has_its_own_settings_and_time_to_hand_its_trials_back(mon
 
     assert set(settings) <= worker_variables()
     check_command(worker_container()["command"])
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe"):
         check_command(worker_container()[probe]["exec"]["command"])
+    # A process for each look may be too slow on a node that trials keep busy, and kill the pod.
+    asked = worker_container()["livenessProbe"]["httpGet"]
+    assert asked["port"] in {port["name"] for port in worker_container()["ports"]}
     pod = of_kind("Deployment", "mqtune-worker")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > shutdown_s(float(settings["MQTUNE_GRACE"] or 0))
 
@@ -310,6 +371,13 @@ def test_a_job_of_slurms_whose_program_ends_by_itself_ends_as_that_does(
 
     assert one.process.wait(DEADLINE_S) == 7
     assert one.said == ["begun"]
+
+
+def test_images_of_mqtune_are_tagged_with_its_minor_version() -> None:
+    files = [*ROOT.glob("docker-compose*.yml"), *(DEPLOY / "kubernetes").glob("*.yaml"), GUIDE]
+    tags = {tag for file in files for tag in re.findall(r"\bmqtune:(\d[\w.]*)", file.read_text())}
+
+    assert tags == {minor(__version__)}
 
 
 def test_slurm_leaves_the_worker_the_time_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

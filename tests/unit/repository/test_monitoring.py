@@ -180,7 +180,7 @@ CASES: Final[dict[str, tuple[list[dict[str, str]], str, list[str]]]] = {
             owned("mqtune_experiment_driver_behind_seconds", "2x60"),
             owned("mqtune_experiment_journal_bytes", "9e8x60"),
             owned("mqtune_experiment_journal_limit_bytes", "0x60"),
-            {"series": 'mqtune_queue_workers{queue="q"}', "values": "1x60"},
+            {"series": 'mqtune_queue_workers{queue="q", version="0.2.0"}', "values": "1x60"},
             ended("0", "failed", "0+1x60"),
             ended("0", "completed", "0+3x60"),
         ],

@@ -24,7 +24,7 @@ from mqtune.core.errors import CodeRefused, ConfigurationError
 from mqtune.driver import bundling
 from mqtune.driver.bundling import Project, bring, packed
 from mqtune.driver.requirements import differences
-from mqtune.trainable.bundle import MOST_BYTES, Bundle, File, is_signed, signature, unpack
+from mqtune.trainable.bundle import MOST_BYTES, Bundle, CodeKeys, File, is_signed, signature, unpack
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import bundles as worker_bundles
 from mqtune.worker.bundles import KEPT, Bundles
@@ -393,3 +393,47 @@ def test_python_and_packages_that_differ_are_said_in_a_few_words():
     assert said == (
         f"Python 2.7.18 (here {here['python']}), pytest 1.0 (here {pytest.__version__}), yaml 1.0 (here {yaml.__version__})"
     )
+
+
+# A key for each team.
+
+OTHER_KEY = "another key of some letters"
+
+
+def test_the_key_of_the_first_pattern_that_fits_a_name_counts() -> None:
+    keys = CodeKeys(f"team-a-special=x{KEY}, team-a-*={KEY},team-b-*={OTHER_KEY}")
+
+    keys.check("--accept-code")
+    assert keys.of("team-a-special") == f"x{KEY}"
+    assert (keys.of("team-a-1"), keys.of("team-b-1")) == (KEY, OTHER_KEY)
+    with pytest.raises(
+        CodeRefused, match=r"no key for 'team-c-1'; it has keys for team-a-special, team-a-\*, team-b-\*"
+    ) as refused:
+        keys.of("team-c-1")
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", [KEY, "YWJjZGVmZ2hpamtsbW5v==", "with, a comma and more"])
+def test_a_text_without_patterns_is_one_key_for_all(key: str) -> None:
+    assert CodeKeys(key).of("anything") == key
+    CodeKeys(key).check("--accept-code")
+
+
+@pytest.mark.parametrize("text", [f"team-a-*={KEY},{OTHER_KEY}", f"a*={KEY},a*={OTHER_KEY}", "team-a-*=short", ""])
+def test_what_is_no_key_for_some_names_is_refused_without_saying_a_key(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--drivers needs MQTUNE_CODE_KEY") as refused:
+        CodeKeys(text).check("--drivers")
+    assert KEY not in str(refused.value)
+    with pytest.raises(CodeRefused):
+        CodeKeys("").of("anything")
+
+
+def test_code_of_one_team_is_not_run_with_the_key_of_another(tmp_path: Path) -> None:
+    bundle = Bundle.of({"train.py": File(b"x = 1")})
+    bundles = unpacked(tmp_path, Exchange(bundle, key=KEY), key=f"team-a-*={KEY},team-b-*={OTHER_KEY}")
+
+    definition = {"bundle": bundle.digest}
+    assert bundles.of(here("team-a-1", definition)) is not None
+    for name, why in (("team-b-1", "is not signed"), ("team-c-1", "has no key for")):
+        with pytest.raises(CodeRefused, match=why):
+            bundles.of(here(name, definition))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from kombu import Connection
 
 from mqtune.worker import app as consuming
-from mqtune.worker.app import LOOKS, ConsumerWatch
+from mqtune.worker.app import LOOKS, ConsumerWatch, create_app
+from mqtune.worker.settings import WorkerSettings
 
 
 class Consumer:
@@ -113,3 +116,25 @@ def test_one_that_was_told_to_end_meanwhile_does_not_start_anew(
     look(watch, 2 * LOOKS)
 
     assert consumer.done == ["reconnected", "requeued", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_sent"),
+    [
+        pytest.param({"worker"}, False, id="nobody has asked for events"),
+        pytest.param({"worker", "task"}, True, id="a listener has enabled task events"),
+        pytest.param(set(), True, id="a listener was there when the worker started"),
+    ],
+)
+def test_celerys_heartbeats_are_sent_only_while_somebody_listens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: set[str], is_sent: bool
+) -> None:
+    app = create_app(WorkerSettings(broker="redis://nowhere", gpus="0", code_root=tmp_path, log_root=tmp_path))
+    dispatcher = app.events.Dispatcher(Connection("memory://"), "w@h", enabled=True, groups=groups)
+    sent: list[str] = []
+    monkeypatch.setattr(dispatcher, "_publish", lambda event, *_, **__: sent.append(event["type"]))
+
+    for name in ("worker-online", "worker-heartbeat", "worker-offline"):
+        dispatcher.send(name)
+
+    assert sent == ["worker-online", *(["worker-heartbeat"] if is_sent else []), "worker-offline"]

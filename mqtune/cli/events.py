@@ -1,0 +1,137 @@
+"""``mqtune events``: people's requests of an experiment, or their changes of a broker's fleet, with names and times."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import click
+
+from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
+from mqtune.cli.place import complete_experiment, find_place, opened
+from mqtune.core.events import (
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    RequestAnswered,
+    Requested,
+    readable_events,
+)
+from mqtune.core.text import printable
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+
+#: The number of newest entries that are shown without --limit: two or three screens.
+_SHOWN: Final = 100
+
+
+class ExperimentEvent(NamedTuple):
+    """An action of a person, or of a driver, on an experiment.
+
+    Attributes:
+        at: its time by the server's clock, in seconds since the epoch.
+        by: the person or the driver; empty for the end, which the driver writes.
+        action: the action of a request, or "create", "drive" or "close".
+        trial: the trial's id; empty for the experiment.
+        arguments: those of the request, without what is empty.
+        done: whether the driver has carried it out; None while it has not answered.
+        reason: the driver's answer, or the outcome of the experiment.
+    """
+
+    at: float
+    by: str
+    action: str
+    trial: str
+    arguments: dict[str, object]
+    done: bool | None
+    reason: str
+
+
+@click.command("events")
+@click.argument("name", required=False, shell_complete=complete_experiment)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="Show so many of the newest."
+)
+@broker_option("The Redis server that has the experiment, or whose audit stream is shown.")
+@json_option
+def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) -> None:
+    """List people's requests of experiment NAME, or, without a NAME, their changes of the broker's fleet.
+
+    Of an experiment it lists the creator, the drivers, and each request with its answer. Without a NAME it lists the broker's audit stream:
+    drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived experiments, accounts, and each --force. That
+    takes an account for all experiments.
+    """
+    if name is not None:
+        with (
+            opened(find_place(name, broker)) as view,
+            contextlib.closing(JournalFile(view.results.folder / JOURNAL_FILE)) as journal,
+        ):
+            events = experiment_events(readable_events(journal.read()))[-limit:]
+        if as_json:
+            print_json([event._asdict() for event in events])
+        else:
+            print_table(("when", "who", "what", "answer"), map(_event_cells, events))
+        return
+    if not broker:
+        raise click.UsageError("give the NAME of an experiment, or --broker URL or $MQTUNE_BROKER for its audit stream")
+    from mqtune.journal.audit import newest_entries  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import connect  # noqa: PLC0415
+
+    with contextlib.closing(connect(broker, role="reader")) as client:
+        entries = newest_entries(client, limit)
+    if as_json:
+        print_json([entry._asdict() for entry in entries])
+    elif not entries:
+        say("nothing has been noted yet")
+    else:
+        cells = ((_when(entry.at), entry.by, entry.action, entry.target, entry.detail) for entry in entries)
+        print_table(("when", "who", "what", "of", "more"), (map(printable, row) for row in cells))
+
+
+def experiment_events(events: Iterable[Event]) -> list[ExperimentEvent]:
+    """Return the actions on an experiment, in the order of its journal, each request with its answer."""
+    answers: dict[str, RequestAnswered] = {}
+    found: list[Event] = []
+    for event in events:
+        if isinstance(event, RequestAnswered):
+            answers[event.id] = event
+        else:
+            found.append(event)
+    return list(_rows(found, answers))
+
+
+def _rows(events: Iterable[Event], answers: dict[str, RequestAnswered]) -> Iterator[ExperimentEvent]:
+    for event in events:
+        match event:
+            case ExperimentCreated():
+                yield ExperimentEvent(event.at, str(event.owner), "create", "", {}, True, "")
+            case DriverStarted():
+                yield ExperimentEvent(
+                    event.at, event.driver, "drive", "", event.changes, True, f"mqtune {event.version}"
+                )
+            case Requested():
+                answer = answers.get(event.id)
+                done, reason = (None, "") if answer is None else (answer.done, answer.reason)
+                given = {name: value for name, value in event.arguments.items() if value not in ("", None, [], {})}
+                yield ExperimentEvent(event.at, event.by, event.action, event.trial, given, done, reason)
+            case ExperimentEnded():
+                yield ExperimentEvent(
+                    event.at, "", "close", "", {}, True, f"{event.outcome}: {event.reason}".strip(": ")
+                )
+            case _:
+                pass
+
+
+def _event_cells(event: ExperimentEvent) -> tuple[str, ...]:
+    given = " ".join(f"{name}={json.dumps(value, default=str)}" for name, value in event.arguments.items())
+    what = " ".join(part for part in (event.action, event.trial, given) if part)
+    answers = {None: "no driver has answered yet", True: "done" if event.by else "", False: "refused"}
+    answer = ": ".join(part for part in (answers[event.done], event.reason) if part)
+    return _when(event.at), printable(event.by), printable(what), printable(answer)
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,54 @@
+"""Logs as JSON lines: one object per record, with the experiment, trial, attempt and worker that it is about."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+LogFormat = Literal["text", "json"]
+#: The fields that a record may have by its ``extra``, or by the code around the call.
+FIELDS: Final = ("experiment", "trial", "attempt", "worker", "action")
+_about: ContextVar[Mapping[str, object]] = ContextVar("mqtune_log_fields", default={})  # noqa: B039 - nobody changes it
+
+
+@contextlib.contextmanager
+def logged_as(**fields: object) -> Iterator[None]:
+    """Give the records of this thread these fields, until the block ends."""
+    token = _about.set({**_about.get(), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON: ``time``, ``level``, ``logger``, ``message``, ``FIELDS`` and ``traceback``.
+
+    Args:
+        always: fields of every record.
+    """
+
+    def __init__(self, **always: object) -> None:
+        super().__init__()
+        self._always = always
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a field that a record has not is left out."""
+        own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._always,
+            **_about.get(),
+            **own,
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -1,0 +1,128 @@
+"""The audit stream of a broker: changes of its fleet and its accounts, and uses of force, with names and times."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
+
+import redis
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.keys import AUDIT
+from mqtune.core.owner import NOBODY, Owner, this_owner
+from mqtune.core.submission import this_submission
+from mqtune.journal.base import entry_time
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of
+from mqtune.journal.quotas import is_operator
+from mqtune.journal.redis import retrying
+
+if TYPE_CHECKING:
+    from redis.typing import EncodableT, FieldT
+
+AuditAction = Literal[
+    "drain", "disable", "enable", "quota", "cap", "drop-quota", "aging", "delete", "archive", "submit", "halt", "force"
+]
+#: How many entries are kept, in about 200 bytes each: years of a fleet on which people act some ten times a day.
+MOST: Final = 20_000
+logger = logging.getLogger(__name__)
+
+
+class AuditEntry(NamedTuple):
+    """An entry of the audit stream.
+
+    Attributes:
+        at: its time by the server's clock, in seconds since the epoch.
+        by: the person, as that person's process has said it.
+        action: an ``AuditAction``, or "acl" by the output of ``mqtune acl``.
+        target: a worker, a device, a pattern, an experiment or an account.
+        detail: more about it, in words.
+    """
+
+    at: float
+    by: str
+    action: str
+    target: str
+    detail: str
+
+
+def person(client: redis.Redis) -> Owner:
+    """Return this process's owner on a server; a submitted script belongs to its submitter."""
+    me, submitted = this_owner(account_of(client)), this_submission()
+    return me if submitted is None or submitted.owner == NOBODY else submitted.owner
+
+
+def note(client: redis.Redis, action: AuditAction, target: str, detail: str = "") -> None:
+    """Append an entry to the audit stream, before its action is carried out.
+
+    A full server takes no entry. The action goes ahead with a warning, as it may be what frees memory.
+
+    Raises:
+        AccessDenied: an earlier version has made the account.
+        BrokerUnavailable: the server is away.
+    """
+    fields: dict[FieldT, EncodableT] = {
+        "by": str(person(client)),
+        "action": action,
+        "target": target,
+        "detail": detail,
+    }
+
+    def append() -> None:
+        try:
+            client.xadd(AUDIT, fields, maxlen=MOST)
+        except redis.exceptions.OutOfMemoryError:
+            logger.warning("the audit stream lacks this, as Redis is full: %s %s %s", action, target, detail)
+
+    retrying(append, patience_s=CONNECT_TIMEOUT_S)
+
+
+def audit_line(action: str, target: str, detail: str) -> str:
+    """Return the command for redis-cli that appends an entry."""
+    fields = ("by", str(this_owner()), "action", action, "target", target, "detail", detail)
+    quoted = " ".join('"{}"'.format(text.replace("\\", "").replace('"', "")) for text in fields)
+    return f"XADD {AUDIT} MAXLEN ~ {MOST} * {quoted}"
+
+
+def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
+    """Return the newest entries of the audit stream, the oldest of them first.
+
+    Raises:
+        AccessDenied: the account is for some experiments alone.
+        BrokerUnavailable: the server is away.
+    """
+    found = retrying(lambda: client.xrevrange(AUDIT, count=count), patience_s=CONNECT_TIMEOUT_S)
+    # redis-py's types cover all settings.
+    entries = cast("Iterable[tuple[bytes, dict[bytes, bytes]]]", found)
+    return [_entry(id_.decode(), fields) for id_, fields in entries][::-1]
+
+
+def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, force: bool) -> None:
+    """Refuse to act on another's property, without *force* or an operator's account. Force is noted in the audit stream.
+
+    This keeps from accidents, as a process says itself whose it is. To forbid is the accounts' matter.
+
+    Args:
+        client: a checked connection.
+        what: the property, in words.
+        owner: its owner.
+        doing: the action, in words.
+        force: whether another's is acted on.
+
+    Raises:
+        ConfigurationError: it is another's.
+        AccessDenied: force is used, and the account may not write to the audit stream.
+    """
+    if owner == NOBODY or owner.is_same(person(client)):
+        return
+    if force:
+        note(client, "force", what, f"{doing}; of {owner}")
+    elif not is_operator(client):
+        raise ConfigurationError(
+            f"{what}: this is {owner}'s; ask them, or give --force (in Python force=True), or use an operator's account"
+        )
+
+
+def _entry(id_: str, fields: dict[bytes, bytes]) -> AuditEntry:
+    texts = (fields.get(name, b"").decode(errors="replace") for name in (b"by", b"action", b"target", b"detail"))
+    return AuditEntry(entry_time(id_), *texts)

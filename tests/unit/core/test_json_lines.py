@@ -1,0 +1,63 @@
+"""Logs as JSON lines have fields: the experiment, the trial, the attempt and the worker."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from mqtune.core.json_lines import JsonLines, logged_as
+
+
+def line_of(formatter: logging.Formatter, *args: object, **given: Any) -> dict[str, Any]:
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(formatter.format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("mqtune.test")
+    logger.addHandler(handler)
+    try:
+        logger.warning(*args, **given)
+    finally:
+        logger.removeHandler(handler)
+    (line,) = found
+    assert "\n" not in line
+    parsed: dict[str, Any] = json.loads(line)
+    return parsed
+
+
+def test_a_record_has_its_text_and_the_fields_of_its_call() -> None:
+    line = line_of(JsonLines(worker="w@h"), "trial %s: %s", "0007", "odd\ntext", extra={"trial": "0007", "action": "x"})
+
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "WARNING",
+        "logger": "mqtune.test",
+        "message": "trial 0007: odd\ntext",
+        "worker": "w@h",
+        "trial": "0007",
+        "action": "x",
+    }
+
+
+def test_a_record_has_the_fields_of_the_code_around_its_call_and_no_others_afterwards() -> None:
+    formatter = JsonLines()
+
+    with logged_as(experiment="e", trial="0001"), logged_as(attempt=2):
+        inside = line_of(formatter, "text")
+    outside = line_of(formatter, "text")
+
+    assert {name: inside[name] for name in ("experiment", "trial", "attempt")} == {
+        "experiment": "e",
+        "trial": "0001",
+        "attempt": 2,
+    }
+    assert not {"experiment", "trial", "attempt"} & outside.keys()
+
+
+def test_a_traceback_is_a_field() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        line = line_of(JsonLines(), "it failed", exc_info=True)
+
+    assert line["traceback"].endswith("ValueError: no")
