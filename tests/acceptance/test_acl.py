@@ -54,6 +54,7 @@ from mqtune.journal.base import Assignment, Claim, Order
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
+from mqtune.journal.identity import identify
 from mqtune.journal.logs import LogExchange
 from mqtune.journal.quotas import Quota, Quotas
 from mqtune.journal.redis import RedisJournal
@@ -87,6 +88,8 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         EmbeddedServer.start(folder, binary=started_on(request)) as server,
         contextlib.closing(Accounts(server.url)) as accounts,
     ):
+        # As any driver for all experiments does; a team's is refused to.
+        identify(accounts.admin, patience_s=5)
         yield Team(
             accounts,
             accounts.make("driver", experiments=TEAM),
