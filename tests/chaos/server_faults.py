@@ -168,7 +168,7 @@ def login_refused(run: Run) -> str:
     for_s = run.random.choice([1.0, run.lease_s + 2.0])
 
     def undo() -> None:
-        # One that was killed meanwhile has read its accounts again.
+        # A server that was killed meanwhile has read its accounts again.
         if not tell(run, "ACL", "SETUSER", "default", "resetpass", f">{run.world.server.password}", user=KEEPER):
             run.later(_LOGIN_AGAIN_S, undo)
 
