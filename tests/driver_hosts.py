@@ -20,7 +20,7 @@ KEY: Final = "the key of the code"
 
 
 class DriverHost:
-    """A worker that runs submitted scripts, and what keeps it from that."""
+    """A worker with driver slots, and its impairments."""
 
     def __init__(self, client: RedisClient, folder: Path, *, name: str = "w@h", slots: int = 1, url: str = "") -> None:
         folder.mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.submissions import SubmissionState
 
-#: The most workers that are named as those that take no scripts.
+#: The most workers without a login whose names are shown.
 _SHOWN: Final = 4
 
 

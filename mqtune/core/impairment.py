@@ -11,7 +11,7 @@ from mqtune.core.fields import FIELDS, Field
 #: attempts that can't be started; logs that can't be written; a refused login of the driver slots' account; a worker that shuts down. A
 #: later version may have more.
 Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "account", "leaving"]
-#: The kinds that stop no trial, and what the worker does not do instead.
+#: The kinds that stop no trial, each with a worker's missing service.
 _WITHOUT: Final = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}
 #: The device of an impairment that concerns no single one.
 WHOLE_WORKER: Final = ""

@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a demand holds unless it is written again: a driver that is silent for longer may be replaced.
 DEMAND_S: Final = LOCK_S
-#: What an experiment's share has and does not use is lent to others once its driver has been silent for so long, which says each second what
-#: it wants: a new driver takes up to 20 s.
+#: The silence of a driver, in seconds, after which the unused slots of its share are lent to others: it states its demand each second, and
+#: a new driver takes up to 20 s.
 LENT_S: Final = 3.0
 #: How long the table of shares holds unless it is published again, as it is each second: with the second until the next driver asks, another
 #: one divides 5 s after the one that did was killed, frozen or cut off.

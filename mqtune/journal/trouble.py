@@ -23,7 +23,7 @@ _LOG_IN_AGAIN: Final = "was its password changed? Start this again with the new 
 
 
 class Trouble(Enum):
-    """Why a server is tried again, by what it does once that is over."""
+    """The trouble of a server that is tried again; the value says how it ends."""
 
     NONE = ""
     AWAY = "is back"

@@ -44,7 +44,7 @@ TOLD_GRACE_S: Final = 10.0
 PAUSE_GRACE_S: Final = 600.0
 #: The intents that leave a trial so much.
 _PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
-#: The intents after which a trial does not run again, and what it reports is not needed.
+#: The intents after which a trial does not run again, so that its further reports are not needed.
 _FINAL: Final = (Intent.STOP, Intent.ABANDON)
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
@@ -146,7 +146,7 @@ class AttemptRun:
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
-        #: Whether it was told to end for good, by its driver or an operator, and so drops reports for which a full server has no memory.
+        #: Whether its driver or an operator has ended the trial, so that it drops reports for which a full server has no memory.
         self.drops_unwritten = False
         self._reason = self._reason_type = ""
         self._ending = threading.Event()

@@ -118,7 +118,7 @@ class StreamListener(Protocol):
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial was told to end for good, so that reports are dropped for which a full server has no memory."""
+        """Whether the trial is ended and not run again, so that reports are dropped for which a full server has no memory."""
 
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""

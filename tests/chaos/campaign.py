@@ -434,6 +434,9 @@ class Campaign:
             kinds = [kind for _, kind, _ in self.outcome.faults]
             is_cut_off = any(kind.startswith(_CUTTING_OFF) for kind in kinds)
             may_refuse = _MAY_REFUSE | _WITHOUT_STORE if "store away" in kinds else _MAY_REFUSE
+            if "login refused" in kinds:
+                # A driver that begins meanwhile is started again.
+                may_refuse |= {"BrokerRefused"}
             if error not in may_refuse or (error == "BrokerUnavailable" and not is_cut_off):
                 self.wrong("driver", f"driver {driver.number} refused: {_tail(log)}")
 

@@ -64,6 +64,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "redis killed": Fault(server_faults.redis_killed, weight=4, on="lone"),
     "redis frozen": Fault(server_faults.redis_frozen, on="lone"),
     "clients killed": Fault(server_faults.clients_killed),
+    "login refused": Fault(server_faults.login_refused, on="lone"),
     "subscribers killed": Fault(server_faults.subscribers_killed, weight=1),
     "clients paused": Fault(server_faults.clients_paused, weight=1, on="lone"),
     "memory full": Fault(memory_faults.memory_full),

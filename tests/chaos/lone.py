@@ -19,6 +19,8 @@ from mqtune.journal.acl import account, password_hash, rules_of
 
 #: The account of those who may only look at experiments and make requests.
 OPERATOR: Final = "mqtune-operator"
+#: The account by which the campaign itself changes accounts, with the password that all have at first.
+KEEPER: Final = "campaign"
 #: How long a server may take to be up on a machine that does much else.
 UP_S: Final = 60.0
 _POLL_S: Final = 0.02
@@ -29,9 +31,9 @@ _ACCOUNTS: Final = "users.acl"
 
 
 def write_accounts(folder: Path, password: str, operator_password: str) -> Path:
-    """Write the accounts of a server, one that may do everything and the operator's, and return the file."""
+    """Write the accounts of a server, two that may do everything and the operator's, and return the file."""
     accounts = [
-        f"user default on #{password_hash(password)} ~* &* +@all",
+        *(f"user {name} on #{password_hash(password)} ~* &* +@all" for name in ("default", KEEPER)),
         account(OPERATOR, password_hash(operator_password), rules_of("operator"), aclfile=True),
     ]
     file = folder / _ACCOUNTS

@@ -17,7 +17,7 @@ import kombu.exceptions
 import msgpack
 import redis
 from befalling import Run
-from lone import Server
+from lone import KEEPER, Server
 from observed import SET_BACK_S, entries_on
 from replicated import Replicated
 from world import Experiment
@@ -29,6 +29,8 @@ _LAGS_S: Final = SET_BACK_S - 0.3
 #: How long after the failover the server is back that was the master, in seconds.
 _BACK_S: Final = (0.0, 1.0, 4.0)
 _LOOK_S: Final = 0.1
+#: When a password that could not be given back is tried again, in seconds.
+_LOGIN_AGAIN_S: Final = 0.5
 #: How long an attempt goes on after the claim that is forgotten, and for how long nobody drives, in seconds.
 _GOES_ON_S: Final = (0.2, 1.5)
 _NOBODY_S: Final = (3.0, 9.0)
@@ -144,13 +146,15 @@ def redis_frozen(run: Run) -> str:
     return f"for {for_s:.1f} s"
 
 
-def tell(run: Run, *command: str | int) -> bool:
+def tell(run: Run, *command: str | int, user: str = "default") -> bool:
     """Tell the Redis something, unless it is away; whether it was told."""
     server = run.world.server
     with (
         # The store may be away.
         contextlib.suppress(redis.RedisError, OSError),
-        redis.Redis(port=server.port, password=server.password, socket_timeout=1.0, protocol=2) as client,
+        redis.Redis(
+            port=server.port, username=user, password=server.password, socket_timeout=1.0, protocol=2
+        ) as client,
     ):
         client.execute_command(*command)
         return True
@@ -159,6 +163,23 @@ def tell(run: Run, *command: str | int) -> bool:
 
 def clients_killed(run: Run) -> str:
     return "all" if tell(run, "CLIENT", "KILL", "TYPE", "normal") else ""
+
+
+def login_refused(run: Run) -> str:
+    """The password of all is another one for some seconds, and every connection has to log in again."""
+    if not tell(run, "ACL", "SETUSER", "default", "resetpass", ">another one", user=KEEPER):
+        return ""
+    for kind in ("normal", "pubsub"):
+        tell(run, "CLIENT", "KILL", "TYPE", kind, user=KEEPER)
+    for_s = run.random.choice([1.0, run.lease_s + 2.0])
+
+    def undo() -> None:
+        # A server that was killed meanwhile has read its accounts again.
+        if not tell(run, "ACL", "SETUSER", "default", "resetpass", f">{run.world.server.password}", user=KEEPER):
+            run.later(_LOGIN_AGAIN_S, undo)
+
+    run.later(for_s, undo)
+    return f"for {for_s:.1f} s"
 
 
 def subscribers_killed(run: Run) -> str:

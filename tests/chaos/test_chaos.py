@@ -14,7 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 #: What each run must endure, by its seed, which also says what it tunes and when it is struck.
 RUNS = {
     101: ["driver killed", "worker killed", "redis killed", "clients killed", "queue lost", "worker frozen"],
-    103: ["second driver", "machine killed", "worker joins", "redis frozen", "driver slow", "redis emptied"],
+    103: [
+        "second driver",
+        "machine killed",
+        "worker joins",
+        "redis frozen",
+        "driver slow",
+        "login refused",
+        "redis emptied",
+    ],
     104: ["driver interrupted", "worker terminated", "worker held", "clients paused", "trial killed", "memory full"],
     105: [
         "driver held",

@@ -17,7 +17,7 @@ SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
     "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
     "mqtune.journal.submissions": {"HOLD_S": 6.0, "KEEP_S": 1.5},
-    "mqtune.worker.drivers": {"BACK_S": 3.0},
+    "mqtune.worker.drivers": {"BACK_S": 3.0, "SPREAD_S": 1.3},
     # An argument of a worker.
     "mqtune.worker.seats": {"SEAT_S": 4.0},
     "mqtune.driver.timers": {
@@ -32,7 +32,7 @@ SHORT: Final[dict[str, dict[str, float]]] = {
     # A minute, as ever: how soon a worker takes what waits depends on the machine.
     "mqtune.worker.app": {"LOOKS": 60},
     "mqtune.worker.quick_failures": {"FIRST_PAUSE_S": 5.0},
-    "mqtune.journal.demands": {"DEMAND_S": 6.0, "TABLE_S": 1.3, "REGISTER_S": 1.5},
+    "mqtune.journal.demands": {"DEMAND_S": 6.0, "LENT_S": 1.0, "TABLE_S": 1.3, "REGISTER_S": 1.5},
     "mqtune.driver.sharing": {"LOOK_S": 0.3, "MEMORY_S": 20.0, "GRACE_S": 1.0, "TURN_S": 4.0},
     "mqtune.journal.connection": {"COMMAND_TIMEOUT_S": 4.0, "BLOCKING_READ_MAX_S": 1.5},
 }

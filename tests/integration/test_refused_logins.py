@@ -1,4 +1,4 @@
-"""An account whose password is changed while programs use it: each of them says so, and goes on once it can log in again."""
+"""An account whose password is changed while programs use it: each of them says so, and continues once it can log in again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OLD, NEW = "the-old-one", "the-new-one"
 
 
 class Team:
-    """The account of a team, a client that logs in with its first password, and who may change that."""
+    """The account of a team, a client that logs in with its first password, and an administrator."""
 
     def __init__(self, url: str) -> None:
         self.admin = Accounts(url)
