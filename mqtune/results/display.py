@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple, TextIO, cast
 
 from rich.console import Console, Group
 from rich.constrain import Constrain
@@ -269,7 +269,7 @@ class UnblockedStream(io.TextIOBase):
     A thread writes to the descriptor. It must not use the stream itself, whose lock would keep Python from exiting.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._parts: list[str] = []
         self._writer = Background("mqtune-display")
@@ -569,5 +569,6 @@ def _console() -> Console:
     stream = sys.stdout if to_stdout else sys.stderr
     replace_unencodable(stream)
     # Environment variables that force colours would have the live table drawn into a file.
-    file = UnblockedStream(stream) if stream in (sys.__stdout__, sys.__stderr__) else None
+    is_standard = stream is sys.__stdout__ or stream is sys.__stderr__
+    file = cast("IO[str]", UnblockedStream(stream)) if is_standard else None
     return ProgressConsole(file=file, stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
