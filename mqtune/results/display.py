@@ -252,7 +252,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 _STUCK_S: Final = 0.1
 #: How long a stuck reader has to read the last lines.
 _LAST_WORDS_S: Final = 2.0
-#: What a terminal shows of Ctrl-C, at its cursor.
+#: The echo of Ctrl-C at a terminal's cursor.
 _ECHO: Final = "^C"
 
 

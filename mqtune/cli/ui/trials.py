@@ -63,7 +63,7 @@ def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
 
 
 def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
-    """Return the current status of each of these trials; empty for one that is not there, as after its experiment was overwritten."""
+    """Return the current status of each of these trials; empty for a missing trial, as after an overwrite."""
     with feed.lock:
         trials = feed.experiment.trials
         return [trials[TrialId(id_)].status.value if id_ in trials else "" for id_ in ids]
