@@ -318,6 +318,11 @@ class UnblockedStream(io.TextIOBase):
         """Wait until all is written, at most so long."""
         self._written.wait(seconds)
 
+    def finish(self, seconds: float) -> None:
+        """Wait as above, and end the thread."""
+        self.wait(seconds)
+        self._writer.close()
+
     def _write_all(self, data: bytes, written: threading.Event) -> None:
         try:
             while data:
@@ -426,7 +431,7 @@ class ProgressDisplay(Callback):
                 self._stop_live()
                 self._print_failures(experiment)
                 if isinstance(self._console.file, UnblockedStream):
-                    self._console.file.wait(_LAST_WORDS_S)
+                    self._console.file.finish(_LAST_WORDS_S)
         finally:
             self._stop_live()
             self._experiment = None
