@@ -30,7 +30,7 @@ _OPERATORS: Final[dict[str, Callable[..., bool]]] = {
     ">": operator.gt,
 }
 _ORDERS: Final = frozenset({"<", "<=", ">", ">="})
-#: A text in double quotes is JSON's, one in single quotes has no escapes. Signs that a person may mean as an operator are in no word.
+#: A text in double quotes has JSON's escapes; in single quotes there are no escapes. Signs that a person may mean as an operator are in no word.
 _TOKEN: Final = re.compile(
     r"""(?P<compare><=|>=|!=|==|=|<|>)|(?P<and>&&)|(?P<or>\|\|)|(?P<open>\()|(?P<close>\))"""
     r"""|(?P<quoted>"(?:[^"\\]|\\.)*"|'[^']*')|(?P<word>[\w.+\-/@:]+)""",
@@ -79,7 +79,7 @@ class Comparison(NamedTuple):
 
 
 class TextSearch(NamedTuple):
-    """A search for a text in all that the page shows of a trial."""
+    """A search for a text in a trial's id, status, config, worker, labels and reason."""
 
     text: str
 
@@ -97,7 +97,7 @@ class And(NamedTuple):
 
 
 class Or(NamedTuple):
-    """Conditions of which one must hold."""
+    """Alternative conditions: at least one must hold."""
 
     operands: tuple[Condition, ...]
 
@@ -276,7 +276,7 @@ def selected(trials: Iterable[Trial], condition: Condition | None) -> list[Trial
     A trial without the named value fulfils neither a comparison nor its opposite.
 
     Raises:
-        ConfigurationError: a name is one that no trial has, or numbers are compared with a text.
+        ConfigurationError: no trial has a name of the condition, or numbers are compared with a text.
     """
     every = list(trials)
     if condition is None:

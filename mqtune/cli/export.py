@@ -26,7 +26,7 @@ _FORMATS: Final = ("csv", "jsonl", "parquet", "optuna", "syne-tune", "mqtune")
 #: The formats that a terminal can show.
 _TEXTS: Final = frozenset({"csv", "jsonl"})
 _ROWS: Final = ("trials", "attempts", "reports")
-#: What the names of files of a format end with, where that is not the format's name.
+#: Formats by the endings of files' names, where these are not the format's name.
 _ENDINGS: Final = {"pq": "parquet", "log": "optuna"}
 #: Loggers by the tool that they write to: the module and the class, whose first argument is the place.
 _LOGGERS: Final = {

@@ -58,7 +58,7 @@ def command(folder: Path) -> None:
 
 
 def _install(checkout: str) -> str:
-    """Return the line of a Dockerfile that installs requirements.txt, with what pip needs to reach mqtune."""
+    """Return the line of a Dockerfile that installs requirements.txt, and makes mqtune available to pip."""
     pip = "pip install --no-cache-dir -r /requirements.txt"
     if checkout:
         # pip builds a checkout in its place.

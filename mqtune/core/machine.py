@@ -138,7 +138,7 @@ def mqtune_home() -> Path:
 def open_standard_streams() -> None:
     """Open each closed one of the descriptors 0, 1 and 2 on the null device.
 
-    Otherwise the next file or connection gets its number, and what is printed goes there.
+    Otherwise the next file or connection gets its number, and receives the printed text.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:

@@ -133,7 +133,7 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
     for name in given:
         if name in known:
             continue
-        # A beginning is what somebody remembers of a name; similar letters may be chance.
+        # People remember the beginning of a name; similar letters may be chance.
         begin_so = [each for each in known if each.startswith(name)]
         near = [f"{each}=" for each in begin_so or difflib.get_close_matches(name, known, n=1)]
         likely = [elsewhere[name]] if name in elsewhere else near

@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple, TextIO, cast
 
 from rich.console import Console, Group
 from rich.constrain import Constrain
@@ -252,7 +252,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 _STUCK_S: Final = 0.1
 #: How long a stuck reader has to read the last lines.
 _LAST_WORDS_S: Final = 2.0
-#: What a terminal shows of Ctrl-C, at its cursor.
+#: The echo of Ctrl-C at a terminal's cursor.
 _ECHO: Final = "^C"
 
 
@@ -269,7 +269,7 @@ class UnblockedStream(io.TextIOBase):
     A thread writes to the descriptor. It must not use the stream itself, whose lock would keep Python from exiting.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._parts: list[str] = []
         self._writer = Background("mqtune-display")
@@ -317,6 +317,11 @@ class UnblockedStream(io.TextIOBase):
     def wait(self, seconds: float) -> None:
         """Wait until all is written, at most so long."""
         self._written.wait(seconds)
+
+    def finish(self, seconds: float) -> None:
+        """Wait as above, and end the thread."""
+        self.wait(seconds)
+        self._writer.close()
 
     def _write_all(self, data: bytes, written: threading.Event) -> None:
         try:
@@ -426,7 +431,7 @@ class ProgressDisplay(Callback):
                 self._stop_live()
                 self._print_failures(experiment)
                 if isinstance(self._console.file, UnblockedStream):
-                    self._console.file.wait(_LAST_WORDS_S)
+                    self._console.file.finish(_LAST_WORDS_S)
         finally:
             self._stop_live()
             self._experiment = None
@@ -569,5 +574,6 @@ def _console() -> Console:
     stream = sys.stdout if to_stdout else sys.stderr
     replace_unencodable(stream)
     # Environment variables that force colours would have the live table drawn into a file.
-    file = UnblockedStream(stream) if stream in (sys.__stdout__, sys.__stderr__) else None
+    is_standard = stream is sys.__stdout__ or stream is sys.__stderr__
+    file = cast("IO[str]", UnblockedStream(stream)) if is_standard else None
     return ProgressConsole(file=file, stderr=not to_stdout, force_terminal=None if stream.isatty() else False)

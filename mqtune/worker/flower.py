@@ -62,7 +62,7 @@ class Rows:
         self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: RunResult) -> None:
-        """Show an attempt's last state, if Celery has none for it; a row that was never claimed belongs to another worker.
+        """Show an attempt's last state, unless Celery shows it. A row that was never claimed belongs to another worker.
 
         One whose task goes back, such as a seat that was held in vain, waits for its next worker.
         """

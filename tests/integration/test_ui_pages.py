@@ -44,6 +44,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.demands import Demands
 from mqtune.journal.logs import made_mark, output_path
 from mqtune.journal.usage import UsageBoard
+from mqtune.results.labelling import label
 from mqtune.testing import waiting
 from mqtune.trainable.bundle import Bundle, File
 
@@ -73,7 +74,7 @@ AROUND_DIALOG: Final = """
 #: What a driver may bring.
 HOSTILE: Final = Bundle.of({MARKUP: File(f"# source\n{MARKUP}".encode())})
 #: A style sheet for maps, which Plotly makes when it begins and nobody needs.
-EXPECTED: Final = ("/plotly.js 20 Applying inline style",)
+EXPECTED: Final = ()
 
 
 def eventually(condition: Callable[[], object], timeout_s: float = PAGE_S) -> object:
@@ -472,7 +473,55 @@ def test_an_address_that_is_not_encoded_rightly_leads_to_a_page(browser: Browser
     browser.expected = "status of 404"
     browser.go("#/e/100%")
 
-    browser.shows("100%", "Best so far")
+    browser.shows("100%", "there is no experiment '100%' here")
+
+
+def test_the_address_of_an_experiment_that_is_not_there_says_so_once(driver: Any, tmp_path: Path):
+    Book(tmp_path / "there").save()
+    place = Place("there", tmp_path / "there", None)
+    with serving(driver, Places([place], None, broker_alone=False), steers=True) as page:
+        page.go("#/e/nonsense")
+
+        page.shows("nonsense", "there is no experiment 'nonsense' here", "all experiments", "not there")
+        assert page.text.count("there is no experiment") == 1
+        assert "reconnecting" not in page.text
+        assert "end now" not in page.text
+        page.go("#/e/there")
+        page.shows("Trials (0)", "end now")
+        assert page.complaints("status of 404") == []
+
+
+def test_a_tag_that_a_trial_gets_elsewhere_is_in_the_table(driver: Any, tmp_path: Path):
+    book = Book(tmp_path / "ended")
+    book.run("0001", 0.5)
+    book.finish()
+    book.save()
+    places = Places([Place("ended", tmp_path / "ended", None)], None, broker_alone=False)
+    with serving(driver, places) as page:
+        page.go("#/e/ended")
+        page.shows("Trials (1)")
+        eventually(lambda: rows(page) == ["0001"])
+
+        label(tmp_path / "ended", "0001", {"tags": ["odd-one"]})
+
+        eventually(lambda: "odd-one" in page.run("return document.querySelector('tr[data-id]').innerText"))
+
+
+def test_an_error_in_repeated_work_is_shown(browser: Browser):
+    browser.run("""
+        import("./assets/server.js").then(({ paced }) => paced(async () => { throw new Error("no such picture"); })());
+    """)
+
+    browser.shows("no such picture")
+
+
+def test_the_active_tool_of_a_chart_is_not_white(browser: Browser):
+    browser.go("#/e/mine")
+    browser.shows("Trials (30)")
+    icon = "document.querySelector('.modebar-btn.active path')"
+    eventually(lambda: browser.run(f"return Boolean({icon})"))
+
+    assert browser.run(f"return getComputedStyle({icon}).fill") == "rgb(0, 158, 115)"
 
 
 def test_a_finished_experiment_is_offered_no_end_and_no_limits(driver: Any, tmp_path: Path):
@@ -713,6 +762,27 @@ def test_a_phone_shows_name_state_progress_and_best_without_a_break_inside_a_wor
         assert browser.run("return document.documentElement.scrollWidth") == 390
     finally:
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_phone_shows_all_of_a_long_metric(driver: Any, tmp_path: Path):
+    book = Book(tmp_path / "mnist-of-last-november", metric="mean_validation_accuracy")
+    book.stage("0001")
+    book.report("0001", {"mean_validation_accuracy": 0.04062})
+    book.end("0001")
+    book.save()
+    place = Place(book.folder.name, book.folder, None)
+    with serving(driver, Places([place], None, broker_alone=False)) as page:
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        try:
+            page.go("#/")
+            page.shows("0.04062")
+            is_whole = (
+                "return (({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(document.querySelector('.scroll'))"
+            )
+            eventually(lambda: page.run(is_whole))
+        finally:
+            driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_without_the_token_there_is_a_place_to_give_it(browser: Browser):

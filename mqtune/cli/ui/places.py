@@ -128,7 +128,10 @@ class Places:
                         made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
                         words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
                         yield _listed(made.value, words)
-                except (BrokerUnavailable, AccessDenied):
+                except BrokerUnavailable:
+                    # The list says that it is incomplete.
+                    raise
+                except AccessDenied:
                     continue
                 except MqtuneError as error:
                     yield {"name": experiment.name, "error": str(error)}

@@ -63,9 +63,10 @@ def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
 
 
 def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
-    """Return the status of each of these trials, as it is now."""
+    """Return the current status of each of these trials; empty for a missing trial, as after an overwrite."""
     with feed.lock:
-        return [feed.experiment.trials[TrialId(id_)].status.value for id_ in ids]
+        trials = feed.experiment.trials
+        return [trials[TrialId(id_)].status.value if id_ in trials else "" for id_ in ids]
 
 
 def rows_for(experiment: Experiment, trials: Sequence[Trial]) -> list[Row]:
@@ -137,6 +138,13 @@ def _column(key: str, title: str, kind: str = "", *, is_shown: bool = True, sort
 
 def exported(feed: Feed, ids: Sequence[str]) -> Row:
     """Return these trials as CSV, as ``mqtune export`` writes them, and a name for the file."""
-    with feed.lock:
-        rows = {str(row["trial"]): row for row in trial_rows(feed.experiment)}
-    return {"file": f"{feed.experiment.name}.csv", "text": csv_text([rows[id_] for id_ in ids if id_ in rows])}
+
+    def made(results: Results) -> Row:
+        rows = {str(row["trial"]): row for row in trial_rows(results.experiment)}
+        return {
+            "file": f"{results.experiment.name}.csv",
+            "text": csv_text([rows[id_] for id_ in ids if id_ in rows]),
+        }
+
+    # The lock holds up all news of the experiment.
+    return feed.unlocked(made)

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from book import ASHA, Book
@@ -25,7 +25,7 @@ from waiting import eventually
 
 from mqtune.cli import group
 from mqtune.cli.place import Place
-from mqtune.cli.ui import views
+from mqtune.cli.ui import trials, views
 from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.feed import Feed, Feeds
@@ -629,6 +629,38 @@ def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
     assert list(live.curves(live.results, "loss")[TrialId("0039")].value) == [0.2, 0.1]
 
 
+def test_a_trial_that_an_overwritten_experiment_has_no_more_has_no_status(feed: tuple[Book, JournalFile, Feed]):
+    _, _, live = feed
+
+    assert trials.statuses_of(live, ["0001", "9999"]) == [live.experiment.trials[TrialId("0001")].status.value, ""]
+
+
+def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch, mqtune_home: Path):
+    class Cut:
+        """A broker that goes away after the names of its experiments."""
+
+        place = "there"
+
+        def __init__(self, url: str) -> None:
+            """Connect."""
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Disconnect."""
+
+        def experiments(self) -> list[Cut]:
+            return [self]
+
+        def state(self) -> None:
+            raise BrokerUnavailable("no Redis answers")
+
+    monkeypatch.setattr("mqtune.client.Client", Cut)
+
+    assert str(Places([], "redis://there", broker_alone=True).listed().problem) == "no Redis answers"
+
+
 def test_nobody_waits_while_a_picture_is_made_or_all_reports_of_a_trial_are_read(
     feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
 ):
@@ -645,7 +677,12 @@ def test_nobody_waits_while_a_picture_is_made_or_all_reports_of_a_trial_are_read
 
     monkeypatch.setattr(Plots, "draw", slow(Plots.draw))
     monkeypatch.setattr(Results, "reports", slow(Results.reports))
-    for make in (lambda: views.picture(live, "history", views.Asked(1)), lambda: live.detail(TrialId("0001"))):
+    monkeypatch.setattr(trials, "trial_rows", slow(trials.trial_rows))
+    for make in (
+        lambda: views.picture(live, "history", views.Asked(1)),
+        lambda: live.detail(TrialId("0001")),
+        lambda: trials.exported(live, ["0001"]),
+    ):
         gate.clear()
         has_begun.clear()
         with ThreadPoolExecutor() as pool:

@@ -50,7 +50,7 @@ def test_a_private_file_is_its_owners_alone_from_its_first_byte_on(tmp_path: Pat
     assert path.read_bytes() == b"hush"
 
 
-#: Says which numbers new files get, and what is on the standard descriptors.
+#: Prints to closed streams, and writes into a file whether its number is above theirs.
 OPENS = """
 import os, sys
 from mqtune.core.machine import open_standard_streams

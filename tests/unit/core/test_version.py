@@ -1,4 +1,4 @@
-"""What pip is to install for this mqtune."""
+"""The requirement and the command with which pip installs this mqtune again."""
 
 from __future__ import annotations
 

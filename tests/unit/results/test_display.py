@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from book import Book
+from waiting import eventually
 
 from mqtune.core.events import TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
@@ -443,6 +444,7 @@ def test_a_stuck_reader_does_not_stop_the_driver_and_sees_the_end_once_it_reads(
         while b"0 trials" not in seen[full:]:
             seen += os.read(reading, 65536)
         ending.join()
+        eventually(lambda: "mqtune-display" not in {thread.name for thread in threading.enumerate()})
     os.close(reading)
     assert b"mine \xc2\xb7 asha" in seen
 

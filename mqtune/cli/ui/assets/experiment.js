@@ -46,10 +46,11 @@ export function experimentPage(main, name) {
     // Its next driver carries out what is asked of one that was interrupted or has failed.
     if (limits) limits.hidden = summary.outcome === "finished";
     const state = JSON.stringify([summary.reports, summary.counts, summary.tags]);
-    if (state === last) return;
-    last = state;
+    // A trial's labels change nothing else.
+    if (state === last && !rows.length) return;
     trials.changed(rows);
-    again();
+    if (state !== last) again();
+    last = state;
   });
   return () => { end(); clearTimeout(typed); why.end(); trials.end(); pictures.forEach((each) => each.end()); };
 }

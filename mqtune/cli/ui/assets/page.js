@@ -14,6 +14,21 @@ let turns = 0;
 let entering;
 
 wanting.login = login;
+// The experiment of the page that is open, if it is of one; and whether it is there, which a broken stream asks again.
+let opened = "";
+wanting.experiment = async () => {
+  const turn = turns;
+  if (!opened) return;
+  try { await api("summaries", { of: opened }); } catch (error) { if (error.status === 404 && turn === turns) missing(error.message); }
+};
+
+function missing(why) {
+  leave();
+  close();
+  close = () => {};
+  main.replaceChildren(el("h1", {}, opened), el("p", { class: "problem" }, `${why}. It may have been deleted, or have another name: `, el("a", { href: "#/" }, "all experiments")));
+  show("off", "not there");
+}
 
 function login(why) {
   close();
@@ -37,6 +52,7 @@ async function route() {
   leave();
   close();
   close = () => {};
+  opened = "";
   const given = location.hash.match(/^#token=([\w-]+)(.*)$/);
   if (given) {
     history.replaceState(null, "", `#${given[2] || "/"}`);
@@ -55,6 +71,7 @@ async function route() {
     : kind === "trials" ? trialsPage(main, name, parts.slice(2))
     : kind === "e" && trial ? trialPage(main, name, /^\d+$/.test(trial) ? trial.padStart(4, "0") : trial)
     : kind === "e" ? experimentPage(main, name) : experimentsPage(main);
+  if (kind === "e" || kind === "trials") { opened = name; wanting.experiment(); }
 }
 
 addEventListener("hashchange", route);

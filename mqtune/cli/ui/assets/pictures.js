@@ -44,7 +44,7 @@ function draw(node, picture, state) {
   Object.assign(layout, { height, margin, autosize: true, uirevision: `kept ${state?.y} ${state?.x} ${state?.metric}`, dragmode: narrow ? false : brushes ? "select" : "zoom", selectionrevision: Date.now() });
   // Plotly takes the element's when that changes its width.
   node.style.height = `${height}px`;
-  layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: layout.font.color };
+  layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: layout.font.color, activecolor: getComputedStyle(node).getPropertyValue("--running").trim() };
   layout.hoverlabel = { align: "left" };
   delete layout.title;
   delete layout.width;

@@ -4,8 +4,8 @@ import { lasted } from "./elements.js";
 const FASTEST_MS = 200;
 // What the page may do, once the server has said it.
 export const me = {};
-// Called with why when the server wants the token.
-export const wanting = { login: () => {} };
+// Called with why when the server wants the token; and when the experiment that is shown may be gone.
+export const wanting = { login: () => {}, experiment: () => {} };
 
 const light = document.getElementById("live"), banner = document.getElementById("away");
 // What a page has asked for is given up when another one is opened: a browser has six connections, and pictures may take some seconds.
@@ -81,7 +81,7 @@ export function stream(path, parameters, take) {
     source.onerror = () => {
       show("off", "reconnecting");
       // A browser tries again by itself unless it was refused.
-      if (source.readyState === EventSource.CLOSED) { stop(); again = setTimeout(start, 2000); }
+      if (source.readyState === EventSource.CLOSED) { stop(); again = setTimeout(start, 2000); wanting.experiment(); }
     };
   };
   const look = () => (document.hidden ? stop() : start());
@@ -111,6 +111,9 @@ export function paced(work, fastest = FASTEST_MS) {
     let pause = 0;
     try {
       pause = (await work()) ?? 0;
+    } catch (error) {
+      // The banner says already that the server is away.
+      if (!error.away) problem(error.message);
     } finally {
       busy = false;
       dueAt = performance.now() + Math.max(fastest, pause);

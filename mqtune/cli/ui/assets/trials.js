@@ -35,7 +35,7 @@ export function trialTable(name, chartsFollow) {
       return 1;
     }
     if (mine !== turn) return 0;
-    if (columns.map((each) => each.key).join() !== found.columns.map((each) => each.key).join()) { columns = found.columns; fillChoices(); }
+    if (JSON.stringify(columns) !== JSON.stringify(found.columns)) { columns = found.columns; fillChoices(); }
     loaded = found;
     if (count !== found.total) { count = found.total; every = undefined; }
     found.rows.forEach((row) => statuses.set(row.id, row.status));
