@@ -35,7 +35,16 @@ from mqtune.trainable.sources import (
     submodules_in,
     used_globals,
 )
-from mqtune.trainable.spec import Function, TrainableSpec, TrainableStays, below_root, extras_of, is_in_session, root_of
+from mqtune.trainable.spec import (
+    Function,
+    TrainableSpec,
+    TrainableStays,
+    below_root,
+    check_synchronous,
+    extras_of,
+    is_in_session,
+    root_of,
+)
 from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
 
 #: The most characters of a value's text in the module. A longer text is data, which no person has written.
@@ -99,13 +108,8 @@ def cell_of(trainable: object) -> Cell | None:
     is_cell = is_in_session(sys.modules["__main__"]) and getattr(trainable, "__module__", None) == "__main__"
     has_name = isinstance(trainable, FunctionType | type) and "<" not in trainable.__qualname__
     writer = _Writer()
-    if isinstance(trainable, FunctionType) and writer.is_in_main_block(trainable):
+    if isinstance(trainable, FunctionType) and writer.is_made_late(trainable):
         has_name = False
-    if isinstance(trainable, FunctionType) and has_name and not is_cell and writer.is_made_by_text(trainable):
-        raise TrainableStays(
-            f"trainable {trainable.__name__!r} is made by exec below the main guard, or in a function, so workers can't import it; "
-            "write its source to a file, such as train.py, and use `from train import …`"
-        )
     if (has_name or isinstance(trainable, type)) and not (has_name and is_cell):
         return None
     name = _name_of(trainable)
@@ -145,13 +149,8 @@ def _name_of(trainable: UserObject) -> str:
 
 def _check_call(trainable: Callable[..., object], module: str, name: str) -> None:
     """Raise TrainableNotFound if a trainable can't be called with a config."""
-    call = (
-        trainable
-        if inspect.isroutine(trainable) or isinstance(trainable, functools.partial)
-        else type(trainable).__call__
-    )
-    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
-        raise TrainableNotFound(f"trainable {name!r} is an async function; write a plain one that calls asyncio.run")
+    is_function = inspect.isroutine(trainable) or isinstance(trainable, functools.partial)
+    check_synchronous(trainable if is_function else type(trainable).__call__, name)
     # Not by the cache, which would keep the trainable's values.
     try:
         extras_of.__wrapped__(as_function(trainable, module, name))
@@ -350,10 +349,8 @@ class _Writer:
         holder = sys.modules.get(str(module))
         if holder is None or _found_in(vars(holder), path) is not value:
             raise CannotTravel(f"{what}, which is not at the top level of a file")
-        if self.is_in_main_block(value):
-            raise CannotTravel(f"{what}, which is below the main guard: put it above")
-        if isinstance(value, FunctionType) and self.is_made_by_text(value):
-            raise CannotTravel(f"{what}, which exec has made")
+        if self.is_made_late(value):
+            raise CannotTravel(f"{what}, which is below the main guard, or made by exec: put it above")
         if module == "builtins":
             return str(path)
         self._bring_globals(value)
@@ -396,7 +393,7 @@ class _Writer:
         holder = next((each for each in list(sys.modules.values()) if getattr(each, "__dict__", None) is names), None)
         if holder is None:
             raise NoSource(f"a function whose module is {names.get('__name__')!r}, which is not imported")
-        if _found_in(names, path) is value and not self.is_in_main_block(value):
+        if _found_in(names, path) is value and not self.is_made_late(value):
             return self._named(value, FunctionType)
         maker = maker_of(value)
         if value.__code__.co_flags & __future__.annotations.compiler_flag:
@@ -423,14 +420,13 @@ class _Writer:
 
     # Names of a script that have their values from its main block.
 
-    def is_in_main_block(self, value: UserObject) -> bool:
-        """Whether a function or class is defined in the script's main block, which no worker runs."""
-        return value.__module__ == "__main__" and value.__qualname__.partition(".")[0] in self._guarded[0]
-
-    def is_made_by_text(self, value: FunctionType) -> bool:
-        """Whether a function of the script was made by an ``exec`` that no worker runs."""
-        made = inspect.unwrap(value)
-        if value.__module__ != "__main__" or self._source is None or not made.__code__.co_filename.startswith("<"):
+    def is_made_late(self, value: UserObject) -> bool:
+        """Whether a function or class of the script is made in its main block, or by an ``exec`` there, which no worker runs."""
+        if value.__module__ != "__main__" or self._source is None:
+            return False
+        if value.__qualname__.partition(".")[0] in self._guarded[0]:
+            return True
+        if not isinstance(value, FunctionType) or not inspect.unwrap(value).__code__.co_filename.startswith("<"):
             return False
         top = [each for each in body_of(without_main(self._source)) if not isinstance(each, DEFINITIONS)]
         calls = [node.func for node in ast.walk(ast.Module(top, [])) if isinstance(node, ast.Call)]

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -29,7 +29,8 @@ from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, En
 from mqtune.trainable.process.relay import CONTEXT, address_of
 from mqtune.trainable.process.script_fork import ForkedScript, fork_script
 from mqtune.trainable.process.session import Session, StopTrial
-from mqtune.trainable.script_arguments import ArgumentTemplate, Call, Item, OutputPatterns
+from mqtune.trainable.script_arguments import ArgumentTemplate, OutputPatterns
+from mqtune.trainable.spec import folder_above
 
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
@@ -58,19 +59,8 @@ _STDOUT: Final = 1
 _STDERR: Final = 2
 #: The pipes of a script's output, by the descriptor to read: the log to copy each to, and its finder of reports.
 Streams = dict[int, tuple[int, "MetricLines"]]
-#: How a script is called that is given as a path.
-_PLAIN_CALL: Final[Call] = {"module": "", "arguments": (), "metrics": ()}
 #: How much of a malformed line is shown.
 _SHOWN_BYTES: Final = 1_000
-
-
-def arguments_of(config: Mapping[str, object], items: Sequence[Item] = ()) -> list[str]:
-    """Return a script's arguments for a config, by its own items or else as ``--name value``.
-
-    Raises:
-        ConfigurationError: an item does not fit the config, or a value can't be an argument.
-    """
-    return ArgumentTemplate(items).fill(config)
 
 
 class ScriptRun:
@@ -86,13 +76,10 @@ class ScriptRun:
         self._session = current
         self._spawns = program.spawns
         self._folder: WatchedFolder | None = None
-        options = current.message["options"]
-        #: How the script is called; see ``mqtune.Script``.
-        self._call = cast("Call", options.get("call", _PLAIN_CALL))
-        metric = cast("str | Sequence[str]", options.get("metric", ()))
-        patterns = [
-            OutputPatterns(self._call["metrics"], [metric] if isinstance(metric, str) else metric) for _ in range(2)
-        ]
+        self._spec = program.spec
+        metric = cast("str | Sequence[str]", current.message["options"].get("metric", ()))
+        metrics = [metric] if isinstance(metric, str) else metric
+        patterns = [OutputPatterns(self._spec.metrics, metrics) for _ in range(2)]
         self._lines = MetricLines(patterns[0])
         #: Where there are patterns, the errors are read too. They are read by themselves, as the order of two pipes is unknown.
         self._error_lines = MetricLines(patterns[1], reads_tags=False) if patterns[1] else None
@@ -104,13 +91,13 @@ class ScriptRun:
 
     def _arguments(self) -> list[str]:
         message = self._session.message
-        config, items = message["config"], self._call["arguments"]
+        config, template = message["config"], ArgumentTemplate(self._spec.arguments)
         if message["options"].get("pass_config") == "json":
             file = self._session.scratch / "config.json"
             file.write_text(json.dumps(config), encoding="utf-8")
-            arguments = [*arguments_of({}, items), _CONFIG_ARGUMENT, str(file)]
+            arguments = [*template.fill({}), _CONFIG_ARGUMENT, str(file)]
         else:
-            arguments = arguments_of(config, items)
+            arguments = template.fill(config)
         # A script without checkpoints would refuse the argument, and on one machine there is always a store.
         if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
@@ -186,16 +173,18 @@ class ScriptRun:
         own = dict(zip(CONTEXT, map(str, values), strict=True))
         path = self._path.absolute()
         try:
-            module = self._call["module"]
+            module = self._spec.module
             if path.suffix == ".py" and not self._spawns:
-                return fork_script(path, self._given, own, output, channel, module=module, root=_root_of(path, module))
+                return fork_script(
+                    path, self._given, own, output, channel, module=module, root=folder_above(path, module)
+                )
             # Not by the current folder, where another module may have that name.
             program = ["-P", "-m", module] if module else [str(path)]
             command = [*([sys.executable] if path.suffix == ".py" else []), *program, *self._given]
             environment = {**UNBUFFERED, **os.environ, **own, RELAY: address_of(channel.fileno())}
             if module:
                 before = os.environ.get("PYTHONPATH")
-                environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_root_of(path, module)), before]))
+                environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder_above(path, module)), before]))
             return subprocess.Popen(
                 command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output
             )
@@ -372,12 +361,6 @@ def _description(checkpoint: Checkpoint | None) -> Message | None:
         "data": checkpoint.data if checkpoint.is_dict else None,
         "counters": dict(checkpoint.counters),
     }
-
-
-def _root_of(path: Path, module: str) -> Path:
-    """Return the folder from which Python finds the module of a file."""
-    depth = module.count(".") + (path.name == "__main__.py" and module.rpartition(".")[2] != "__main__")
-    return path.parents[depth]
 
 
 class MetricLines:

@@ -11,7 +11,7 @@ import re
 import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
@@ -40,14 +40,6 @@ _FORMS: Final = (
     "write {lr}, {value}, {layers*}, {value!json} or {amp:--amp}, and {{ or }} for a brace; see docs/how-to/scripts.md"
 )
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-
-
-class Call(TypedDict):
-    """A script's command line and patterns, as a worker passes them to a trial."""
-
-    module: str
-    arguments: Sequence[Item]
-    metrics: Sequence[str]
 
 
 class Script:
@@ -153,8 +145,8 @@ def _are_texts(given: object, most: int, most_chars: int) -> bool:
 def plain_arguments(config: Mapping[str, object]) -> list[str]:
     """Return a config as arguments ``--name value``.
 
-    A value that begins with a dash is written as ``--name=value``. Text stays as it is. Numbers, booleans and None are as Python writes them, and lists and dicts are JSON. No shell is
-    involved, so spaces, quotes and newlines arrive unchanged.
+    A value that begins with a dash is written as ``--name=value``. Text stays as it is, also spaces, quotes and newlines: there is
+    no shell. Numbers, booleans and None are as Python writes them, and lists and dicts are JSON.
 
     Raises:
         ConfigurationError: a value can't be an argument.

@@ -164,15 +164,18 @@ def _content(name: str, cell: UserObject) -> object:
         raise CannotTravel(f"a function that uses {name}, a variable without a value") from None
 
 
-def names_in(source: str) -> list[str]:
-    """Return the names that a source uses from around it, in order."""
-    tables, found = [symtable.symtable(source, "a cell", "exec")], dict[str, None]()
+def _symbols(source: str) -> Iterator[tuple[bool, symtable.Symbol]]:
+    """Yield the symbols of a source, each with whether it is one of the module itself."""
+    tables = [symtable.symtable(source, "a source", "exec")]
     for table in tables:
         tables += table.get_children()
-        for symbol in table.get_symbols():
-            if symbol.is_global() or (table.get_type() == "module" and symbol.is_referenced()):
-                found[symbol.get_name()] = None
-    return list(found)
+        yield from ((table is tables[0], symbol) for symbol in table.get_symbols())
+
+
+def names_in(source: str) -> list[str]:
+    """Return the names that a source uses from around it, in order."""
+    used = (each for is_top, each in _symbols(source) if each.is_global() or (is_top and each.is_referenced()))
+    return list(dict.fromkeys(each.get_name() for each in used))
 
 
 def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
@@ -203,17 +206,16 @@ def _globals_of(function: FunctionType) -> Iterator[str]:
 
 def set_names(statements: list[ast.stmt]) -> set[str]:
     """Return the names that statements of a module set."""
-    table = symtable.symtable(ast.unparse(ast.Module(statements, [])), "a block", "exec")
-    return {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
+    symbols = _symbols(ast.unparse(ast.Module(statements, [])))
+    return {each.get_name() for is_top, each in symbols if is_top and (each.is_assigned() or each.is_imported())}
 
 
 def set_globals(source: bytes) -> set[str]:
     """Return the names of a module that its functions set by a global statement."""
-    tables, found = symtable.symtable(source.decode(), "a script", "exec").get_children(), set[str]()
-    for table in tables:
-        tables += table.get_children()
-        found |= {each.get_name() for each in table.get_symbols() if each.is_declared_global() and each.is_assigned()}
-    return found
+    symbols = _symbols(source.decode())
+    return {
+        each.get_name() for is_top, each in symbols if not is_top and each.is_declared_global() and each.is_assigned()
+    }
 
 
 def used_globals(value: UserObject, names: Mapping[str, UserObject]) -> Iterator[str]:

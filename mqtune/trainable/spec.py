@@ -114,22 +114,17 @@ class TrainableSpec:
                 _name_module(trainable.module) if trainable.module else _name_script(Path(trainable.program))
             )
             return replace(spec, arguments=trainable.items, metrics=trainable.metrics), code_root
-        if inspect.isclass(trainable):
-            _check_class(trainable)
-            return cls._name(trainable, "class")
         if isinstance(trainable, functools.partial):
             raise TrainableNotFound(
                 f"trainable {trainable!r} has no name by which workers could import it; put its arguments into the search "
                 "space as constants, or write a function at the top level of a module that passes them on"
             )
-        if not inspect.isfunction(trainable):
+        if not inspect.isfunction(trainable) and not inspect.isclass(trainable):
             raise TrainableNotFound(
                 f"trainable {trainable!r} is not a function, a class or the path of a script; "
                 "give a function that takes the config"
             )
-        _check_function(trainable, adapter)
-        spec, code_root = cls._name(trainable, "function")
-        return replace(spec, adapter=adapter), code_root
+        return cls._name(trainable, adapter)
 
     @classmethod
     def in_module(cls, trainable: Function | type, module: str) -> TrainableSpec:
@@ -138,21 +133,17 @@ class TrainableSpec:
         Raises:
             TrainableNotFound: it can't be a trainable.
         """
-        if inspect.isclass(trainable):
-            _check_class(trainable)
-            return cls(trainable.__qualname__, module=module, kind="class")
-        _check_function(trainable)
-        return cls(trainable.__qualname__, module=module)
+        return cls(trainable.__qualname__, module=module, kind=_checked_kind(trainable))
 
     @classmethod
-    def _name(cls, trainable: Function, kind: Kind) -> tuple[TrainableSpec, Path]:
-        name, module = trainable.__qualname__, trainable.__module__
+    def _name(cls, trainable: Function, adapter: str) -> tuple[TrainableSpec, Path]:
+        kind, name = _checked_kind(trainable, adapter), trainable.__qualname__
         if "<" in name:
             raise TrainableStays(
                 f"trainable {name!r} is defined inside a function or is a lambda, so workers can't import it; "
                 "move it to the top level of its module"
             )
-        spec, root = cls(name, kind=kind)._at(sys.modules.get(str(module)))
+        spec, root = cls(name, kind=kind, adapter=adapter)._at(sys.modules.get(str(trainable.__module__)))
         if not (spec.module or spec.script):
             raise TrainableStays(
                 f"trainable {name!r} is in no file (it came from python -c, standard input, exec, a notebook or an interactive "
@@ -330,13 +321,21 @@ def extras_of(function: Function) -> tuple[str, ...]:
     return extras
 
 
-def _check_function(function: Function, adapter: str = "") -> None:
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TrainableNotFound(
-            f"trainable {function.__name__!r} is an async function; write a plain one that calls asyncio.run"
-        )
-    if "<" not in function.__qualname__ and not adapter:
-        extras_of(function)
+def _checked_kind(trainable: Function | type, adapter: str = "") -> Kind:
+    """Return the kind of a function or class, which must be fit to be a trainable."""
+    if isinstance(trainable, type):
+        _check_class(trainable)
+        return "class"
+    check_synchronous(trainable, trainable.__name__)
+    if "<" not in trainable.__qualname__ and not adapter:
+        extras_of(trainable)
+    return "function"
+
+
+def check_synchronous(call: object, name: str) -> None:
+    """Raise TrainableNotFound if a trainable's call is async."""
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+        raise TrainableNotFound(f"trainable {name!r} is an async function; write a plain one that calls asyncio.run")
 
 
 def _check_class(trainable: type) -> None:
@@ -398,9 +397,13 @@ def root_of(module: ModuleType, name: str | None = None) -> Path:
         raise TrainableNotFound(
             f"module {module.__name__!r} has no file, so workers can't import it; put it into a file"
         )
-    path = Path(file).absolute()
-    depth = (name or module.__name__).count(".") + (path.name == "__init__.py")
-    return path.parents[depth]
+    return folder_above(Path(file).absolute(), name or module.__name__)
+
+
+def folder_above(path: Path, module: str) -> Path:
+    """Return the folder from which Python finds the module of a file."""
+    is_package = path.stem in ("__init__", "__main__") and module.rpartition(".")[2] != path.stem
+    return path.parents[module.count(".") + is_package]
 
 
 @contextmanager

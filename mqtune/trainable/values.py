@@ -126,14 +126,17 @@ def tensor(path: Path, dtype: str, shape: tuple[int, ...], *, requires_grad: boo
 
 
 def _store_frame(value: UserObject) -> StoredValue:
-    return _checked(StoredValue(_arrow(value), ".arrow", "frame({})"), value, frame)
+    content = _arrow(value)
+    _check_same(frame(io.BytesIO(content)), value)
+    return StoredValue(content, ".arrow", "frame({})")
 
 
 def _store_series(value: UserObject) -> StoredValue:
     if not isinstance(value.name, str | int | None):
         raise CannotTravel(f"a Series with the name {value.name!r}: give it a text")
-    kept = StoredValue(_arrow(value.to_frame("values")), ".arrow", f"series({{}}, {value.name!r})")
-    return _checked(kept, value, lambda file: series(file, value.name))
+    content = _arrow(value.to_frame("values"))
+    _check_same(series(io.BytesIO(content), value.name), value)
+    return StoredValue(content, ".arrow", f"series({{}}, {value.name!r})")
 
 
 def _arrow(value: UserObject) -> bytes:
@@ -152,17 +155,16 @@ def _arrow(value: UserObject) -> bytes:
     return file.getvalue()
 
 
-def _checked(kept: StoredValue, value: UserObject, read: Callable[[io.BytesIO], UserObject]) -> StoredValue:
-    """Return a kept frame of pandas if it is read back with the same values, types, index and categories."""
+def _check_same(read: UserObject, value: UserObject) -> None:
+    """Raise CannotTravel unless a frame of pandas was read back with the same values, types, index and categories."""
     import pandas as pd  # noqa: PLC0415
 
     testing: UserObject = pd.testing
     check = testing.assert_frame_equal if isinstance(value, pd.DataFrame) else testing.assert_series_equal
     try:
-        check(read(io.BytesIO(kept.content)), value, check_exact=True, check_freq=False)
+        check(read, value, check_exact=True, check_freq=False)
     except AssertionError as error:
         raise CannotTravel(f"{a(type(value))} that Arrow would change: {' '.join(str(error).split())}") from None
-    return kept
 
 
 def frame(file: Path | io.BytesIO) -> UserObject:
@@ -180,15 +182,8 @@ def series(file: Path | io.BytesIO, name: str | int | None) -> UserObject:
 
 
 def _store_polars(value: UserObject) -> StoredValue:
-    return _polars(value, value, "")
-
-
-def _store_polars_series(value: UserObject) -> StoredValue:
-    return _polars(value, value.to_frame(), ".to_series()")
-
-
-def _polars(value: object, table: UserObject, end: str) -> StoredValue:
-    file = io.BytesIO()
+    is_series = type(value).__name__ == "Series"
+    table, end, file = value.to_frame() if is_series else value, ".to_series()" if is_series else "", io.BytesIO()
     try:
         table.write_ipc_stream(file)
         back = polars_frame(io.BytesIO(file.getvalue()))
@@ -214,5 +209,5 @@ _KINDS: Final[dict[tuple[str, str], Callable[[UserObject], StoredValue]]] = {
     ("pandas", "DataFrame"): _store_frame,
     ("pandas", "Series"): _store_series,
     ("polars", "DataFrame"): _store_polars,
-    ("polars", "Series"): _store_polars_series,
+    ("polars", "Series"): _store_polars,
 }

@@ -22,7 +22,6 @@ from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, Action, AttemptEn
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
-from mqtune.trainable.script_arguments import Call
 from mqtune.worker.control_pipe import ControlPipe, parse_count
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
@@ -534,15 +533,8 @@ class AttemptRun:
             "place": "",
             "reuse": reuse,
             "definition": self._here.mark,
-            "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition} | self._call(),
+            "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
-
-    def _call(self) -> dict[str, object]:
-        """Return how a script is called, for its options; a function or a class has none."""
-        spec = self._here.spec
-        if spec.kind != "script":
-            return {}
-        return {"call": Call(module=spec.module, arguments=spec.arguments, metrics=spec.metrics)}
 
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
         """Start the trial and wait for its end; returns its wait status, if that is known."""

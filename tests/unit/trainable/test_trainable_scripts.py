@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.frozen_code import fingerprint, keep_source
 from mqtune.trainable.process.protocol import PAUSE, STOP
-from mqtune.trainable.script import MetricLines, WatchedFolder, arguments_of
+from mqtune.trainable.script import MetricLines, WatchedFolder
+from mqtune.trainable.script_arguments import plain_arguments
 from mqtune.trainable.spec import TrainableSpec
 
 Trial = Callable[..., TrialProcess]
@@ -53,6 +54,7 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
             config: dict[str, Any] | None = None,
             name: str = "train.py",
             kind: Kind = ForkedTrial,
+            call: Mapping[str, Any] = {},
             **message: Any,
         ):
             code_root = tmp_path / "code"
@@ -61,8 +63,8 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
             files = tmp_path / f"attempt-{message.get('attempt', 1)}"
             files.mkdir()
             # Most of these scripts know nothing of folders for checkpoints.
-            message = {"store": "", "options": {"pass_checkpoint_dir": "store" in message}, **message}
-            spec = TrainableSpec(Path(name).stem, script=name, kind="script")
+            message = {"store": "", "options": {"metric": "loss", "pass_checkpoint_dir": "store" in message}, **message}
+            spec = TrainableSpec(Path(name).stem, script="" if call.get("module") else name, kind="script", **call)
             process = stack.enter_context(contextlib.closing(kind(files, spec, code_root, **message)))
             process.start(config or {})
             return process
@@ -117,7 +119,7 @@ def test_a_spec_comes_back_from_a_message_and_ignores_what_it_does_not_know():
 def test_arguments_are_plain_text_and_json():
     config = {"lr": 0.001, "n": 3, "name": "a b", "on": True, "off": None, "sizes": [1, 2], "more": {"a": "ü"}}
 
-    assert dict(zip(*[iter(arguments_of(config))] * 2, strict=True)) == {
+    assert dict(zip(*[iter(plain_arguments(config))] * 2, strict=True)) == {
         "--lr": "0.001",
         "--n": "3",
         "--name": "a b",
@@ -131,7 +133,7 @@ def test_arguments_are_plain_text_and_json():
 @pytest.mark.parametrize("value", ["a\0b", b"raw"])
 def test_a_value_that_no_program_can_be_given_is_refused_by_name(value):
     with pytest.raises(ConfigurationError, match="'key'"):
-        arguments_of({"key": value})
+        plain_arguments({"key": value})
 
 
 NASTY = ["a b", 'it\'s "quoted"', "two\nlines", "$HOME `id` ; rm *", "\\ %s ü", "", "--not-a-name", "#"]
@@ -170,12 +172,12 @@ EPOCHS = r"epoch (?P<epoch>\d+): loss (?P<loss>\S+)"
 def call(
     arguments: list[list[str]] | None = None, metrics: list[str] | None = None, module: str = ""
 ) -> dict[str, Any]:
-    """Options by which a script is called, as a worker passes them."""
-    return {"metric": "loss", "call": {"module": module, "arguments": arguments or [], "metrics": metrics or []}}
+    """How a script is called, as fields of its spec."""
+    return {"module": module, "arguments": tuple(map(tuple, arguments or [])), "metrics": tuple(metrics or [])}
 
 
 def test_arguments_are_made_by_the_items_of_the_command(trial: Trial):
-    one = trial(SHOW, {"lr": 0.1, "amp": True}, options=call([["data.txt"], ["--{name}={value}"], ["{amp:--amp}"]]))
+    one = trial(SHOW, {"lr": 0.1, "amp": True}, call=call([["data.txt"], ["--{name}={value}"], ["{amp:--amp}"]]))
 
     assert one.wait()["end"] == "completed"
     assert one.values("given") == [["data.txt", "--lr=0.1", "--amp"]]
@@ -189,7 +191,7 @@ def test_metrics_are_read_from_output_and_errors_which_are_logged_as_they_were(t
         print("epoch 2: loss nan", file=sys.stderr)
         sys.stderr.write("epoch 3: loss 1e-05")
         """
-    one = trial(code, kind=kind, options=call(metrics=[EPOCHS]))
+    one = trial(code, kind=kind, call=call(metrics=[EPOCHS]))
 
     assert one.wait()["end"] == "completed"
     assert sorted(map(repr, one.reports())) == sorted(
@@ -205,7 +207,7 @@ def test_metrics_of_a_program_in_any_language_are_reported_while_it_runs(trial: 
         echo "epoch 1: loss $2"
         exec sleep 60
         """
-    one = trial(code, {"lr": 3}, name="train.sh", options=call(metrics=[EPOCHS]))
+    one = trial(code, {"lr": 3}, name="train.sh", call=call(metrics=[EPOCHS]))
 
     one.wait_for(lambda trial: trial.reports())
     one.tell(STOP)
@@ -217,7 +219,7 @@ def test_metrics_of_a_program_in_any_language_are_reported_while_it_runs(trial: 
 def test_the_error_of_a_script_with_patterns_shows_its_last_errors(trial: Trial):
     code = "import sys; print('epoch 1: loss 1', file=sys.stderr); raise ValueError('no such data')"
     # Its traceback quotes that line.
-    one = trial(code, options=call(metrics=[f"^{EPOCHS}"]))
+    one = trial(code, call=call(metrics=[f"^{EPOCHS}"]))
 
     end = one.wait()
 
@@ -239,7 +241,7 @@ def test_a_module_is_run_as_python_does_it_from_any_folder(trial: Trial, tmp_pat
     for number, (module, file) in enumerate({"package.train": "train.py", "package": "__main__.py"}.items(), 1):
         one = trial(
             code, {"lr": 1}, f"package/{file}", attempt=number,
-            options=call(module=module), working_dir=str(tmp_path / "own"),
+            call=call(module=module), working_dir=str(tmp_path / "own"),
         )  # fmt: skip
 
         assert one.wait()["end"] == "completed", one.stderr()
@@ -248,7 +250,7 @@ def test_a_module_is_run_as_python_does_it_from_any_folder(trial: Trial, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("given_call", "message"),
     [
         (call(metrics=["("]), "is not a regular expression"),
         (call(metrics=["x"]), "names no metric"),
@@ -256,8 +258,8 @@ def test_a_module_is_run_as_python_does_it_from_any_folder(trial: Trial, tmp_pat
         (call([["{rate}"]]), "names 'rate'"),
     ],
 )
-def test_a_call_that_makes_no_sense_fails_its_trial_with_the_reason(trial: Trial, options: Any, message: str):
-    one = trial("print('begun')", {"lr": 1}, options=options)
+def test_a_call_that_makes_no_sense_fails_its_trial_with_the_reason(trial: Trial, given_call: Any, message: str):
+    one = trial("print('begun')", {"lr": 1}, call=given_call)
 
     end = one.wait()
 
