@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
@@ -18,8 +19,9 @@ _PACKAGE: Final = "samplers/auto_sampler"
 class AutoSearcher(OptunaSearcher):
     """Proposes what OptunaHub's AutoSampler suggests, which chooses among Optuna's samplers by the space and the trials so far.
 
-    OptunaHub downloads the sampler's code from its registry, and keeps it on this machine. For the rest it is an ``OptunaSearcher`` with
-    a sampler of yours.
+    OptunaHub downloads the sampler's code from its registry, runs it in the driver, and keeps it on this machine. Your script alone may
+    ask for that: an experiment's definition has no such power, so ``mqtune drive`` refuses, and ``Tuner.attach`` needs ``searcher=``.
+    For the rest it is an ``OptunaSearcher`` with a sampler of yours.
 
     Args:
         seed: None for the experiment's.
@@ -42,8 +44,21 @@ class AutoSearcher(OptunaSearcher):
     def _model(self) -> Description:
         return {}
 
+    @classmethod
+    def from_arguments(cls, arguments: Description) -> OptunaSearcher:
+        """Return one that a user has named.
 
-def _auto_sampler() -> Any:
+        Raises:
+            ConfigurationError: these are the arguments of a definition.
+        """
+        if arguments:
+            raise ConfigurationError(
+                "AutoSampler is code that OptunaHub downloads, for which your script alone may ask: give searcher='auto'"
+            )
+        return cls()
+
+
+def _auto_sampler() -> Callable[..., BaseSampler]:
     """Return the class of the sampler.
 
     Raises:

@@ -47,7 +47,7 @@ class OneSplitTPESampler(TPESampler):
         ended = sum(each.state is not TrialState.RUNNING for each in trials)
         usual = tpe.default_gamma if len(study.directions) == 1 else _GAMMA_OF_SEVERAL
         # Before Optuna 5 a sampler says whether there are constraints.
-        more: list[Any] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
+        more: list[bool] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
         good, bad = tpe._split_trials(study, trials, (self._gamma or usual)(ended), *more)
         return good, bad[-_MOST_BAD:]
 

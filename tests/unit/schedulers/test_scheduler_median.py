@@ -197,7 +197,7 @@ def test_every_decision_is_the_one_that_the_rule_gives(
     #: Of each trial: its values, lower being better, with their times; its latest time; and the milestone that it goes for.
     values: dict[str, list[tuple[int, float]]] = defaultdict(list)
     latest: dict[str, int] = defaultdict(int)
-    due: dict[str, int] = defaultdict(lambda: max(1, math.ceil(grace / interval)) * interval)
+    due: dict[str, int] = defaultdict(lambda: math.ceil(grace / interval) * interval)
     averages: dict[int, dict[str, float]] = defaultdict(dict)
     for call in play.calls:
         name, stops = call.trial.id, False
