@@ -45,7 +45,7 @@ class AutoSearcher(OptunaSearcher):
         return {}
 
     @classmethod
-    def from_arguments(cls, arguments: Description) -> OptunaSearcher:
+    def from_arguments(cls, arguments: Description) -> AutoSearcher:
         """Return one that a user has named.
 
         Raises:
