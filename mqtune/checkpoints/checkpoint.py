@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CheckpointId, Metrics
+from mqtune.core.trial import CheckpointId
 
 #: The content of a checkpoint that is a dict.
 State = dict[str, Any]
@@ -18,7 +18,7 @@ State = dict[str, Any]
 Counters = Mapping[str, Any]
 
 _NO_COUNTERS: Final[Counters] = MappingProxyType({})
-_NO_METRICS: Final[Metrics] = MappingProxyType({})
+_NO_METRICS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class Checkpoint:
@@ -44,7 +44,7 @@ class Checkpoint:
         path: Path | None = None,
         data: State | None = None,
         counters: Counters = _NO_COUNTERS,
-        metrics: Metrics = _NO_METRICS,
+        metrics: Mapping[str, object] = _NO_METRICS,
     ) -> None:
         if (path is None) is (data is None):
             raise ConfigurationError("a checkpoint is a folder or a dict: give Checkpoint either path= or data=")

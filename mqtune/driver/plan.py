@@ -193,7 +193,7 @@ class Plan:
         """Keep the searcher with which an experiment began, by its description, where its user leaves the choice to the default.
 
         Raises:
-            ConfigurationError: what it needs is not installed.
+            ConfigurationError: the library of that searcher is not installed.
         """
         began_as = described.get(Searcher.role)
         if not self._is_searched_by_default or began_as not in (RandomSearcher.kind, TPE):

@@ -50,7 +50,7 @@ _AT_RANDOM: Final = 1 / 3
 #: config of it was seen. Found by trial: of 1/3, 1/2, 2/3 and 1, those below lose a slow model, and 1 wastes trials on bad ones of many.
 _CHOICES_AT_RANDOM: Final = 2 / 3
 #: Samplers whose suggestions depend on nothing but the trials and random numbers: a driver that resumes need not ask them again. It does
-#: for so many seconds in all, so that a seed counts; an earlier driver loses its lock after 20 s.
+#: for so many seconds in all, so that a seed counts. An earlier driver loses its lock after 20 s.
 _REPLAY_S: Final = 10.0
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 #: Samplers that try each config of a set once, and then repeat themselves.
@@ -180,7 +180,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             "Argument ``(group|multivariate|constant_liar|constraints_func)``",
             optuna.exceptions.ExperimentalWarning,
         )
-        # What is out of range is an error here.
+        # A value out of range is an error here.
         warnings.filterwarnings("ignore", "(The value `|Fixed parameter ').* is out of range", UserWarning)
         # A name that is drawn would give a sampler that goes by it other suggestions each time.
         name, directions = f"mqtune-{seed}", [DIRECTIONS[each] for each in self._objective.modes]

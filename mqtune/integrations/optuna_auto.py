@@ -27,7 +27,7 @@ class AutoSearcher(OptunaSearcher):
         seed: None for the experiment's.
 
     Raises:
-        ConfigurationError: OptunaHub, what AutoSampler needs, or its code can't be had.
+        ConfigurationError: OptunaHub, a library of AutoSampler, or its code can't be had.
     """
 
     kind = "auto"
@@ -45,7 +45,7 @@ class AutoSearcher(OptunaSearcher):
         return {}
 
     @classmethod
-    def from_arguments(cls, arguments: Description) -> OptunaSearcher:
+    def from_arguments(cls, arguments: Description) -> AutoSearcher:
         """Return one that a user has named.
 
         Raises:
@@ -68,7 +68,7 @@ def _auto_sampler() -> Callable[..., BaseSampler]:
         import optunahub  # noqa: PLC0415 - most machines lack it
 
         made: type[BaseSampler] = optunahub.load_module(_PACKAGE).AutoSampler
-    except Exception as error:  # the network's, GitHub's, and those of what the sampler imports
+    except Exception as error:  # the network's, GitHub's, and import errors of the sampler
         raise ConfigurationError(
             f"searcher='auto' is OptunaHub's AutoSampler, which can't be had ({type(error).__name__}: {error}); "
             "pip install 'mqtune[auto]', let this machine reach OptunaHub, or give searcher='tpe'"

@@ -807,7 +807,7 @@ def test_samplers_see_the_users_own_categories_and_true_steps() -> None:
     }
 
 
-# What a suggestion costs.
+# The cost of a suggestion.
 
 
 def test_trials_are_divided_once_for_all_parameters_and_the_newest_bad_ones_are_learnt_from(
@@ -858,7 +858,7 @@ def test_the_sampler_of_optunahub_is_a_searcher_by_its_name() -> None:
     assert first is not None
     assert first == again.suggest(TrialId("0001"))
     assert again.replay(TrialId("0002"), first) == first
-    # Who may write a definition does not have code downloaded.
+    # A definition has no code downloaded.
     with pytest.raises(ConfigurationError, match="your script alone"):
         searcher_of(described(searcher), BOWL)
 

@@ -41,7 +41,7 @@ SCRIPTS: Final = {
     "main_module.py calls compile": 2,
     "main_module.py calls exec": 1,
 }
-#: What a user's script asks for by name, searcher="auto", and no definition can: OptunaHub downloads a sampler's code and runs it.
+#: A user's script asks for it by name, searcher="auto", and no definition can: OptunaHub downloads a sampler's code and runs it.
 DOWNLOADED: Final = {"optuna_auto.py calls optunahub.load_module": 1}
 #: Attributes by which a library unpickles, or starts a shell.
 ATTRIBUTES: Final = frozenset(
