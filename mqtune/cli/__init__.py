@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import MqtuneError
+from mqtune.core.machine import INTERRUPTED_CODE
 from mqtune.core.text import printable, replace_unencodable
 from mqtune.core.version import __version__
 
@@ -70,8 +71,6 @@ _MODULES: Final = {
     "import": "importing",
     "usage": "usage_report",
 }
-#: The exit code after Ctrl-C, as shells have it.
-INTERRUPTED: Final = 130
 
 
 class _Commands(click.Group):
@@ -111,7 +110,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             click.echo(err=True)
-            sys.exit(INTERRUPTED)
+            sys.exit(INTERRUPTED_CODE)
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from mqtune.cli import INTERRUPTED
 from mqtune.cli.logs import print_output
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources
 from mqtune.core.keys import is_name
-from mqtune.core.machine import mqtune_home
+from mqtune.core.machine import INTERRUPTED_CODE, mqtune_home
 from mqtune.core.owner import NOBODY, this_owner
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, Submission, SubmittedRun
@@ -161,7 +160,7 @@ def _follow(name: str, broker: str) -> None:
         click.echo(
             f"\n{name} goes on; its output: mqtune logs {name} {DRIVER} -f; end it: {way_to_end(name)}", err=True
         )
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_CODE)
     state = state_on(name, broker)
     if state is not None and state.how != "done":
         click.echo(printable(f"mqtune: {name}: {in_words(state)}"), err=True)

@@ -18,6 +18,8 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
+#: The exit code after Ctrl-C, as shells have it.
+INTERRUPTED_CODE: Final = 130
 #: Files that identify a machine and its boot (Linux). Machines made from one image may share the second.
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
 #: Identifies the container whose process numbers are meant.

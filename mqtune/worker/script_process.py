@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Final
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, NameTaken
+from mqtune.core.machine import INTERRUPTED_CODE
 from mqtune.trainable.process.descendants import die_with_parent
 
 #: The command of such a process; without the current folder among those of modules, as the worker's.
@@ -22,7 +23,6 @@ COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.script_process")
 #: The exit code of a script that has given up waiting for the server, or met another driver that lives, such as its last run on a worker
 #: that was cut off: a later run may do better. sysexits.h calls it a temporary failure.
 AGAIN_CODE: Final = os.EX_TEMPFAIL
-_INTERRUPTED_CODE: Final = 130
 
 
 def start_message(script: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> bytes:
@@ -51,7 +51,7 @@ def main() -> int:
         trace = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
-            return _INTERRUPTED_CODE
+            return INTERRUPTED_CODE
         return AGAIN_CODE if _may_pass(error) else 1
     return 0
 

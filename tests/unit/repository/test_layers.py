@@ -99,6 +99,10 @@ PARTNERS: Final = {
 CYCLES_TO_GO: Final[list[set[str]]] = []
 
 
+#: Files in which a module's name is no import: registries name the extras that users may have, and a worker is another process.
+BY_NAME: Final = frozenset({"schedulers/base.py", "search/base.py", "backends/local/worker.py"})
+
+
 class Import(NamedTuple):
     """One import in the package."""
 
@@ -112,11 +116,12 @@ class Import(NamedTuple):
 
 @cache
 def imports_of(root: Path) -> list[Import]:
-    """Every import in a package, also those inside functions; names are absolute."""
+    """Every import in a package, also those inside functions or by a string; names are absolute."""
     return [*_imports_of(root)]
 
 
 def _imports_of(root: Path) -> Iterator[Import]:
+    modules = {f"mqtune.{name}" for name in modules_of(root)}
     for path in sorted(root.rglob("*.py")):
         file = path.relative_to(root).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
@@ -129,6 +134,25 @@ def _imports_of(root: Path) -> Iterator[Import]:
                     base = ".".join([*folder, base] if base else folder)
                 # The name may be a module of its own.
                 yield from (Import(file, node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
+                "import_module",
+                "__import__",
+            ):
+                yield from (Import(file, node.lineno, name) for name in _named(node.args[0], modules))
+            elif isinstance(node, ast.Constant) and node.value in modules and file not in BY_NAME:
+                own = ".".join(("mqtune", *path.relative_to(root).parent.parts))
+                if node.value != own:
+                    yield Import(file, node.lineno, str(node.value))
+
+
+def _named(module: ast.expr, modules: set[str]) -> list[str]:
+    """The modules of the package that the argument of ``import_module`` names, or may name by its beginning."""
+    if isinstance(module, ast.Constant):
+        return [name for name in [str(module.value)] if name.startswith("mqtune.")]
+    begin = module.values[0] if isinstance(module, ast.JoinedStr) else None
+    if not isinstance(begin, ast.Constant):
+        return []
+    return sorted(name for name in modules if name.startswith(str(begin.value)))
 
 
 def part_of(path: str) -> str:
@@ -213,6 +237,9 @@ def test_no_modules_import_each_other() -> None:
         ("import mqtune.journal.b", "from mqtune.journal import a"),
         ("from mqtune.journal.b import f", "def f():\n    from mqtune.journal.a import g"),
         ("import mqtune.journal.b", "if TYPE_CHECKING:\n    from . import a"),
+        ("import mqtune.journal.b", "def f():\n    importlib.import_module('mqtune.journal.a')"),
+        ("import mqtune.journal.b", "def f(end):\n    import_module(f'mqtune.journal.a{end}')"),
+        ("import mqtune.journal.b", "HOMES = {'f': 'mqtune.journal.a'}"),
     ],
 )
 def test_a_cycle_is_found(tmp_path: Path, a: str, b: str) -> None:
@@ -248,6 +275,7 @@ def test_libraries_stay_where_they_belong() -> None:
         ("core/experiment.py", "import mqtune"),
         ("backends/celery.py", "from mqtune import worker"),
         ("worker/uplink.py", "if True:\n    import mqtune.backends.celery as c"),
+        ("core/experiment.py", "def f():\n    import_module('mqtune.driver.loop')"),
     ],
 )
 def test_an_arrow_that_points_up_is_found(tmp_path: Path, file: str, code: str) -> None:
