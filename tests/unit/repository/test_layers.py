@@ -146,9 +146,9 @@ def _imports_of(root: Path) -> Iterator[Import]:
 
 
 def _named(module: ast.expr, modules: set[str]) -> list[str]:
-    """The modules that the argument of ``import_module`` names, or may name if only its beginning is known."""
+    """The modules of the package that the argument of ``import_module`` names, or may name by its beginning."""
     if isinstance(module, ast.Constant):
-        return [str(module.value)]
+        return [name for name in [str(module.value)] if name.startswith("mqtune.")]
     begin = module.values[0] if isinstance(module, ast.JoinedStr) else None
     if not isinstance(begin, ast.Constant):
         return []
