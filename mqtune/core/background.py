@@ -20,7 +20,8 @@ class Background:
     Args:
         name: the thread's.
         then: called when no more calls wait, after those that were made.
-        rests: whether it rests after that for as long as all of it took: it keeps a core busy for half of the time at most.
+        rests: whether it rests after that for as long as all of it took: it keeps a core busy for half of the time at
+            most.
     """
 
     def __init__(self, name: str, *, then: Callable[[], object] = lambda: None, rests: bool = False) -> None:

@@ -17,15 +17,15 @@ class Callback:
     **Order.** Each event is told once, in the journal's order, and after the experiment has taken it in. Events
     from before the driver resumed, or from while there was none, are not told; ``on_start`` shows their outcome.
 
-    **Thread.** All methods are called in one thread that all callbacks share, not the driver's: a slow callback holds up
-    the others, never the driver or a trial. One that computes, instead of waiting for a disk or a network, does share
-    the driver's interpreter, which hands over every 5 ms at the latest.
+    **Thread.** All methods are called in one thread that all callbacks share, not the driver's: a slow callback holds
+    up the others, never the driver or a trial. One that computes, instead of waiting for a disk or a network, does
+    share the driver's interpreter, which hands over every 5 ms at the latest.
 
     It does not call the tuner, which belongs to the driver's thread.
 
     **Copies.** A trial is a copy, as it was at the event; its config and metrics are not, and may be read only. The
-    experiment is the live one: it moves on while it is looked at, so copy a collection (``list(experiment.trials.values())``)
-    before going through it.
+    experiment is the live one: it moves on while it is looked at, so copy a collection
+    (``list(experiment.trials.values())``) before going through it.
 
     **Errors.** What a callback raises is logged, the first time with its traceback, and counted; it goes on being told,
     and the run goes on. The sum is shown at the end.
@@ -41,7 +41,10 @@ class Callback:
     in_loop: bool = False
 
     def setup(self, folder: Path) -> None:
-        """Called before all else, with the experiment's folder, in the driver's thread; an error ends the run before it begins."""
+        """Called before all else, with the experiment's folder, in the driver's thread.
+
+        An error ends the run before it begins.
+        """
 
     def on_start(self, experiment: Experiment) -> None:
         """The driver begins, or goes on; *experiment* may be read from now on."""
@@ -80,7 +83,10 @@ class Callback:
         """A trial has reached a status that nothing follows."""
 
     def on_restore(self, entries: int, missing: int) -> None:
-        """Redis came back without *missing* of the journal's *entries*; they were put back, and attempts under way are lost."""
+        """Redis came back without *missing* of the journal's *entries*.
+
+        They were put back, and attempts under way are lost.
+        """
 
     def on_end(self) -> None:
         """The driver ends; nothing is told after it."""

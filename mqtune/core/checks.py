@@ -1,4 +1,7 @@
-"""Argument checks: each returns the argument as a plain Python value, or raises an error that names the argument and its value."""
+"""Argument checks.
+
+Each returns the argument as a plain Python value, or raises an error that names the argument and its value.
+"""
 
 from __future__ import annotations
 

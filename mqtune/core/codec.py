@@ -16,12 +16,13 @@ from mqtune.core.text import name_in_words
 
 #: The version in every message; a reader that doesn't know it raises an error.
 VERSION: Final = 1
-#: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the last
-#: and the best report of each trial, and a thousand trials with as much as this fill a gigabyte or two.
+#: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the
+#: last and the best report of each trial, and a thousand trials with as much as this fill a gigabyte or two.
 MAX_REPORT_BYTES: Final = 2**20
-#: Stands before a report when it is tried whether it can be unpacked, which msgpack does 1,024 levels deep. A driver must be
-#: able to read whatever a trial could send, within the lists that the journal puts around it, and to write it as JSON, for
-#: which Python has 1,000 levels and needs some for itself: half of them are left to a report. Each takes a byte at least.
+#: Stands before a report when it is tried whether it can be unpacked, which msgpack does 1,024 levels deep. A driver
+#: must be able to read whatever a trial could send, within the lists that the journal puts around it, and to write it
+#: as JSON, for which Python has 1,000 levels and needs some for itself: half of them are left to a report. Each takes a
+#: byte at least.
 _AROUND: Final = b"\x91" * 512
 #: The kind of the event that carries a batch of reports.
 REPORTS: Final = "reports"
@@ -94,14 +95,18 @@ def check_depth(data: bytes) -> None:
 
 
 def _number(value: Any) -> Any:
-    # NumPy scalars, 0-d arrays and 0-d tensors all have item() and no dimension; importing NumPy to ask would cost 70 ms.
+    # NumPy scalars, 0-d arrays and 0-d tensors all have item() and no dimension; importing NumPy to ask would cost 70
+    # ms.
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
 
 
 def _metric(value: Any) -> Any:
-    """Return an array, tensor or series as a number if it has no dimension, or as a list if it has one; missing values are NaN."""
+    """Return an array, tensor or series as a number if it has no dimension, or as a list if it has one.
+
+    Missing values are NaN.
+    """
     # TensorFlow's tensors have no tolist(). Importing NumPy to ask for a type would cost 70 ms.
     array = value if hasattr(value, "tolist") or not hasattr(value, "__array__") else value.__array__()
     dimensions = getattr(array, "ndim", None)
@@ -142,7 +147,8 @@ def pack_metrics(
     NaN and infinity are allowed. An array without a dimension becomes a number, an array with one a list.
 
     Raises:
-        ReportInvalid: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
+        ReportInvalid: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names
+            the key.
         ReportTooLarge: it has more than ``MAX_REPORT_BYTES``; the message names the largest value.
     """
     try:
@@ -167,8 +173,9 @@ def _what_is_large(metrics: Mapping[str, object], size: int) -> str:
     sizes = {key: len(encode_metric({key: value})) for key, value in metrics.items()}
     largest = max(sizes, key=lambda key: sizes[key])
     return (
-        f"report: these {len(metrics):,} metrics have {size:,} bytes and the most is {MAX_REPORT_BYTES:,}; the largest is "
-        f"{name_in_words(largest)} with {sizes[largest]:,}: report numbers, and write what is large into the files of a "
+        f"report: these {len(metrics):,} metrics have {size:,} bytes and the most is {MAX_REPORT_BYTES:,}; the largest "
+        f"is {name_in_words(largest)} with {sizes[largest]:,}: report numbers, and write what is large into the files "
+        f"of a "
         "checkpoint, or to disk"
     )
 
@@ -185,7 +192,8 @@ def _what_is_wrong(metrics: object) -> str:
             why = str(error) or "it is nested too deeply"
             shown = " ".join(reprlib.repr(value).split())
             return (
-                f"report: the metric {name_in_words(key)} can't be sent: {shown} ({why}); report numbers, strings, lists "
+                f"report: the metric {name_in_words(key)} can't be sent: {shown} ({why}); report numbers, strings, "
+                f"lists "
                 "or dicts, x.tolist() of an array, and put what is large into a checkpoint"
             )
     return "report: the metrics can't be sent"
@@ -194,12 +202,15 @@ def _what_is_wrong(metrics: object) -> str:
 def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[bytes]) -> bytes:
     """Return one attempt's consecutive packed reports as a segment of a ``reports`` event."""
     head = msgpack.packb([trial, attempt, first_sequence])
-    # 0x93 is a list of three; 0x94 makes it a list of four, whose fourth is the list (0xdd: 32-bit length) that follows.
+    # 0x93 is a list of three; 0x94 makes it a list of four, whose fourth is the list (0xdd: 32-bit length) that
+    # follows.
     return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
 
 
 class ReportEncoder:
-    """Encodes the reports of one attempt that come one by one, each as ``segment_bytes`` would; only one thread may use it.
+    """Encodes the reports of one attempt that come one by one, each as ``segment_bytes`` would.
+
+    Only one thread may use it.
 
     Args:
         trial: the attempt's trial.
@@ -236,8 +247,8 @@ def readable_segments(event: bytes) -> tuple[list[_Segment], int]:
     Everything after the first byte that is not msgpack is lost, because the start of the next report is unknown.
 
     Returns:
-        of each segment trial, attempt, first sequence number, the reports, and how many more it should have; and how many
-        more segments there should be.
+        of each segment trial, attempt, first sequence number, the reports, and how many more it should have; and how
+        many more segments there should be.
     """
     # Lists can't be longer than that, and memory for them is taken before they are read.
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(event))

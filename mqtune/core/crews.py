@@ -1,4 +1,7 @@
-"""The register of a fleet in short: workers that are alike, counted. It is all that those need who only want to know which slots there are."""
+"""The register of a fleet in short: workers that are alike, counted.
+
+It is enough to know which slots there are.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Crew:
 
 
 class Register(NamedTuple):
-    """The workers of a fleet: as crews, and by experiment, as ``busy_as`` names it, in how many slots of each queue it runs."""
+    """The workers of a fleet.
+
+    It has the crews and, by experiment, as ``busy_as`` names it, its slots of each queue.
+    """
 
     crews: Sequence[Crew] = ()
     busy: Mapping[str, Mapping[str, int]] = {}

@@ -130,7 +130,7 @@ class JournalBlocked(MqtuneError):
 
 
 class ChapterUnavailable(MqtuneError):
-    """The oldest entries of a journal are in a file of its store that can't be read from here, or is lost or damaged."""
+    """The oldest entries of a journal are in a file that can't be read from here, or is lost or damaged."""
 
 
 class InsufficientResources(MqtuneError):
@@ -188,7 +188,8 @@ class UserCodeFailed(MqtuneError):
     def by(cls, who: object, method: str, place: str, error: Exception) -> UserCodeFailed:
         """Return the error that says who has failed where, and what to do."""
         return cls(
-            f"{type(who).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
+            f"{type(who).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is "
+            f"kept: "
             "correct it and run the same script again, which goes on from there"
         )
 

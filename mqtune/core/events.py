@@ -78,7 +78,10 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor(NamedTuple):
-    """A driver's position in the journal when it wrote an event: an entry, and the number of reports in it that it had processed."""
+    """A driver's position in the journal when it wrote an event.
+
+    It is an entry, and the number of reports in it that the driver had processed.
+    """
 
     entry: str
     reports: int = 0
@@ -180,7 +183,10 @@ class TrialStaged(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Body):
-    """The driver takes in a report of an attempt that is evaluated outside; the report comes right behind this event."""
+    """The driver takes in a report of an attempt that is evaluated outside.
+
+    The report comes right behind this event.
+    """
 
     KIND: ClassVar[str] = "told"
     trial: TrialId
@@ -271,7 +277,10 @@ class CheckpointsDropped(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialClosed(_Body):
-    """The driver ends, or pauses, a trial that has no attempt under way: a paused one, or one that waits for another try."""
+    """The driver ends, or pauses, a trial that has no attempt under way.
+
+    The trial is paused, or waits for another try.
+    """
 
     KIND: ClassVar[str] = "trial_closed"
     trial: TrialId
@@ -299,7 +308,10 @@ class Labelled(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Body):
-    """A driver begins, or goes on with what an earlier one left; *changes* has what applies from here on, by its name."""
+    """A driver begins, or goes on with what an earlier one left.
+
+    *changes* has what applies from here on, by its name.
+    """
 
     KIND: ClassVar[str] = "driven"
     driver: str
@@ -313,7 +325,10 @@ class DriverStarted(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(_Body):
-    """An attempt's process group is gone, or was never there; ``cursor`` is set when the driver says so (lost attempts)."""
+    """An attempt's process group is gone, or was never there.
+
+    ``cursor`` is set when the driver says so (lost attempts).
+    """
 
     KIND: ClassVar[str] = "ended"
     trial: TrialId
@@ -390,8 +405,8 @@ Segments = list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
 class Reports:
     """A batch of reports, in order within each attempt.
 
-    ``unreadable`` counts those that it should have and that can't be read; they are left out. Where even their number can't
-    be read, they count as one.
+    ``unreadable`` counts those that it should have and that can't be read; they are left out. Where even their number
+    can't be read, they count as one.
     """
 
     KIND: ClassVar[str] = REPORTS
@@ -440,8 +455,8 @@ _KINDS: Final[dict[str, type[_Body]]] = {kind.KIND: kind for kind in get_args(Ev
 def decode_event(data: bytes, entry: str = "") -> Event | None:
     """Return the event that *data* carries, or None for a kind that a later mqtune of the same version added.
 
-    With *entry*, the id of the journal's entry that it is, an error names that. Of reports, those that can't be read are left
-    out and counted, and a warning says so: what one trial could send must not keep the others from being read.
+    With *entry*, the id of the journal's entry that it is, an error names that. Of reports, those that can't be read
+    are left out and counted, and a warning says so: what one trial could send must not keep the others from being read.
 
     Raises:
         MessageVersionError: the version is not known, or the bytes are not an event.
@@ -454,7 +469,8 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
         raise MessageVersionError(f"{_place(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
     if not is_version(version, VERSION):
         raise MessageVersionError(
-            f"{_place(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version {VERSION}: upgrade it"
+            f"{_place(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version {VERSION}: "
+            f"upgrade it"
         )
     try:
         if kind == Reports.KIND:
@@ -590,7 +606,10 @@ class WorkerInfo:
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
-        """Encode the description; fields that have their default are left out, as each heartbeat of a fleet and each look at it would carry them."""
+        """Encode the description.
+
+        Fields that have their default are left out, as each heartbeat of a fleet and each look at it would carry them.
+        """
         return encode_value([VERSION, unusual_fields(self)])
 
     @classmethod
@@ -620,7 +639,10 @@ def is_of_driver(event: Event) -> bool:
 
 
 def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
-    """Yield the events in entries, but for reports, which are nearly all of a long journal, and for those that can't be read."""
+    """Yield the events in entries, without reports and unreadable events.
+
+    Reports are nearly all of a long journal.
+    """
     for id_, data in entries:
         if not data.startswith(REPORTS_PREFIX):
             with contextlib.suppress(MessageVersionError):
@@ -673,7 +695,10 @@ def reports_of(entries: Iterable[tuple[str, bytes]], trial: TrialId) -> Iterator
 
 
 def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
-    """Yield what others than the driver wrote, and behind each what the driver wrote there, which leaves *pending*; as above."""
+    """Yield each worker or client event, followed by the driver events whose cursor points at it.
+
+    Yielded driver events are removed from *pending*.
+    """
     for id_, data in entries:
         event = decode_event(data, id_)
         if event is None or getattr(event, "cursor", None) is not None:

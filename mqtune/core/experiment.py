@@ -64,13 +64,16 @@ from mqtune.core.trial import (
 )
 from mqtune.core.usage import sound_usage
 
-#: Attempts in a row of one trial that may be lost, or requeued without a report, without coming further before it counts as failed: more
-#: than a flaky machine causes, fewer than a trial that takes its machine down with it would burn through a fleet.
+#: Attempts in a row of one trial that may be lost, or requeued without a report, without coming further before it
+#: counts as failed: more than a flaky machine causes, fewer than a trial that takes its machine down with it would burn
+#: through a fleet.
 LOST_BUDGET: Final = 5
-#: The action of a request that changes labels, which is in force from the moment in which it is in the journal, and its arguments.
+#: The action of a request that changes labels, which is in force from the moment in which it is in the journal, and its
+#: arguments.
 LABEL: Final = "label"
 LABELS: Final = frozenset({"tags", "untag", "note", "notes"})
-#: The attributes of an experiment that its events change, and that are plain values; queues of such; and trials by their ids.
+#: The attributes of an experiment that its events change, and that are plain values; queues of such; and trials by
+#: their ids.
 _VALUES: Final = (
     "keys",
     "carried_out",
@@ -89,15 +92,16 @@ _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open", "busy", "outside")
 #: What a state has, in which version of its form: another one can't be read.
 STATE_FORM: Final = (3, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
-#: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
-#: each once, and this is for a server that has lost the ids of its requests.
+#: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal
+#: holds each once, and this is for a server that has lost the ids of its requests.
 ANSWERED_COUNT: Final = 1_000
 
 
 class CodeChange(NamedTuple):
-    """That the trainable's code changed while no driver ran: when a driver noticed, after how many trials, and in which files.
+    """That the trainable's code changed while no driver ran.
 
-    Attempts that began later ran the code as it was from then on.
+    It has when a driver noticed, after how many trials, and in which files. Attempts that began later ran the code as
+    it was from then on.
     """
 
     at: float
@@ -147,7 +151,8 @@ class Experiment:
         self.to_restart: deque[TrialId] = deque()
         #: Requests that no driver has answered, by id, in the order in which they are to be carried out.
         self.requests: dict[str, Requested] = {}
-        #: Those of them whose effect is in the journal, so that only the answer is missing; each with its trial, or empty.
+        #: Those of them whose effect is in the journal, so that only the answer is missing; each with its trial, or
+        #: empty.
         self.carried_out: dict[str, str] = {}
         self.created_at: float | None = None
         #: Its creator.
@@ -164,7 +169,8 @@ class Experiment:
         self.reports = 0
         #: Reports in its journal that can't be read, and are left out.
         self.unreadable = 0
-        #: Trials with an attempt that was staged for workers and has not ended. Timers go through these, and never through all trials.
+        #: Trials with an attempt that was staged for workers and has not ended. Timers go through these, and never
+        #: through all trials.
         self.busy: dict[TrialId, Trial] = {}
         #: Trials that people evaluate outside, and that have an attempt under way.
         self.outside: dict[TrialId, Trial] = {}
@@ -173,8 +179,8 @@ class Experiment:
         #: Whether any report had a number for the metric.
         self.metric_seen = False
         self._sign = 1.0 if self.mode == "min" else -1.0
-        #: With several metrics, the feasible trials that have a point: those that have ended and no other such one dominates, and those
-        #: that have not ended.
+        #: With several metrics, the feasible trials that have a point: those that have ended and no other such one
+        #: dominates, and those that have not ended.
         self._front: dict[TrialId, Trial] = {}
         self._open: dict[TrialId, Trial] = {}
         self._answered: deque[str] = deque(maxlen=ANSWERED_COUNT)
@@ -225,7 +231,8 @@ class Experiment:
     def is_feasible(self, trial: Trial) -> bool:
         """Whether the report that a trial counts with keeps to the outcome constraints.
 
-        That is its best one of those which do, or else its best one; with several metrics the last one that has all of them.
+        That is its best one of those which do, or else its best one; with several metrics the last one that has all of
+        them.
         """
         return self.objective.is_feasible(trial.best_metrics)
 
@@ -244,7 +251,7 @@ class Experiment:
         }
 
     def restore(self, state: Body) -> None:
-        """Become what an experiment of the same definition was when it returned this state, of the same ``STATE_FORM``."""
+        """Restore the state that an experiment of the same definition and ``STATE_FORM`` returned."""
         for name in _VALUES:
             setattr(self, name, state[name])
         for name in _QUEUES:
@@ -491,7 +498,10 @@ class Experiment:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
     def _shared(self, environment: Body) -> Body:
-        """Return an equal environment that an attempt has already, if there is one: it takes some kilobytes, and most are equal."""
+        """Return an equal environment that an attempt has already, if there is one.
+
+        It takes some kilobytes, and most are equal.
+        """
         known = self._environments.setdefault(hash(encode_value(environment)), environment)
         return known if known == environment else environment
 
@@ -611,8 +621,8 @@ class Experiment:
         if broken and _has_broken_another(trial):
             # A trial can raise any text.
             return self._status_of_failed(trial, f"{_in_short(attempt)}, as on another device before")
-        # What was given back because there was no driver says nothing against the trial. Nor does a worker that was told to go, as in a
-        # cloud it is every few hours: it must only get somewhere in between.
+        # What was given back because there was no driver says nothing against the trial. Nor does a worker that was
+        # told to go, as in a cloud it is every few hours: it must only get somewhere in between.
         is_workers_fault = attempt.error_type == WORKER_ERROR
         is_setback = end is AttemptEnd.LOST or not attempt.reports or broken or is_workers_fault
         if attempt.error_type != UNDRIVEN and is_setback:
@@ -627,10 +637,8 @@ class Experiment:
         elif is_workers_fault:
             what = f"{what}, which could not end it: {_in_short(attempt)}"
         if 0 <= self.max_lost < trial.lost:
-            return (
-                TrialStatus.FAILED,
-                f"{what}; {trial.lost} attempts in a row were lost or requeued without coming further, and max_lost={self.max_lost}",
-            )
+            so_often = f"{trial.lost} attempts in a row were lost or requeued without coming further"
+            return TrialStatus.FAILED, f"{what}; {so_often}, and max_lost={self.max_lost}"
         return TrialStatus.STAGED, what
 
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
@@ -676,7 +684,10 @@ def _has_broken_another(trial: Trial) -> bool:
 
 
 def _in_short(attempt: Attempt) -> str:
-    """Return a failure's type and last line with words; a traceback's last line has the type, with its module before it."""
+    """Return a failure's type and last line with words.
+
+    A traceback's last line has the type, with its module before it.
+    """
     lines = attempt.error.strip().splitlines()
     last = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type

@@ -1,4 +1,7 @@
-"""The fields of messages, and of what is kept of trials: what each may hold, and how its value is made plain and of a plain one."""
+"""The fields of messages, and of what is kept of trials.
+
+Each has its types, and the conversions to plain values and back.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,18 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Convert = Callable[[Any], Any]
-#: The name of an action or a status, which stays a text, and must be one that the fold knows. Attempts, unlike trials, may also
-#: be requeued.
+#: The name of an action or a status, which stays a text, and must be one that the fold knows. Attempts, unlike trials,
+#: may also be requeued.
 ActionName = str
 StatusName = str
 _ACTIONS: Final = frozenset({*(action.value for action in Action), *(each.value for each in Intent if each.hands_back)})
 
 
 class Field(NamedTuple):
-    """The types of a field's plain value, and the conversions from it and to it, where the field's own value is another."""
+    """The types of a field's plain value, and the conversions from it and to it.
+
+    A field whose own value is plain has no conversions.
+    """
 
     #: Not a union, which is slower to look through.
     types: tuple[type, ...]

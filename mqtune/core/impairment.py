@@ -1,4 +1,7 @@
-"""Impairments: a worker, or a device of it, is kept from its work. There is one shape for every cause, and one place that words it."""
+"""Impairments: a worker, or a device of it, is kept from its work.
+
+There is one shape for every cause, and one place that words it.
+"""
 
 from __future__ import annotations
 

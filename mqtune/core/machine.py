@@ -1,6 +1,7 @@
 """This machine: which it is, whether a process that somebody names still lives, and where experiments are kept.
 
-A host's name says neither: machines made from one image, and containers with their host's network, may all have the same.
+A host's name says neither: machines made from one image, and containers with their host's network, may all have the
+same.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def is_gone(description: str) -> bool:
 
 @cache
 def _place() -> str:
-    """Return what stands for this boot of this machine and, on Linux, this container: where process numbers mean the same."""
+    """Return what stands for this boot of this machine and, on Linux, this container.
+
+    Process numbers mean the same there.
+    """
     parts = []
     for path in _IDS:
         with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -111,7 +115,8 @@ SERVER_FOLDER: Final = "redis"
 #: The file, in an experiment's folder, that says that no server has it: it was archived, and has not gone on since.
 ARCHIVED: Final = "archived"
 
-#: The folder, below an experiment's, of checkpoints that are folders, where no store is given and it runs on this machine alone.
+#: The folder, below an experiment's, of checkpoints that are folders, where no store is given and it runs on this
+#: machine alone.
 CHECKPOINTS: Final = "checkpoints"
 #: The folder, below an experiment's, of checkpoints that are dicts, as Redis may be gone when they are read.
 DICTS: Final = "dict-checkpoints"
@@ -163,7 +168,8 @@ def make_folder(folder: Path) -> None:
         problem = str(error)
     if problem:
         raise ConfigurationError(
-            f"the experiment's folder {folder} can't be used: {problem}; set MQTUNE_HOME to a folder that you may write to"
+            f"the experiment's folder {folder} can't be used: {problem}; set MQTUNE_HOME to a folder that you may "
+            f"write to"
         )
 
 

@@ -142,7 +142,10 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
 
 
 class _OfConstructor:
-    """The signature of a class is its constructor's; Python before 3.11.4 takes an inherited ``__new__`` for it (its issue 105080)."""
+    """The signature of a class is its constructor's.
+
+    Python before 3.11.4 takes an inherited ``__new__`` for it (its issue 105080).
+    """
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature | None:
         constructor = inspect.getattr_static(owner, "__init__")
@@ -209,7 +212,9 @@ def naming(meant: Mapping[str, str]) -> Callable[[object, str], object]:
 def with_hints(
     elsewhere: Mapping[str, str], others: Mapping[str, str] = _MEANT
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function: an argument that it hasn't is an error that says which one is meant, *elsewhere* or by another name.
+    """Decorate a function.
+
+    An argument that it hasn't is an error that says which one is meant, *elsewhere* or by another name.
 
     Args:
         elsewhere: what is meant by names of mqtune's.

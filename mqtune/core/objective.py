@@ -1,4 +1,7 @@
-"""What an experiment optimises: one metric or several, within bounds; and which of several points none of the others dominates."""
+"""What an experiment optimises: one metric or several, within bounds.
+
+It also finds the points that no other point dominates.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class OutcomeConstraint:
         return f"{self.metric} {self.relation} {repr(self.bound).removesuffix('.0')}"
 
     def excess(self, metrics: Metrics) -> float:
-        """Return by how much a report violates it, 0 or less where it does not; NaN where the report has no number for the metric."""
+        """Return by how much a report violates it, 0 or less where it does not.
+
+        It is NaN where the report has no number for the metric.
+        """
         value = metrics.get(self.metric)
         if not is_number(value):
             return math.nan
@@ -72,9 +78,9 @@ class OutcomeConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The metrics that an experiment optimises, each with its mode, and outcome constraints: bounds on what trials report.
+    """The metrics that an experiment optimises, each with its mode, and outcome constraints.
 
-    The one metric is empty where there is none.
+    Bounds on what trials report. The one metric is empty where there is none.
     """
 
     metrics: tuple[str, ...]
@@ -88,8 +94,8 @@ class Objective:
         Outcome constraints stand in the list of metrics: ``["loss", "latency <= 10"]``.
 
         Raises:
-            ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric, or a
-                constraint is none.
+            ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric,
+                or a constraint is none.
         """
         given = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
         constraints = tuple(OutcomeConstraint.of(each) for each in given if _is_constraint(each))
@@ -142,14 +148,18 @@ class Objective:
         return all(each.excess(metrics) <= 0 for each in self.constraints)
 
     def violated(self, metrics: Metrics) -> list[OutcomeConstraint]:
-        """Return the constraints that a report violates; not those on metrics that it has no number for, which may yet come."""
+        """Return the constraints that a report violates.
+
+        Constraints on metrics without a number are left out, as these may yet come.
+        """
         return [each for each in self.constraints if each.excess(metrics) > 0]
 
     def violation(self, metrics: Metrics) -> float:
-        """Return by how much a report violates constraints: the sum of the excesses, each by its bound; 0 for one that violates none.
+        """Return by how much a report violates constraints: the sum of the excesses, each by its bound.
 
-        After Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3, with constraints that are
-        normalised by their bounds, so that their units don't matter. A bound of 0 has no size to go by: its excess counts as it is.
+        It is 0 for one that violates none. After Deb, "An efficient constraint handling method for genetic algorithms",
+        2000, section 3, with constraints that are normalised by their bounds, so that their units don't matter. A bound
+        of 0 has no size to go by: its excess counts as it is.
         """
         return sum(each.relative_excess(metrics) for each in self.violated(metrics))
 
@@ -200,7 +210,8 @@ class GoesByObjective:
         """
         if not objective.is_single and not self.takes_several:
             raise ConfigurationError(
-                f"{type(self).__name__} goes by one metric, and the experiment has {objective}: {self.instead_of_several}"
+                f"{type(self).__name__} goes by one metric, and the experiment has {objective}: "
+                f"{self.instead_of_several}"
             )
         self.objective = objective
 
@@ -223,7 +234,10 @@ T = TypeVar("T", bound=_HasPoint)
 
 
 def pareto_front(things: Iterable[T]) -> list[T]:
-    """Return the things whose points no other's point dominates, of equal points all; the best by the first metric first."""
+    """Return the things whose points no other's point dominates, of equal points all.
+
+    They are sorted by the first metric, the best first.
+    """
     found: list[T] = []
     # What dominates a point comes before it in this order.
     for each in sorted(things, key=lambda thing: thing.point):

@@ -12,9 +12,10 @@ ME: Final = "me"
 
 
 class Owner(NamedTuple):
-    """A person, or a program, as it was known where it did something; all parts are empty where an earlier version wrote nothing.
+    """A person, or a program, as it was known where it did something.
 
-    It is what the owner's own process has said. It keeps people from accidents, and no secret: permissions are the accounts' matter.
+    All parts are empty where an earlier version wrote nothing. It is what the owner's own process has said. It keeps
+    people from accidents, and no secret: permissions are the accounts' matter.
 
     Attributes:
         account: the account of the Redis server; empty for the default one.
@@ -31,7 +32,10 @@ class Owner(NamedTuple):
         return f"{where} ({self.account})" if self.account else where
 
     def is_same(self, other: Owner) -> bool:
-        """Whether both are one person: the user's name is the same, on any machine. One person has accounts of several roles."""
+        """Whether both are one person: the user's name is the same, on any machine.
+
+        One person has accounts of several roles.
+        """
         return self.user == other.user
 
     def matches(self, text: str) -> bool:

@@ -10,7 +10,8 @@ from mqtune.core.fields import FIELDS, Field
 #: The lowest caps: each must let something through within the time after which the server forgives what came too fast.
 LEAST_REPORTS_PER_S: Final = 0.1
 LEAST_REQUESTS_PER_MIN: Final = 1
-#: For how long an experiment counts as too fast after its trials may go on, in seconds: a driver and people look more seldom than trials wait.
+#: For how long an experiment counts as too fast after its trials may go on, in seconds: a driver and people look more
+#: seldom than trials wait.
 TOO_FAST_S: Final = 10.0
 _US: Final = 10**6
 #: More microseconds than any cap has for each.

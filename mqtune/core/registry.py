@@ -1,4 +1,7 @@
-"""How schedulers, searchers and stop rules stand in a definition, so that an experiment can go on without its script."""
+"""How a definition describes schedulers, searchers and stop rules.
+
+So an experiment can continue without its script.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,19 @@ T = TypeVar("T", bound="Registered")
 
 
 class Registered:
-    """Something that a definition describes by its kind and its constructor's arguments: a scheduler, searcher or stop rule.
+    """Something that a definition describes by its kind and its constructor's arguments.
 
-    A class of mqtune's own is registered by having a ``kind``, in any module of the package that its base class is in. It
-    keeps each argument of its constructor in the attribute of the same name with an underscore before it, from which
-    ``describe`` takes it.
+    A scheduler, searcher or stop rule. A class of mqtune's own is registered by having a ``kind``, in any module of the
+    package that its base class is in. It keeps each argument of its constructor in the attribute of the same name with
+    an underscore before it, from which ``describe`` takes it.
     """
 
     #: What it is, which is also the key of its kind in a description: "scheduler", "searcher" or "rule".
     role: ClassVar[str]
     #: What descriptions call this class; it never changes, as experiments that were begun before name it.
     kind: ClassVar[str] = ""
-    #: Arguments that earlier versions did not have, and the values, as described, under which all is as it was with those:
-    #: they are left out then, so that an experiment that was begun before is the same.
+    #: Arguments that earlier versions did not have, and the values, as described, under which all is as it was with
+    #: those: they are left out then, so that an experiment that was begun before is the same.
     later: ClassVar[Mapping[str, object]] = {}
     #: The modules of kinds that need an extra, and are imported only where a description names them.
     extras: ClassVar[Mapping[str, str]] = {}
@@ -62,7 +65,8 @@ class Registered:
             value: object = getattr(self, f"_{name}")
         except AttributeError:
             raise ConfigurationError(
-                f"{type(self).__name__} has no attribute _{name}; keep the constructor's arguments, or define describe()"
+                f"{type(self).__name__} has no attribute _{name}; keep the constructor's arguments, or define "
+                f"describe()"
             ) from None
         if hasattr(value, "describe"):
             return value.describe()
@@ -128,7 +132,10 @@ def _is_own(kind: type) -> bool:
 
 
 def described(thing: Registered) -> Description:
-    """Return a thing's description; one of a user's own class, which may inherit it from one of mqtune's, has that class's name."""
+    """Return a thing's description.
+
+    One of a user's own class, which may inherit it from one of mqtune's, has that class's name.
+    """
     kind, description = type(thing), thing.describe()
     return description if _is_own(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
 

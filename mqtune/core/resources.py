@@ -46,17 +46,17 @@ class Resources(KnownArguments):
             above 1 it must be whole. 0 with ``gpu_memory_gb`` is as much of one GPU as that, beside other trials.
         cpus: number of CPU cores, a whole number of at least 1.
         gpu_memory_gb: memory of each of the GPUs, or of the share of one, in GB of 10⁹ bytes, as makers count it:
-            a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known. Without ``gpus`` a
-            trial gets so much of a GPU, on workers that share theirs by memory; a slot there offers all of a GPU's.
-        machines: on how many workers each trial runs at once, as one gang: with ``gpus=8, machines=2`` it has a slot with 8 GPUs on each of
-            two. All begin together, or none.
+            a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known. Without ``gpus``
+            a trial gets so much of a GPU, on workers that share theirs by memory; a slot there offers all of a GPU's.
+        machines: on how many workers each trial runs at once, as one gang: with ``gpus=8, machines=2`` it has a slot
+            with 8 GPUs on each of two. All begin together, or none.
         seats: the same, but several of its slots may be on one worker. Give one of the two.
-        tags: what else the slot must have, by names that the workers' operator has chosen, such as ``a100`` or ``nvlink``:
-            small letters, digits, dashes and underscores. Kept as a frozenset.
+        tags: what else the slot must have, by names that the workers' operator has chosen, such as ``a100`` or
+            ``nvlink``: small letters, digits, dashes and underscores. Kept as a frozenset.
 
     Raises:
-        ConfigurationError: a count is negative, not finite, or not whole where it must be; a tag is no name; *machines* and *seats* are
-            both given, or are more than ``MOST_SEATS``.
+        ConfigurationError: a count is negative, not finite, or not whole where it must be; a tag is no name; *machines*
+            and *seats* are both given, or are more than ``MOST_SEATS``.
     """
 
     meant: ClassVar = OF_RESOURCES
@@ -80,7 +80,8 @@ class Resources(KnownArguments):
         seats = whole_number("resources", "seats", self.seats, 1)
         if machines > 1 and seats not in (1, machines):
             raise ConfigurationError(
-                f"resources: machines={machines} and seats={seats} are given; give machines=… for a slot on each of so many workers, or "
+                f"resources: machines={machines} and seats={seats} are given; give machines=… for a slot on each of so "
+                f"many workers, or "
                 "seats=… for so many slots on any"
             )
         if max(machines, seats) > MOST_SEATS:
@@ -94,7 +95,10 @@ class Resources(KnownArguments):
 
     @property
     def gang(self) -> str:
-        """The number of its seats, whether each is on another worker, and what each asks for, as the journal has it; empty for one seat."""
+        """The number of its seats, whether each is on another worker, and what each asks for, as the journal has it.
+
+        It is empty for one seat.
+        """
         if self.seats == 1:
             return ""
         return f"{self.seats}:{'apart' if self.machines > 1 else 'any'}:{self.of_seat}"
@@ -122,8 +126,8 @@ class Resources(KnownArguments):
     def fits(self, offer: Resources) -> bool:
         """Whether a slot that offers *offer* may run a trial that asks for this.
 
-        GPUs match exactly (a trial without a GPU never blocks a slot that has one); CPU cores, GPU memory and tags may be
-        more than asked for.
+        GPUs match exactly (a trial without a GPU never blocks a slot that has one); CPU cores, GPU memory and tags may
+        be more than asked for.
         """
         return (
             math.isclose(self.gpus, offer.gpus, abs_tol=1e-6)
@@ -162,11 +166,12 @@ class Resources(KnownArguments):
 
 
 def queue_name(offer: Resources, experiments: str = EVERY) -> str:
-    """Return the Celery queue that slots of this shape consume: ``mqtune-0-2.gpu1.cpu4``, or ``….cpu4.mem24+a100+nvlink``.
+    """Return the Celery queue that slots of this shape consume.
 
-    Equal shapes have one name, on every machine, and different shapes have different ones. Workers that are for some
-    experiments alone have queues of their own: ``….cpu4@team-a-*``. Slots for several patterns have a name too,
-    ``….cpu4@team-a-*,team-b-*``, and consume a queue for each: see ``queues_of``.
+    Examples are ``mqtune-0-2.gpu1.cpu4`` and ``….cpu4.mem24+a100+nvlink``. Equal shapes have one name, on every
+    machine, and different shapes have different ones. Workers that are for some experiments alone have queues of their
+    own: ``….cpu4@team-a-*``. Slots for several patterns have a name too, ``….cpu4@team-a-*,team-b-*``, and consume a
+    queue for each: see ``queues_of``.
     """
     memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
     tags = "".join(f"+{tag}" for tag in sorted(offer.tags))
@@ -181,7 +186,10 @@ def version_in(queue: str) -> str:
 
 
 def gpus_in(queue: str, asked: Resources) -> float:
-    """Return how many GPUs a trial that asks for this has in a slot of this queue; a part that is measured by memory as its share."""
+    """Return how many GPUs a trial that asks for this has in a slot of this queue.
+
+    A part that is measured by memory counts as its share.
+    """
     if not asked.is_shared_by_memory:
         return asked.gpus
     found = _MEMORY.search(queue)
@@ -189,7 +197,9 @@ def gpus_in(queue: str, asked: Resources) -> float:
 
 
 def queues_of(name: str) -> list[str]:
-    """Return the Celery queues that the slots of this name consume, one for each of their worker's patterns, in their order.
+    """Return the Celery queues that the slots of this name consume.
+
+    There is one for each of their worker's patterns, in their order.
 
     So teams share slots, and each has a queue of its own, which the accounts of the others can't see.
     """
@@ -197,7 +207,7 @@ def queues_of(name: str) -> list[str]:
 
 
 def patterned(name: str) -> list[tuple[str, str]]:
-    """Return the Celery queues that the slots of this name consume, each with the pattern of the experiments that it is for."""
+    """Return the Celery queues that the slots of this name consume, each with its pattern of experiments."""
     shape, at, patterns = name.partition("@")
     if not at:
         return [(EVERY, name)]
@@ -239,7 +249,8 @@ def check_experiments(pattern: str) -> None:
     """
     if not is_pattern(pattern):
         raise ConfigurationError(
-            f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, and * "
+            f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, "
+            f"and * "
             "for any of them, such as team-a-*"
         )
 
@@ -253,6 +264,7 @@ def _checked_tags(tags: object) -> frozenset[str]:
     for tag in found:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             raise ConfigurationError(
-                f"resources: tag {tag!r} is not a name; use small letters, digits, dashes and underscores, such as 'a100'"
+                f"resources: tag {tag!r} is not a name; use small letters, digits, dashes and underscores, such as "
+                f"'a100'"
             )
     return frozenset(found)

@@ -35,8 +35,8 @@ class ScopedValue:
     - "all": its best value so far; NaN is left out.
     - "last": its last value.
     - "avg": the mean of its values so far; NaN is left out.
-    - "last-n-avg", such as "last-5-avg": the mean of its last n values, of fewer as long as it has no more, and NaN if one
-      of them is. So Ray Tune has it, for 5 and 10.
+    - "last-n-avg", such as "last-5-avg": the mean of its last n values, of fewer as long as it has no more, and NaN if
+      one of them is. So Ray Tune has it, for 5 and 10.
 
     Memory is constant, but for the n values of the last, which each report is summed with.
 

@@ -1,7 +1,8 @@
-"""The seats of an attempt: one for a trial that runs on one worker, several for a gang, whose seats begin and end together.
+"""The seats of an attempt.
 
-Seat 0 goes by the trial's own name; it reports, saves and is asked. Each further seat has a name of its own beside it, ``0001~1``, by
-which its task, its lease, its orders and its output are found: what a worker does for an attempt, it does for a seat.
+A trial on one worker has one, and a gang has several, which begin and end together. Seat 0 goes by the trial's own
+name; it reports, saves and is asked. Each further seat has a name of its own beside it, ``0001~1``, by which its task,
+its lease, its orders and its output are found: what a worker does for an attempt, it does for a seat.
 """
 
 from __future__ import annotations

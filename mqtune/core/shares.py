@@ -1,12 +1,13 @@
 """Fair shares: how many slots of one fleet each of several experiments may have, worked out in one place for all.
 
-Classes of priority come one after the other. Within one, slots go by weighted max-min fairness: nobody gets more than it wants, what it
-leaves goes to the others by their weights, and nobody can get more without taking from one that has less for its weight. Slots of
-several queues need not fit all; slots are given one by one, each to whom has least for its weight, and others move to queues that
-suit them too. What can be given so is a polymatroid, on which such a greedy choice is best (Federgruen and Groenevelt, The greedy
-procedure for resource allocation problems, Operations Research 34, 1986). Slots are whole: who had less than its share of late is
-rounded up, so that in the long run also shares below one slot come true. An experiment whose trials take several slots at once gets
-so many at a time, or none: what is too little for one of them goes to others.
+Classes of priority come one after the other. Within one, slots go by weighted max-min fairness: nobody gets more than
+it wants, what it leaves goes to the others by their weights, and nobody can get more without taking from one that has
+less for its weight. Slots of several queues need not fit all; slots are given one by one, each to whom has least for
+its weight, and others move to queues that suit them too. What can be given so is a polymatroid, on which such a greedy
+choice is best (Federgruen and Groenevelt, The greedy procedure for resource allocation problems, Operations Research
+34, 1986). Slots are whole: who had less than its share of late is rounded up, so that in the long run also shares below
+one slot come true. An experiment whose trials take several slots at once gets so many at a time, or none: what is too
+little for one of them goes to others.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from mqtune.core.resources import MOST_SEATS, queues_of
 Priority = Literal["high", "normal", "low"]
 #: From the first to be served to the last.
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
-#: The priority of a Celery message, by that of its experiment. kombu keeps a list for each, and "normal" has the one that is named as
-#: the queue, where messages without a priority are.
+#: The priority of a Celery message, by that of its experiment. kombu keeps a list for each, and "normal" has the one
+#: that is named as the queue, where messages without a priority are.
 MESSAGE_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 3, "normal": 0, "low": 6}
 #: The order in which workers take from those lists; 9 is the last that kombu knows.
 MESSAGE_ORDER: Final = (*(MESSAGE_PRIORITIES[each] for each in PRIORITIES), 9)
@@ -111,15 +112,16 @@ def quota_used(pattern: str, slots: int) -> str:
     return f"{QUOTA_USED}: {slots} slots{_FITTING}{pattern}"
 
 
-#: How strongly what an experiment had of late turns its rounding: so much that who is a hundredth of a slot behind is well on the other
-#: side. With less, who has much of a slot to get stays ahead of its share, and who has little stays behind.
+#: How strongly what an experiment had of late turns its rounding: so much that who is a hundredth of a slot behind is
+#: well on the other side. With less, who has much of a slot to get stays ahead of its share, and who has little stays
+#: behind.
 _PULL: Final = 100.0
 #: Less than any part of a slot that makes a difference.
 _LITTLE: Final = 1e-9
 
 
-#: After how many seconds without a slot an experiment gets one, whatever its priority, unless the fleet's operator has said otherwise: so
-#: long that who comes first is served first all day, and nobody waits for ever.
+#: After how many seconds without a slot an experiment gets one, whatever its priority, unless the fleet's operator has
+#: said otherwise: so long that who comes first is served first all day, and nobody waits for ever.
 AGING_S: Final = 86_400.0
 
 
@@ -137,8 +139,9 @@ class Cap(NamedTuple):
 class Table(NamedTuple):
     """What all experiments want of a fleet, and what its operator has set.
 
-    ``quotas`` says how many slots all those may have together whose names fit a pattern, ``aging_s`` after how many seconds without a slot
-    an experiment gets one, infinite for never, and ``caps`` how much those may ask for whose names fit a pattern.
+    ``quotas`` says how many slots all those may have together whose names fit a pattern, ``aging_s`` after how many
+    seconds without a slot an experiment gets one, infinite for never, and ``caps`` how much those may ask for whose
+    names fit a pattern.
     """
 
     demands: Sequence[Demand]
@@ -148,8 +151,9 @@ class Table(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The slots of a fleet: their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first.
+    """The slots of a fleet.
 
+    It has their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first.
     ``most`` is how many of these the experiment can use at once; None for all.
     """
 
@@ -309,8 +313,9 @@ def entitlements(
 ) -> dict[str, int]:
     """Return how many slots each experiment may have; the same for the same arguments, with the demands in any order.
 
-    An experiment that has waited for ``aging_s`` has one before all priorities, or as many as a trial takes, the one that has waited longest
-    first. Once it has that it counts as any other; so it gets slots for one trial, or for a turn, in each such time.
+    An experiment that has waited for ``aging_s`` has one before all priorities, or as many as a trial takes, the one
+    that has waited longest first. Once it has that it counts as any other; so it gets slots for one trial, or for a
+    turn, in each such time.
 
     Args:
         demands: one for each experiment.
@@ -391,7 +396,8 @@ class _Filling:
     rounds_down: bool = False
     holders: dict[str, Counter[str]] = field(default_factory=dict)
     queues_of: dict[str, Sequence[str]] = field(default_factory=dict)
-    #: By queue, or quota, the turn in which it was given away last; and by experiment that of the last slot that it could have had.
+    #: By queue, or quota, the turn in which it was given away last; and by experiment that of the last slot that it
+    #: could have had.
     newest: dict[str, float] = field(default_factory=dict)
     ended_at: dict[str, float] = field(default_factory=dict)
 
@@ -415,7 +421,10 @@ class _Filling:
         return given
 
     def give(self, demand: Demand, turn: float) -> int:
-        """Give an experiment slots for another trial, and return how many; 0 when there is no room for it, and never will be."""
+        """Give an experiment slots for another trial, and return how many.
+
+        It is 0 when there is no room for it, and never will be.
+        """
         unit = demand.unit
         used_up = [quota for quota in demand.quotas if self.left.get(quota, unit) < unit]
         self.queues_of[demand.experiment] = demand.queues
@@ -429,7 +438,10 @@ class _Filling:
         return 0
 
     def _place_all(self, demand: Demand, turn: float) -> list[str]:
-        """Give an experiment a unit of slots, and return nothing; or the queues that are used up, if there are too few."""
+        """Give an experiment a unit of slots, and return nothing.
+
+        If there are too few, return the queues that are used up.
+        """
         if demand.unit == 1:
             return self._place(demand, turn)
         before = dict(self.newest)
@@ -449,7 +461,10 @@ class _Filling:
             count -= taken
 
     def _place(self, demand: Demand, turn: float) -> list[str]:
-        """Give an experiment a slot of a queue, and return nothing; or the queues that are all used up, if there is none."""
+        """Give an experiment a slot of a queue, and return nothing.
+
+        If there is none, return the queues, which are all used up.
+        """
         #: By each queue that was come to, the one before it, and who would move from there.
         came: dict[str, tuple[str, str]] = dict.fromkeys(demand.queues, ("", demand.experiment))
         ahead = deque(came)

@@ -1,4 +1,4 @@
-"""A submission: a script that workers with driver slots run, as the driver of its experiments, while its user is away."""
+"""Submissions: scripts that workers with driver slots run while their users are away."""
 
 from __future__ import annotations
 

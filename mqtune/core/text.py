@@ -35,7 +35,10 @@ _NO_FORMULA: Final = "'"
 
 
 def cell_text(text: str) -> str:
-    """Return *text* for a cell of a CSV file, marked where a spreadsheet would run it: an error of a trial may be a formula."""
+    """Return *text* for a cell of a CSV file, marked where a spreadsheet would run it.
+
+    An error of a trial may be a formula.
+    """
     is_formula = text.lstrip(_NO_FORMULA).startswith(_FORMULA) and not _is_numeral(text)
     return f"{_NO_FORMULA}{text}" if is_formula else text
 
@@ -143,7 +146,10 @@ def there_are(names: Collection[str]) -> str:
 
 
 def replace_unencodable(stream: object) -> None:
-    """Have a text stream show a character that its encoding lacks, as ASCII lacks "·", as a question mark; no error is raised then."""
+    """Have a text stream show a character that its encoding lacks, as ASCII lacks "·", as a question mark.
+
+    No error is raised then.
+    """
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")
 
@@ -182,7 +188,10 @@ def say_in_one_line() -> None:
 
 
 def _own(frames: Iterable[traceback.FrameSummary]) -> Iterator[traceback.FrameSummary]:
-    """Yield the frames of a script; the standard library's are nobody's, nor are those of code without a file that mqtune has called."""
+    """Yield the frames of a script.
+
+    The standard library's are nobody's, nor are those of code without a file that mqtune has called.
+    """
     is_mqtune = False
     for frame in frames:
         name = frame.filename

@@ -1,4 +1,4 @@
-"""A trial: its status and the table of what may follow what, its labels, attempts and reports, and the decisions about it."""
+"""Trials: their statuses and transitions, labels, attempts and reports, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ _TERMINAL: Final = frozenset(
 #: What may follow each status.
 ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
     TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
-    # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails; one that
-    # waits in a queue while its trial is paused, stopped or completed is taken back.
+    # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails; one
+    # that waits in a queue while its trial is paused, stopped or completed is taken back.
     TrialStatus.STAGED: _TERMINAL | {TrialStatus.STAGED, TrialStatus.RUNNING, TrialStatus.PAUSED},
     TrialStatus.RUNNING: _TERMINAL | {TrialStatus.STAGED, TrialStatus.PAUSED},
     # A paused trial that its scheduler will never resume is stopped early, where it is; a person may have it fail.
@@ -143,7 +143,9 @@ class Labels(NamedTuple):
         )
 
     def after(self, arguments: Mapping[str, object]) -> Labels:
-        """Return what a request to label makes of these: *tags* are added and *untag* removed; *note* is a line more, or all with *notes*.
+        """Return what a request to label makes of these: *tags* are added and *untag* removed.
+
+        *note* is a line more, or all with *notes*.
 
         Raises:
             ConfigurationError: an argument is not what it should be.
@@ -208,15 +210,15 @@ Point = tuple[float, ...]
 #: What stands in place of a worker's name where a person evaluates a trial.
 OUTSIDE: Final = "outside"
 
-#: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and the
-#: seconds in all. The first and the last are counters of every checkpoint.
+#: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and
+#: the seconds in all. The first and the last are counters of every checkpoint.
 ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
-#: How long a trial waits before it runs again after the second attempt in a row that came no further, in seconds: a first retry is never
-#: delayed. Each one more doubles that, up to the last: one that fails at its first line would else be staged some hundred times a
-#: second, and each attempt leaves up to 48 kB in the journal.
+#: How long a trial waits before it runs again after the second attempt in a row that came no further, in seconds: a
+#: first retry is never delayed. Each one more doubles that, up to the last: one that fails at its first line would else
+#: be staged some hundred times a second, and each attempt leaves up to 48 kB in the journal.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_FACTOR: Final = 2.0
 LONGEST_RETRY_PAUSE_S: Final = 60.0
@@ -241,8 +243,8 @@ _NUMBERS: Final = re.compile(r"-(\d+)-(\d+)(?:\.\w+)?\Z", re.ASCII)
 def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool, claim: str = "") -> CheckpointId:
     """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it.
 
-    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order. *claim* is the mark of the
-    worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
+    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order. *claim* is the
+    mark of the worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
     """
     mark = f".{claim}" if claim else ""
     return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}{mark}")
@@ -254,7 +256,10 @@ def trial_of(checkpoint: CheckpointId) -> TrialId:
 
 
 def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
-    """Return the attempt that saved a checkpoint, and which of its checkpoints it is; zeros for a name that is no such id."""
+    """Return the attempt that saved a checkpoint, and which of its checkpoints it is.
+
+    They are zeros for a name that is no such id.
+    """
     found = _NUMBERS.search(checkpoint)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -326,7 +331,7 @@ class Action(Enum):
 
 
 class IntentEffect(NamedTuple):
-    """How an attempt ends that does what is wanted of it, how far that goes, and whether the trial may go on from there.
+    """The end of an attempt that obeys an intent, the intent's reach, and whether the trial may continue.
 
     An intent that goes further than the one before it replaces it.
     """
@@ -337,7 +342,7 @@ class IntentEffect(NamedTuple):
 
 
 class ActionEffect(NamedTuple):
-    """What an attempt's worker is told, what becomes of the trial, and which decisions under way the action replaces."""
+    """The intent and the trial's status that an action leads to, and the decisions that it replaces."""
 
     intent: Intent
     status: TrialStatus
@@ -370,7 +375,10 @@ ACTIONS: Final[dict[Action, ActionEffect]] = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """How a trial begins again in place, once its attempt has ended: with which config and checkpoint, and who wanted it."""
+    """How a trial begins again in place, once its attempt has ended.
+
+    It has the config, the checkpoint and the originator.
+    """
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
@@ -449,7 +457,10 @@ class Stop(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Where one of the further seats of an attempt was: its number, its worker and that one's machine, the queue and its devices."""
+    """Where one of the further seats of an attempt was.
+
+    It has the seat's number, its worker, that one's machine, the queue and the devices.
+    """
 
     number: int
     worker: str
@@ -467,10 +478,11 @@ class Attempt:
 
     ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
-    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired`` says, with
-    ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have. ``usage`` has what it used of
-    its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what it asks for, where trials do so by their configs.
-    ``seats`` are the further ones of a gang; ``worker`` and what else there is once is that of seat 0.
+    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired``
+    says, with ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
+    ``usage`` has what it used of its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what
+    it asks for, where trials do so by their configs. ``seats`` are the further ones of a gang; ``worker`` and what else
+    there is once is that of seat 0.
     """
 
     number: int
@@ -531,8 +543,9 @@ class Trial:
     """One config under evaluation; only the experiment's fold changes it, everybody may read it.
 
     Holds summaries of its reports, never the reports themselves, so that its size does not grow with them.
-    ``best_metrics`` and ``average`` leave NaN and missing values of the experiment's metric out. Of an experiment with several
-    metrics, ``best_metrics`` and ``point`` are those of the last report that has a number other than NaN for each of them.
+    ``best_metrics`` and ``average`` leave NaN and missing values of the experiment's metric out. Of an experiment with
+    several metrics, ``best_metrics`` and ``point`` are those of the last report that has a number other than NaN for
+    each of them.
     """
 
     id: TrialId
@@ -557,7 +570,8 @@ class Trial:
     pause_point: CheckpointId | None = None
     #: What the next attempt begins with once the decision to pause is carried out: a restart.
     restart: Restart | None = None
-    #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began with.
+    #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began
+    #: with.
     checkpoint: CheckpointId = CheckpointId("")
     #: Its own checkpoints that still exist, oldest first.
     checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
@@ -571,7 +585,8 @@ class Trial:
     failures: int = 0
     #: How far it had come when its last attempt ended without having been told to: the iteration of its last report.
     reached: float = 0.0
-    #: How many attempts have failed, or were lost or requeued, in a row without coming further; and how many of these did not fail.
+    #: How many attempts have failed, or were lost or requeued, in a row without coming further; and how many of these
+    #: did not fail.
     setbacks: int = 0
     lost: int = 0
     has_metric: bool = False
@@ -590,12 +605,18 @@ class Trial:
 
     @property
     def precedence(self) -> tuple[bool, int, str]:
-        """A sort key of trials that are to run again: those that have come somewhere first, and then in the order of their numbers."""
+        """A sort key of trials that are to run again.
+
+        Trials that have come somewhere are first, and then they are in the order of their numbers.
+        """
         return not (self.checkpoints or self.reports), len(self.id), self.id
 
     @property
     def retry_pause_s(self) -> float:
-        """How long after its last attempt it runs again at the earliest, in seconds; what was taken from it for others is no reason to wait."""
+        """How long after its last attempt it runs again at the earliest, in seconds.
+
+        It is 0 after a preemption.
+        """
         if self.setbacks < _PAUSED_FROM or self.attempt.intent.hands_back:
             return 0.0
         doubled = min(self.setbacks - _PAUSED_FROM, _MOST_DOUBLINGS)
@@ -604,11 +625,15 @@ class Trial:
     @property
     def why_it_pauses(self) -> str:
         """Why it does not run again at once, for people."""
-        return f"it runs again {self.retry_pause_s:.3g} s after its last attempt, as {self.setbacks} in a row came no further"
+        pause_s = f"{self.retry_pause_s:.3g}"
+        return f"it runs again {pause_s} s after its last attempt, as {self.setbacks} in a row came no further"
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds a place: from STAGED until its attempt's process group is gone; what is evaluated outside holds none."""
+        """Whether it holds a place: from STAGED until its attempt's process group is gone.
+
+        A trial that is evaluated outside holds none.
+        """
         return (self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
@@ -686,15 +711,16 @@ def _set_status(trial: Trial, status: TrialStatus) -> None:
     history = getattr(trial, "history", None)
     if history and history[-1].status is not status:
         raise InvalidTransition(
-            f"trial {trial.id} is {trial.status.name}, as its history says, and can't be set to {status.name}: only its events "
-            f"change it; a driver's tuner.trial({trial.id!r}) has stop, pause, complete, abandon and the like"
+            f"trial {trial.id} is {trial.status.name}, as its history says, and can't be set to {status.name}: only "
+            f"its events change it; a driver's tuner.trial({trial.id!r}) has stop, pause, complete, abandon and the "
+            f"like"
         )
     _STATUS.__set__(trial, status)
 
 
 _STATUS: Final = Trial.__dict__["status"]
-# A record that says something else than its events would lead its experiment, and whoever reads it, astray. A property of the slot
-# costs readers nothing; a check of every assignment would cost each report.
+# A record that says something else than its events would lead its experiment, and whoever reads it, astray. A property
+# of the slot costs readers nothing; a check of every assignment would cost each report.
 Trial.status = property(_STATUS.__get__, _set_status)  # type: ignore[assignment, misc]
 
 

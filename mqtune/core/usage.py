@@ -1,4 +1,7 @@
-"""What an attempt uses of its machine, sampled at a low rate by its worker: beside its metrics, and never among them."""
+"""What an attempt uses of its machine, sampled at a low rate by its worker.
+
+It stands beside the metrics, and never among them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from typing import Final, NamedTuple
 from mqtune.core.codec import VERSION, decode_value, encode_value, is_version
 from mqtune.core.trial import is_number
 
-#: What is known of an attempt, by these names; what is not known, such as how busy a part of a GPU (MIG) is, is left out, and so all of an
-#: attempt that ended before the first sample. Figures of GPUs are the devices', with all else that runs there.
+#: What is known of an attempt, by these names; what is not known, such as how busy a part of a GPU (MIG) is, is left
+#: out, and so all of an attempt that ended before the first sample. Figures of GPUs are the devices', with all else
+#: that runs there.
 FIGURES: Final = {
     "sampled_s": "for how many seconds it was sampled",
     "gpu_percent": "the share of the time in which its devices computed, on average",
     "gpu_percent_peak": "the largest share in a sample, of one of them",
-    "gpu_memory_bytes_peak": "the most memory in use on all its devices together; its own alone where trials share GPUs by memory",
+    "gpu_memory_bytes_peak": (
+        "the most memory in use on all its devices together; its own alone where trials share GPUs by memory"
+    ),
     "gpu_memory_bytes_asked": "how much it has asked for, there",
     "gpu_power_w": "the power of all its devices together, on average",
     "gpu_energy_j": "that power, over the time that was sampled",
@@ -29,9 +35,9 @@ Usage = dict[str, float]
 
 
 class DeviceUse(NamedTuple):
-    """How a device is used at one moment, by any process: the percent of the last moment in which it computed, bytes and watts.
+    """How a device is used at one moment, by any process.
 
-    What the device doesn't say is None.
+    It has the percent of the last moment in which it computed, bytes and watts. What the device doesn't say is None.
     """
 
     percent: float | None = None
@@ -72,7 +78,10 @@ def encode_uses(uses: Mapping[str, LiveUse]) -> bytes:
 
 
 def decode_uses(data: bytes) -> dict[str, LiveUse]:
-    """Return what trials use, by their ids; what can't be read is left out, as any worker of an experiment may have written it."""
+    """Return what trials use, by their ids.
+
+    Unreadable uses are left out, as any worker of an experiment may have written them.
+    """
     try:
         version, found = decode_value(data)
         uses = {trial: _use_of(body) for trial, body in found.items()} if is_version(version, VERSION) else {}

@@ -55,7 +55,8 @@ logger = logging.getLogger(__name__)
 
 _NO_CHECKPOINT: Final = CheckpointId("")
 
-#: The most bytes that a packed config may have, with all else that stages an attempt: driver and Redis keep those of all trials.
+#: The most bytes that a packed config may have, with all else that stages an attempt: driver and Redis keep those of
+#: all trials.
 MAX_CONFIG_BYTES: Final = 2**20
 
 
@@ -105,7 +106,10 @@ class DriverAction(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots, unless it is evaluated outside."""
+    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
+
+    An attempt that is evaluated outside is not offered.
+    """
 
     trial: TrialId
     config: Config
@@ -277,7 +281,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lose:
-    """End an attempt as lost, unless it has ended, what the guard says is not so any more, or reports of its trial are behind the entry *read*."""
+    """End an attempt as lost.
+
+    Do nothing if it has ended, if *guard* no longer holds, or if its trial has reports behind the entry *read*.
+    """
 
     trial: Trial
     error: str
@@ -451,7 +458,10 @@ def record(
 
 
 def _intend(journal: Journal, decision: DecisionTaken, *, outside: bool = False) -> list[Written]:
-    """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed, or no worker runs, ends."""
+    """Journal a decision and tell the worker, in one step on the server.
+
+    An attempt that nobody has claimed, or no worker runs, ends.
+    """
     end = INTENTS[decision.intent].end
     ended = AttemptEnded(
         trial=decision.trial,
@@ -475,9 +485,10 @@ _FEW: Final = 16
 
 
 class Orders:
-    """The orders of attempts under way, which no entry of the journal says: to go on, with an answer or without, and to save.
+    """The orders of attempts under way, which no entry of the journal says.
 
-    A server that was set back may have lost these and nothing else. So they are given again after an outage.
+    They are to continue, with an answer or without, and to save. A server that was set back may have lost these and
+    nothing else. So they are given again after an outage.
     """
 
     def __init__(self, restorer: Restorer, experiment: Experiment, *, in_lockstep: bool) -> None:
@@ -549,7 +560,10 @@ def requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
 
 
 def stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool = False) -> Iterator[Decide]:
-    """Yield what stops every trial that nothing else ends already, those that are to pause too; or only those that don't run."""
+    """Yield what stops every trial that nothing else ends already, those that are to pause too.
+
+    With *spare_running* it yields only those that don't run.
+    """
     for trial in list(experiment.trials.values()):
         decided = trial.decision.action if trial.decision is not None and trial.attempt.end is None else None
         is_spared = spare_running and (trial.status is TrialStatus.RUNNING or decided is not None)
@@ -583,7 +597,9 @@ def resuming(
     checkpoint: CheckpointId = _NO_CHECKPOINT,
     request: str = "",
 ) -> Stage:
-    """Return the action that resumes a paused trial, with another config if one is given, or from another trial's checkpoint.
+    """Return the action that resumes a paused trial.
+
+    It may have another config, or begin from another trial's checkpoint.
 
     Without *checkpoint* it resumes from the newest, of *source* or its own.
 
@@ -599,7 +615,10 @@ def resuming(
 
 
 def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return the checkpoint that a trial goes on from, and whose it is where it has only begun with it; empty for scratch."""
+    """Return the checkpoint that a trial goes on from, and whose it is where it has only begun with it.
+
+    It is empty for scratch.
+    """
     return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 
 

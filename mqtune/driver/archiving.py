@@ -37,9 +37,10 @@ def complete_copy(journal: RedisJournal, folder: Path) -> Results:
 
 
 def archive(name: str, url: str, folder: Path) -> Results:
-    """Write what a server has of an experiment into its folder, and delete it there; after a failure it may be called again.
+    """Write what a server has of an experiment into its folder, and delete it there.
 
-    Checkpoints that are folders stay in their store, and what trials have printed stays on its machines.
+    After a failure it may be called again. Checkpoints that are folders stay in their store, and what trials have
+    printed stays on its machines.
 
     Raises:
         NameTaken: a living driver has it.

@@ -59,7 +59,8 @@ def attached(
     """Return an experiment's settings as its definition has them, but for what is given; they hold a connection to it.
 
     Raises:
-        ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not given.
+        ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not
+            given.
         BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
     """
     refuse_on_import()
@@ -146,14 +147,17 @@ def _definition(name: str, place: BrokerDeployment) -> Definition:
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
         if (folder / ARCHIVED).is_file():
             raise ConfigurationError(
-                f"experiment {name!r} is archived in {folder}; give a broker, and it goes on there: `mqtune drive {name} --broker URL`"
+                f"experiment {name!r} is archived in {folder}; give a broker, and it goes on there: `mqtune drive "
+                f"{name} --broker URL`"
             )
         if (folder / JOURNAL_FILE).is_file():
             raise ConfigurationError(
-                f"experiment {name!r} did not run on this machine alone; give its broker: the URL of the Redis that has it"
+                f"experiment {name!r} did not run on this machine alone; give its broker: the URL of the Redis that "
+                f"has it"
             )
         raise ConfigurationError(
-            f"there is no experiment {name!r} in {mqtune_home()}; {there_are([each.name for each in saved_experiments()])}. "
+            f"there is no experiment {name!r} in {mqtune_home()}; "
+            f"{there_are([each.name for each in saved_experiments()])}. "
             "If it runs on a broker, give that"
         )
     found = place.definition(name, folder)
@@ -171,7 +175,8 @@ def _explained(name: str, definition: Definition) -> Iterator[None]:
         raise
     except KeyError as error:
         raise ConfigurationError(
-            f"what mqtune {definition.get('version', '?')} kept of experiment {name!r} lacks {error}; run its script instead"
+            f"what mqtune {definition.get('version', '?')} kept of experiment {name!r} lacks {error}; run its script "
+            f"instead"
         ) from None
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(

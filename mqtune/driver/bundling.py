@@ -141,7 +141,8 @@ def _check_sizes(folder: Path, sizes: Mapping[str, int]) -> None:
     shown = _some([f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest])
     raise ConfigurationError(
         f"bundle={str(folder)!r} has {len(sizes):,} files of {sum(sizes.values()) / 1e6:.0f} MB, and {MOST_FILES:,} of "
-        f"{MOST_BYTES / 1e6:.0f} MB may travel: {shown}. Name what no trial needs in .gitignore or {IGNORE_FILE}; data belongs "
+        f"{MOST_BYTES / 1e6:.0f} MB may travel: {shown}. Name what no trial needs in .gitignore or {IGNORE_FILE}; data "
+        f"belongs "
         "where workers can read it"
     )
 
@@ -161,7 +162,8 @@ class Project:
         spec: the trainable.
         code_root: the folder below which that was found.
         outside: folders whose files are no code, such as a checkpoint store; also ``mqtune_home`` is one.
-        cell: the trainable's written module, if there is one; without a *folder* the modules that it imports go with it.
+        cell: the trainable's written module, if there is one; without a *folder* the modules that it imports go with
+            it.
 
     Raises:
         ConfigurationError: it is no folder, or the trainable is not in it.
@@ -235,7 +237,10 @@ class Project:
         return Bundle.of(self._files)
 
     def changed_since(self, before: Bundle) -> list[str]:
-        """Return the names of the files that are not as in an earlier bundle; what no trial runs of them doesn't count."""
+        """Return the names of the files that are not as in an earlier bundle.
+
+        Files that no trial runs don't count.
+        """
         earlier = before.files()
         both = [name for name in earlier.keys() & self._files.keys() if name.endswith(".py")]
         same = [name for name in both if self._print(earlier[name]) == self._print(self._files[name])]
@@ -283,7 +288,9 @@ def bring(
     is_own: bool,
     before: str = "",
 ) -> Callable[[], None]:
-    """Leave an experiment's bundle where its workers fetch it; returns what does so again, after the server has lost it.
+    """Leave an experiment's bundle where its workers fetch it.
+
+    Returns what does so again, after the server has lost it.
 
     Args:
         definition: the experiment's.
@@ -301,7 +308,8 @@ def bring(
         return lambda: None
     if bundle is None:
         raise ConfigurationError(
-            f"the code that the experiment's workers run, bundle {digest[:12]}, is not on this machine: run its script instead"
+            f"the code that the experiment's workers run, bundle {digest[:12]}, is not on this machine: run its script "
+            f"instead"
         )
     check_key(key, "Process(bundle=…)")
     put = partial(exchange.put, bundle, signature(key, digest), before=before)
@@ -315,7 +323,8 @@ def bring(
 def _listed(folder: Path) -> list[str]:
     """Return the paths of a folder's files: those that git tracks or would, or all but installed packages.
 
-    Hidden ones, and those in hidden folders, are among them only if git tracks them: tools keep what is a person's own there.
+    Hidden ones, and those in hidden folders, are among them only if git tracks them: tools keep what is a person's own
+    there.
     """
     names = _of_git(folder) or list(islice(_walked(folder), _MOST_LISTED))
     if len(names) >= _MOST_LISTED:
@@ -403,7 +412,10 @@ def _patterns(path: Path) -> list[str]:
 
 
 def _is_left_out(name: str, patterns: list[str]) -> bool:
-    """Whether a pattern names a file or a folder above it: with a slash in it by its path, else by its name anywhere."""
+    """Whether a pattern names a file or a folder above it.
+
+    A pattern with a slash is compared with the path, and any other with the name.
+    """
     path = PurePath(name)
     above = [each for each in path.parents if each.name]
     return _matches(path.name, _NO_CODE) or any(

@@ -16,8 +16,8 @@ from mqtune.search.values import copy_value
 #: What ``Tuner(resources=…)`` takes.
 AnyResources = Resources | Callable[[Config], Resources]
 
-#: So many configs are sampled to learn what trials may ask for: what one in fifty asks for is hardly missed, and they take some hundredths
-#: of a second.
+#: So many configs are sampled to learn what trials may ask for: what one in fifty asks for is hardly missed, and they
+#: take some hundredths of a second.
 _SAMPLES: Final = 200
 
 
@@ -32,7 +32,8 @@ class ResourcesByConfig:
         space: the space.
 
     Raises:
-        ConfigurationError: the function fails, or returns something else, or other numbers of seats; or there is no space.
+        ConfigurationError: the function fails, or returns something else, or other numbers of seats; or there is no
+            space.
     """
 
     def __init__(self, function: Callable[[Config], Resources], space: Space) -> None:
@@ -40,7 +41,8 @@ class ResourcesByConfig:
         self.name = str(getattr(function, "__name__", type(function).__name__))
         if isinstance(space, AnySpace):
             raise ConfigurationError(
-                f"resources={self.name}: without a space nothing is known of the configs; give mqtune.Resources(gpus=…, cpus=…)"
+                f"resources={self.name}: without a space nothing is known of the configs; give "
+                f"mqtune.Resources(gpus=…, cpus=…)"
             )
         #: How many seats all trials have: shares of a fleet are reckoned in multiples of that.
         self._seats = 0
@@ -67,7 +69,8 @@ class ResourcesByConfig:
         self._seats = self._seats or found.seats
         if found.seats != self._seats:
             raise ConfigurationError(
-                f"resources: {self.name} asks for {counted(found.seats, 'seat')} for {config!r}, and for {self._seats} before; all trials of an "
+                f"resources: {self.name} asks for {counted(found.seats, 'seat')} for {config!r}, and for {self._seats} "
+                f"before; all trials of an "
                 "experiment have the same number: return mqtune.Resources with the same machines=… or seats=…"
             )
         return found
@@ -86,7 +89,8 @@ class ResourcesByConfig:
         first, *others = self.expected
         if different := [each for each in others if (each.gpus, each.has_gpu) != (first.gpus, first.has_gpu)]:
             raise InsufficientResources(
-                f"resources: by {self.name} trials ask for {first}, and for {different[0]}, and the slots of this machine alone all have the "
+                f"resources: by {self.name} trials ask for {first}, and for {different[0]}, and the slots of this "
+                f"machine alone all have the "
                 "same number of GPUs; give a broker, with workers for each"
             )
         return Resources(

@@ -31,14 +31,15 @@ logger = logging.getLogger(__name__)
 
 #: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
 _CLOSE_S: Final = 10.0
-#: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one event, which costs
-#: a report little when so many share it; that many dicts of the largest size are 32 MB in Redis.
+#: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one
+#: event, which costs a report little when so many share it; that many dicts of the largest size are 32 MB in Redis.
 MOST_GATHERED: Final = 32
-#: How long such looks are apart, in seconds, where fewer come: short beside the time in which trials fill a disk, and long enough
-#: that a driver at leisure is not woken for each. Where none was for that long, a checkpoint waits for none.
+#: How long such looks are apart, in seconds, where fewer come: short beside the time in which trials fill a disk, and
+#: long enough that a driver at leisure is not woken for each. Where none was for that long, a checkpoint waits for
+#: none.
 LOOK_APART_S: Final = 10.0
-#: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not complete;
-#: completed ones too; and even the best one. The best one's stay in all cases but the last.
+#: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not
+#: complete; completed ones too; and even the best one. The best one's stay in all cases but the last.
 Deletes = bool | Literal["stopped", "all"]
 _HAVE_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
@@ -53,13 +54,13 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
 class CheckpointGC:
     """Collects checkpoints that nothing needs any more.
 
-    It returns what is to be dropped, and deletes folders once their drop is journaled, in a thread of its own. What checkpoints with
-    reports replace gathers, to be dropped together: at the latest with the ``MOST_GATHERED``-th, or when ``due_s`` has come. What is
-    needed is seen when it is dropped.
+    It returns what is to be dropped, and deletes folders once their drop is journaled, in a thread of its own. What
+    checkpoints with reports replace gathers, to be dropped together: at the latest with the ``MOST_GATHERED``-th, or
+    when ``due_s`` has come. What is needed is seen when it is dropped.
 
-    A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an attempt
-    under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was asked for, is
-    any of the best trial's.
+    A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an
+    attempt under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was
+    asked for, is any of the best trial's.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class CheckpointGC:
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
-        #: For each checkpoint that came with a report since the last look its trial, and what nothing names any more because of it.
+        #: For each checkpoint that came with a report since the last look its trial, and what nothing names any more
+        #: because of it.
         self._gathered: list[tuple[Trial, CheckpointId]] = []
         self._next_look_s = -math.inf
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
@@ -107,7 +109,10 @@ class CheckpointGC:
         return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
     def saved(self, trial: Trial, checkpoint: CheckpointId, *, at_once: bool) -> list[Drop]:
-        """Note a checkpoint that came with a report of *trial*; return what nothing needs any more, *at_once* or if much has gathered."""
+        """Note a checkpoint that came with a report of *trial*.
+
+        Return what nothing needs any more, *at_once* or if much has gathered.
+        """
         if checkpoint != trial.checkpoint:
             # It came too late to be the trial's.
             return []
@@ -140,7 +145,10 @@ class CheckpointGC:
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered; see ``look_through``."""
+        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered.
+
+        See ``look_through``.
+        """
         is_due = self._gathered and now_s >= self._next_look_s
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
@@ -255,7 +263,8 @@ class CheckpointGC:
     def _delete_left_over(self, store: CheckpointStore) -> None:
         """Delete what the store holds and no event names, nor ever will.
 
-        An earlier driver dropped it and died before it was deleted, or its process or worker died before it was reported.
+        An earlier driver dropped it and died before it was deleted, or its process or worker died before it was
+        reported.
         """
         try:
             store.sweep()

@@ -92,7 +92,10 @@ class Deployment(Protocol):
         """Whether trials run on this machine alone, on a worker that the driver starts."""
 
     def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
-        """Start processes that must begin before this one has threads; *stack* ends them. Doing it again changes nothing."""
+        """Start processes that must begin before this one has threads.
+
+        *stack* ends them. Doing it again changes nothing.
+        """
 
     def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
         """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
@@ -179,7 +182,8 @@ class BrokerDeployment:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             NameTaken: a living driver, or an experiment with another definition, has the name.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
-            InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine can't.
+            InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine
+                can't.
             ConfigurationError: a trial is to run on several workers, and this machine alone is one.
         """
         stack.callback(self._held.close)
@@ -418,7 +422,10 @@ def _backend_on(server: _Server) -> type[QueueBackend]:
 
 
 def _learn(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
-    """Read what a new experiment learns from: before the lock is taken, which that may outlast, and before anything is deleted."""
+    """Read what a new experiment learns from.
+
+    It is read before the lock is taken, as it may outlast the lock, and before anything is deleted.
+    """
     is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
     if writer.plan.overwrites or not is_known:
         writer.learnt()
@@ -428,19 +435,22 @@ def _expect(plan: Plan, backend: BackendSession) -> None:
     """Have the backend count all slots that trials may ask for.
 
     Raises:
-        ConfigurationError: they ask for different ones, and it can't tell them apart; or for several at once, and it knows no gangs.
+        ConfigurationError: they ask for different ones, and it can't tell them apart; or for several at once, and it
+            knows no gangs.
     """
     seats = plan.limits.resources.seats
     if seats > 1 and not isinstance(backend, TakesGangs):
         raise ConfigurationError(
-            f"resources: a trial asks for {seats} seats, and this backend, {type(backend).__name__}, runs each trial in one slot: leave out "
+            f"resources: a trial asks for {seats} seats, and this backend, {type(backend).__name__}, runs each trial "
+            f"in one slot: leave out "
             "machines=… and seats=…"
         )
     if plan.asks is None:
         return
     if not isinstance(backend, TakesResources):
         raise ConfigurationError(
-            f"resources={plan.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give mqtune.Resources(…)"
+            f"resources={plan.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give "
+            f"mqtune.Resources(…)"
         )
     for each in plan.expected:
         backend.expect(each)
@@ -556,6 +566,7 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> 
     if isinstance(backend, Backend) and not isinstance(backend, type):
         return BackendDeployment(backend)
     raise ConfigurationError(
-        f"backend={backend!r} is not a backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), an "
+        f"backend={backend!r} is not a backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), "
+        f"an "
         "object with the methods of mqtune.backends.base.Backend, or leave it out for $MQTUNE_BROKER or this machine"
     )

@@ -119,7 +119,8 @@ class Deciders:
         who = f"{type(self.scheduler).__name__}.on_report()"
         if not isinstance(decision, Decision) or not isinstance(decision.action, Action):
             raise ConfigurationError(
-                f"{who} returned {decision!r:.80}; it may return mqtune.schedulers.Decision(mqtune.schedulers.Action.CONTINUE), or STOP, PAUSE or "
+                f"{who} returned {decision!r:.80}; it may return "
+                f"mqtune.schedulers.Decision(mqtune.schedulers.Action.CONTINUE), or STOP, PAUSE or "
                 "COMPLETE, and a reason"
             )
         if decision.action in (Action.ABANDON, Action.FAIL):
@@ -261,7 +262,10 @@ class Deciders:
         return reason and _text(self.rule, reason)
 
     def due_s(self, now: float) -> float:
-        """Return in how many seconds the stop rule wants to be asked again, whatever happens; *now* is since the epoch."""
+        """Return in how many seconds the stop rule wants to be asked again, whatever happens.
+
+        *now* is since the epoch.
+        """
         if self.rule is None:
             return float("inf")
         with self.asking(self.rule, "due", "while the experiment runs"):

@@ -52,7 +52,8 @@ class DefinitionWriter:
         #: The files of the trainable, once they were read, and their bundle, if one is brought to workers.
         self.sources: dict[str, bytes] = {}
         self.bundle: Bundle | None = None
-        #: The files that are not as they were when the experiment began, and the digest of the bundle that it had, or empty.
+        #: The files that are not as they were when the experiment began, and the digest of the bundle that it had, or
+        #: empty.
         self.changed: list[str] = []
         self.bundle_before = ""
         self._drawn_seed = secrets.randbits(32)
@@ -109,7 +110,9 @@ class DefinitionWriter:
         return {**before, **{key: value for key, value in now.items() if key in MAY_CHANGE}}
 
     def learnt(self) -> Definition:
-        """Return what a new experiment's searcher learns, read once from its sources; later drivers take it from the definition.
+        """Return what a new experiment's searcher learns, read once from its sources.
+
+        Later drivers take it from the definition.
 
         Raises:
             ConfigurationError: there is nothing that it could learn.
@@ -131,7 +134,8 @@ class DefinitionWriter:
         if self.changed and self.plan.settings.process.code == "strict":
             raise CodeDiffers(
                 f"experiment {self.plan.name!r} began with other code, and goes on with no other (code='strict'): "
-                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from scratch: "
+                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from "
+                f"scratch: "
                 "run=RunOptions(overwrite=True)"
             )
 
@@ -153,7 +157,10 @@ class DefinitionWriter:
         return "\n  ".join([head, *lines, ways_out])
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
-        """Return that the store says that the experiment ran elsewhere, and how it goes on there; None if it doesn't."""
+        """Return that the store says that the experiment ran elsewhere, and how it goes on there.
+
+        Return None if it doesn't.
+        """
         # Without a store given, a run on this machine alone has one in its folder, and a run on a broker has none.
         own = f"/{self.plan.name}/{CHECKPOINTS}"
         if self.broker and own in str(was) and not is_:
@@ -164,7 +171,7 @@ class DefinitionWriter:
         return None
 
     def _describe(self, known_seed: int) -> Definition:
-        """Return the definition as this run would write it, with the plan's seed or, where it has none, the known one."""
+        """Return the definition as this run would write it, with the plan's seed or else the known one."""
         plan = self.plan
         kept, rule = kept_options(plan.settings), plan.limits.rule
         if kept["pass_checkpoint_dir"] is None:
@@ -202,7 +209,10 @@ class DefinitionWriter:
 
 
 def _same(value: object) -> object:
-    """Return what must be equal; a script may be started from another folder, or a class be imported by another name."""
+    """Return what must be equal.
+
+    A script may be started from another folder, or a class be imported by another name.
+    """
     if isinstance(value, dict):
         value = {key: inner for key, inner in value.items() if key != CLASS}
         return {**value, "script": Path(value["script"]).name} if "script" in value else value

@@ -70,7 +70,7 @@ def remove_messages(messages: list[tuple[str, bytes]], url: str) -> None:
 
 
 class Remains(NamedTuple):
-    """What a server and a store have of an experiment: its trials, the store's URL or nothing, and how many checkpoints it holds.
+    """What a server and a store have of an experiment.
 
     Nothing is deleted from a store that an experiment on another server may have too.
     """

@@ -24,9 +24,10 @@ from mqtune.results.experiments import saved_experiments
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that belongs to nothing: what it is, of which experiment or in which folder, how large, if known, and how it goes.
+    """Something that belongs to nothing.
 
-    *delete* returns whether it was deleted: it looks again, and keeps what somebody has begun to use. It may be called again.
+    It says what it is, of which experiment or in which folder, how large, if known, and how it goes. *delete* returns
+    whether it was deleted: it looks again, and keeps what somebody has begun to use. It may be called again.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What was read of the journal and is not taken in: a queue, in which a driver can stop at any report and go on later."""
+"""Queue of journal entries that the driver has read but not processed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _Place = tuple[str, int]
 class Intake:
     """Gives its driver one event, or report, after the other, and knows where that stands.
 
-    The driver's own events are left out: it has applied them. In a replay each event of an earlier driver comes right behind the
-    place at which that wrote it.
+    The driver's own events are left out: it has applied them. In a replay each event of an earlier driver comes right
+    behind the place at which that wrote it.
 
     Args:
         experiment: folds each report.
@@ -93,8 +93,8 @@ class Intake:
     def next(self, *, is_plain: bool) -> Event | Report | None:
         """Come to the next event, or single report, and return it; None where there is no other.
 
-        Where that *is_plain*, reports that only go on are taken in on the way. Of a batch in which some can't be read, a batch without
-        reports comes first, and says how many they are.
+        Where that *is_plain*, reports that only go on are taken in on the way. Of a batch in which some can't be read,
+        a batch without reports comes first, and says how many they are.
         """
         if self._here:
             return self._here.popleft()
@@ -112,9 +112,10 @@ class Intake:
         return found
 
     def judge(self, report: Report) -> Verdict | None:
-        """Fold the report that the driver has come to, and return the verdict on it; None for one that came after a decision.
+        """Fold the report that the driver has come to, and return the verdict on it.
 
-        An error leaves the driver before that report: the next one begins with it, as if it had not come so far.
+        It is None for one that came after a decision. An error leaves the driver before that report: the next one
+        begins with it, as if it had not come so far.
         """
         try:
             return self._judged(report)
@@ -161,7 +162,7 @@ class Intake:
 
     @property
     def _leaves_reports(self) -> bool:
-        """Whether nobody has acted on a report that comes now, as far as the journal knows, and the replay is to end before it."""
+        """Whether the replay has passed the last event of an earlier driver, so that the next report is new."""
         return self._keeps_new and not self._past
 
     def _decode(self, *, is_plain: bool = False) -> bool:

@@ -37,8 +37,9 @@ class Interrupts:
     """Counts SIGINT and SIGTERM; the first only ends a wait, a later one raises KeyboardInterrupt wherever it comes.
 
     A shutdown that takes longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread that is in
-    the middle of a long call of C code takes no signal. A thread therefore watches too, and ends the process when a second
-    signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run can hold that up.
+    the middle of a long call of C code takes no signal. A thread therefore watches too, and ends the process when a
+    second signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run can hold that
+    up.
     """
 
     def __init__(self) -> None:
@@ -79,9 +80,9 @@ class Interrupts:
             watch.stop()
 
     def wait(self, call: Callable[[], T], *, interrupted: T) -> T:
-        """Return what *call* returns, which does nothing but wait; the first signal, also one that has just come, ends it, once.
+        """Return what *call* returns, which does nothing but wait.
 
-        Returns *interrupted* then.
+        The first signal, also one that has just come, ends it, once. Returns *interrupted* then.
         """
         try:
             self._waiting = True

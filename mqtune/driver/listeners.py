@@ -47,7 +47,8 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
     kind.__name__: kind for kind in (CodeDiffers, CodeRefused, StoreUnavailable)
 }
 
-#: An unsendable report in the error of an attempt: a traceback of the trial's process, or the end of its script's output.
+#: An unsendable report in the error of an attempt: a traceback of the trial's process, or the end of its script's
+#: output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
 #: So many trials that fail, and none that does well, are no chance: whoever looks is told how to end the run.
@@ -68,7 +69,7 @@ class BackendListener:
         self._backend = backend
 
     def hear(self, event: Event) -> tuple[()]:
-        """Tell it of an attempt that is staged and asks for resources of its own, of seats that have started, and of an end."""
+        """Tell it of staged attempts with resources of their own, of started seats, and of ends."""
         if isinstance(event, TrialStaged):
             if event.resources is not None and isinstance(self._backend, TakesResources):
                 self._backend.asks(event.trial, event.attempt, event.resources)
@@ -80,7 +81,9 @@ class BackendListener:
 
 
 class OfferWatch:
-    """Looks whether any slot offers what an attempt asks for by its config; else the trial waits, with a warning, or fails.
+    """Looks whether any slot offers what an attempt asks for by its config.
+
+    Else the trial waits, with a warning, or fails.
 
     Args:
         backend: has the slots.
@@ -145,8 +148,8 @@ class FailureWatch:
         if (event.worker, *files) not in self._said_other_code:
             self._said_other_code.add((event.worker, *files))
             logger.warning(
-                "worker %s runs other code than this experiment's: %s there is not as it was here when the experiment began. Make "
-                "them the same; code='strict' would keep such a worker from running its trials",
+                "worker %s runs other code than this experiment's: %s there is not as it was here when the experiment "
+                "began. Make them the same; code='strict' would keep such a worker from running its trials",
                 event.worker,
                 ", ".join(files),
             )
@@ -159,7 +162,7 @@ class FailureWatch:
             logger.warning("the program takes long to begin: %s. See docs/processes.md", why)
 
     def _look_at_requirements(self, event: AttemptStarted) -> None:
-        """Warn, once for all workers that are alike, that what this driver has brought runs there with other packages."""
+        """Warn, once for equal workers, that they run the driver's code with other packages."""
         if event.environment.get("bundle") and (said := differences(event.environment)) not in self._said_differences:
             self._said_differences.add(said)
             logger.warning(
@@ -194,7 +197,10 @@ class FailureWatch:
             self._look_at_failed(trial)
 
     def _could_ever_start(self) -> bool:
-        """Whether any worker had all that an attempt needs; else it is the trainable, or the store, and not a worker."""
+        """Whether any worker had all that an attempt needs.
+
+        Else it is the trainable, or the store, and not a worker.
+        """
         trials = self._experiment.trials.values()
         return bool(self._experiment.reports) or any(a.environment for trial in trials for a in trial.attempts)
 
@@ -216,8 +222,9 @@ class FailureWatch:
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:
             logger.warning(
-                "all %d trials that have ended have failed, the last one with %s. The others are run all the same; Ctrl-C ends the run, "
-                "and failures=mqtune.Failures(fail_fast=True), or stop=mqtune.schedulers.stopping.TrialsFailed(%d), does so by itself",
+                "all %d trials that have ended have failed, the last one with %s. The others are run all the same; "
+                "Ctrl-C ends the run, and failures=mqtune.Failures(fail_fast=True), or "
+                "stop=mqtune.schedulers.stopping.TrialsFailed(%d), does so by itself",
                 ended,
                 printable(trial.reason),
                 ended,

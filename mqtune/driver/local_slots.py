@@ -23,7 +23,8 @@ def check_gangs(expected: Iterable[Resources]) -> None:
     machines = max(each.machines for each in expected)
     if machines > 1:
         raise ConfigurationError(
-            f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to have {machines} slots "
+            f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to "
+            f"have {machines} slots "
             "here, or a broker with several workers"
         )
 
@@ -34,7 +35,8 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
     Args:
         asked: what each trial asks for; this machine is assumed to have the tags.
         slots: how many slots there are to be; by default as many as this machine has room for.
-        least_bytes: how much of a GPU's memory a trial asks for at least, where trials share GPUs by that and ask for different amounts.
+        least_bytes: how much of a GPU's memory a trial asks for at least, where trials share GPUs by that and ask for
+            different amounts.
 
     Raises:
         InsufficientResources: this machine can't give that.
@@ -107,8 +109,9 @@ def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, core
         most = min(most, max(math.ceil(asked.seats / len(gpus)), cores // (asked.cpus * len(gpus))))
     if slots is not None and (slots % len(gpus) or not 0 < slots <= most * len(gpus)):
         raise ConfigurationError(
-            f"Local(slots={slots}) does not go with {len(gpus)} GPUs that have room for {most} such trials each; give a multiple of "
-            f"{len(gpus)} up to {most * len(gpus)}, and RunOptions(max_concurrent={slots}) for no more at once"
+            f"Local(slots={slots}) does not go with {len(gpus)} GPUs that have room for {most} such trials each; give "
+            f"a multiple of {len(gpus)} up to {most * len(gpus)}, and RunOptions(max_concurrent={slots}) for no more "
+            f"at once"
         )
     return {"gpus": f"{','.join(gpus)},", "pack_gpus": most if slots is None else slots // len(gpus)}
 
@@ -128,5 +131,6 @@ def _counts(asked: Resources) -> tuple[int, int]:
 
 def _lacks(asked: Resources, what: str) -> InsufficientResources:
     return InsufficientResources(
-        f"a trial asks for {asked}, which this machine can't give: {what}; ask for less, or give a broker whose workers have it"
+        f"a trial asks for {asked}, which this machine can't give: {what}; ask for less, or give a broker whose "
+        f"workers have it"
     )

@@ -61,8 +61,8 @@ _NO_CHECKPOINT: Final = CheckpointId("")
 class Driver:
     """Drives one experiment; one thread calls it.
 
-    What was read waits in the ``Intake``, and each event of it takes the ``EventPath``. Who wants something done returns it as an action:
-    the listeners, the slot filler, the timers, and the loop itself for a scheduler's decision.
+    What was read waits in the ``Intake``, and each event of it takes the ``EventPath``. Who wants something done
+    returns it as an action: the listeners, the slot filler, the timers, and the loop itself for a scheduler's decision.
     """
 
     def __init__(
@@ -235,9 +235,10 @@ class Driver:
         self.requests.carry_out()
 
     def _replay(self) -> None:
-        """Take the whole journal in, each event of an earlier driver at the place where it was written; from then on events are new.
+        """Take the whole journal in, each event of an earlier driver at the place where it was written.
 
-        Of an open experiment only up to where the last driver acted: what came after it is new to who drives it.
+        From then on events are new. Of an open experiment only up to where the last driver acted: what came after it is
+        new to who drives it.
         """
         past = self._restorer.catch_up()
         self._intake.replay(self.reader.read(), past, keeps_new=self._limits.is_open)
@@ -266,15 +267,16 @@ class Driver:
         Raises:
             ExperimentFinished: there was nothing left to do before.
             NothingResumes: all that is left are paused trials, and neither the scheduler nor a user resumes one.
-            UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only take
-                in what comes, until all attempts have ended.
+            UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only
+                take in what comes, until all attempts have ended.
         """
         self._go_on(block_s, hands_out=False)
 
     def next_report(self, block_s: float) -> Report | None:
-        """Go on as ``step`` does, but only to the next report that counts, and return that; None at the end of the round.
+        """Go on as ``step`` does, but only to the next report that counts, and return that.
 
-        Until the next call the loop stands at that report: what is done meanwhile is journaled there.
+        It is None at the end of the round. Until the next call the loop stands at that report: what is done meanwhile
+        is journaled there.
 
         Raises:
             as ``step``.
@@ -283,11 +285,14 @@ class Driver:
         return self._go_on(block_s, hands_out=True)
 
     def reports_ahead(self, count: int) -> list[Report]:
-        """Return up to *count* reports that ``next_report`` returns next unless their trials are told something before."""
+        """Return up to *count* reports that ``next_report`` returns next.
+
+        A decision on their trials in between changes that.
+        """
         return [] if self._in_hand is None else self._intake.ahead(count)
 
     def _go_on(self, block_s: float, *, hands_out: bool) -> Report | None:
-        """Make a round of the loop, or the rest of one that has handed a report out, and return the next that it hands out."""
+        """Make a round of the loop, or the rest of one, and return the next report that it hands out."""
         in_hand, self._in_hand = self._in_hand, None
         if self._deciders.is_broken:
             self._look_on(block_s)
@@ -321,7 +326,10 @@ class Driver:
                 self._intake.put(chain(entries, self._more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
-        """Take in what was read, and carry out each verdict before the next report; return the first report that is handed out."""
+        """Take in what was read, and carry out each verdict before the next report.
+
+        Return the first report that is handed out.
+        """
         is_plain = not (hands_out or self._orders.in_lockstep)
         with self._naming_entry():
             while (found := self._intake.next(is_plain=is_plain)) is not None:
@@ -336,7 +344,10 @@ class Driver:
         return None
 
     def _act_on(self, report: Report, verdict: Verdict | None, *, at_once: bool = False) -> None:
-        """Do what comes of a report, with the verdict if it counts; *at_once* also what could wait until the round is over."""
+        """Do what comes of a report, with the verdict if it counts.
+
+        With *at_once*, also do the work that could wait until the end of the round.
+        """
         trial = self.experiment.trials[report.trial]
         if verdict is GO_ON:
             if self._orders.in_lockstep:
@@ -347,7 +358,8 @@ class Driver:
             action, reason, source = verdict.decision
             if source is not None:
                 self._checkpoints.plan(trial, self.experiment.trials[source].checkpoint)
-            # An earlier driver that came as far has decided so, or has let the trial go on, by a rule, or code, that was another one.
+            # An earlier driver that came as far has decided so, or has let the trial go on, by a rule, or code, that
+            # was another one.
             if not self._intake.has_past:
                 self.carry_out(
                     Decide(trial=trial, action=action, by=verdict.by, reason=reason, sequence=report.sequence)
@@ -372,7 +384,10 @@ class Driver:
             self._callbacks.tell("on_step", self.waiting_for)
 
     def _look_on(self, block_s: float) -> None:
-        """Take in what comes without telling anybody, and without coming further: the next driver decides on all of it."""
+        """Take in what comes without telling anybody, and without coming further.
+
+        The next driver decides on all of it.
+        """
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
             self._intake.put(self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
@@ -395,7 +410,9 @@ class Driver:
     # Reading.
 
     def _news(self, block_s: float) -> list[Entry] | None:
-        """Wait for new entries, keep them in the copy, and return those that the driver has not applied, or None if none came.
+        """Wait for new entries, keep them in the copy, and return those that the driver has not applied.
+
+        It returns None if none came.
 
         After an outage put the journal back, give all orders again, and look anew.
         """
@@ -442,12 +459,13 @@ class Driver:
     ) -> None:
         """Do at once what a request with these arguments asks for.
 
-        Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the journal,
-        carried out in the next step. A checkpoint that was *brought* was copied into the store, to start from.
+        Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the
+        journal, carried out in the next step. A checkpoint that was *brought* was copied into the store, to start from.
 
         Raises:
             InvalidTransition: a trial's status doesn't allow it; nothing was done.
-            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid; nothing was done.
+            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid; nothing was
+                done.
         """
         report = None if self._in_hand is None else self._in_hand[0]
         self.requests.steer(action, trial, arguments, brought, in_hand=report)
@@ -466,7 +484,10 @@ class Driver:
         self._path.carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
     def lose_all(self, *, error_type: str = "") -> None:
-        """End all running attempts as lost, behind their reports: no worker can be left. UNDRIVEN: it was nobody's fault."""
+        """End all running attempts as lost, behind their reports: no worker can be left.
+
+        UNDRIVEN: it was nobody's fault.
+        """
         self._timers.lose_all(error_type)
         if self._intake.is_done:
             self._path.carry_out_all(self._timers.run_due())
@@ -488,7 +509,10 @@ class Driver:
         self._path.tell_restored()
 
     def label(self, trial: Trial | None, labels: Labels) -> None:
-        """Give a trial, or without one the experiment, these labels; the copy has that at once if nothing else can come."""
+        """Give a trial, or without one the experiment, these labels.
+
+        The copy has that at once if nothing else can come.
+        """
         self.carry_out(Label(trial, labels))
         if self.is_finished:
             self._restorer.finish()

@@ -31,7 +31,10 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Take in a report of a trial that is evaluated outside, and end the trial with it; a new trial is staged in the same step."""
+    """Take in a report of a trial that is evaluated outside, and end the trial with it.
+
+    A new trial is staged in the same step.
+    """
 
     trial: TrialId
     metrics: Metrics
@@ -98,7 +101,9 @@ def expired(experiment: Experiment, now: float) -> Iterator[Expire]:
 
 
 def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
-    """Return the metrics of a report with its iteration and times, as those of trials on workers have them; own values win.
+    """Return the metrics of a report with its iteration and times, as those of trials on workers have them.
+
+    Own values win.
 
     Args:
         metrics: as they were told.
@@ -123,8 +128,8 @@ def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metri
         time_attr: the metric that its scheduler goes by; empty for none.
 
     Raises:
-        ConfigurationError: they are no dict of values that a report can have, are too large, or lack a number for what the
-            experiment, or its scheduler, goes by.
+        ConfigurationError: they are no dict of values that a report can have, are too large, or lack a number for what
+            the experiment, or its scheduler, goes by.
     """
     if not isinstance(metrics, dict):
         raise ConfigurationError(f"metrics={metrics!r:.80} is not a dict of metrics, such as {{'loss': 0.1}}")
@@ -139,7 +144,8 @@ def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metri
                 f"{name}={name_in_words(metrics[name])}, which is not a number" if name in metrics else f"no {name!r}"
             )
             raise ConfigurationError(
-                f"tell has {what}: give a number for {experiment.objective}; it has {names_in_words(metrics) or 'nothing'}"
+                f"tell has {what}: give a number for {experiment.objective}; it has "
+                f"{names_in_words(metrics) or 'nothing'}"
             )
     for name in {time_attr, ITERATION} - {""}:
         time = metrics.get(name)
@@ -174,7 +180,10 @@ def has_told_all(trial: Trial, metrics: Metrics) -> bool:
 
 
 def why_over(trial: Trial) -> str:
-    """Return why a trial that is evaluated outside goes on no more, for who evaluates it; empty while it goes on, or has completed."""
+    """Return why a trial that is evaluated outside goes on no more, for who evaluates it.
+
+    It is empty while it goes on, or has completed.
+    """
     if trial.status in (TrialStatus.RUNNING, TrialStatus.COMPLETED):
         return ""
     return f"trial {trial.id} is {trial.status.name}{trial.reason and f': {trial.reason}'}"
@@ -188,6 +197,6 @@ def waits_outside(experiment: Experiment) -> str:
     shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
     which = f"trials {shown}, which are" if len(ids) > 1 else f"trial {shown}, which is"
     return (
-        f"the results of {which} evaluated outside: tell them (mqtune tell {experiment.name} TRIAL METRIC=VALUE), or end "
-        f"trials (mqtune stop {experiment.name} TRIAL)"
+        f"the results of {which} evaluated outside: tell them (mqtune tell {experiment.name} TRIAL METRIC=VALUE), or "
+        f"end trials (mqtune stop {experiment.name} TRIAL)"
     )

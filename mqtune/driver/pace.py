@@ -12,15 +12,16 @@ from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Journal
 from mqtune.results.callbacks import CallbackDispatcher
 
-#: How often it is looked whether a model has answered that a slot, or a trial, waits for: they lose no more, a driver hardly works.
+#: How often it is looked whether a model has answered that a slot, or a trial, waits for: they lose no more, a driver
+#: hardly works.
 _MODEL_LOOK_S: Final = 0.01
 
 
 class Pace:
     """Knows what the rounds of a driver's loop depend on besides news.
 
-    A round is *steady* as long as it has taken in nothing but reports whose trials go on. Nothing else of it has anything to
-    do then: it looks only at what events change, and at times that have come.
+    A round is *steady* as long as it has taken in nothing but reports whose trials go on. Nothing else of it has
+    anything to do then: it looks only at what events change, and at times that have come.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Pace:
         self._until = 0.0
 
     def begin(self, block_s: float, *, is_stirred: bool) -> float:
-        """Begin to wait for the news of a round, and return for how long: until something else is due, and *block_s* at most.
+        """Begin to wait for the news of a round, and return for how long.
 
-        A round that *is_stirred* has more to do in any case.
+        It waits until something else is due, and *block_s* at most. A round that *is_stirred* has more to do in any
+        case.
         """
         deciders, callbacks = self._deciders, self._callbacks
         looks_for_model = self._slots.is_suggestion_due or deciders.are_late
@@ -82,7 +84,10 @@ class Pace:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the round waits again at once: never in real time, as who drives it may have something to do between two steps."""
+        """Whether the round waits again at once.
+
+        It never does in real time, as the driver may have other work between two steps.
+        """
         return not self._journal.is_live and self.is_steady
 
     @property

@@ -1,4 +1,7 @@
-"""The one path of events: an action is checked and journaled, and what it wrote is folded and told as what was read is."""
+"""The one path of events.
+
+An action is checked and journaled, and what it wrote is folded and told as what was read is.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,9 @@ _PLAIN: Final = Resources()
 class EventPath:
     """Applies events, and carries out actions.
 
-    An event takes one path, whether it was just read, just written, or is replayed: ``apply`` folds it and tells the listeners, in their
-    order. Who wants something done returns it as an action. ``carry_out`` checks and journals each, and applies what it wrote.
+    An event takes one path, whether it was just read, just written, or is replayed: ``apply`` folds it and tells the
+    listeners, in their order. Who wants something done returns it as an action. ``carry_out`` checks and journals each,
+    and applies what it wrote.
 
     Args:
         restorer: the driver's, with the journal.
@@ -90,7 +94,10 @@ class EventPath:
         self._asks = asks
 
     def apply(self, event: Event) -> None:
-        """Fold an event, tell the listeners, and carry out what they want; the same for new, written and replayed events."""
+        """Fold an event, tell the listeners, and carry out what they want.
+
+        New, written and replayed events are treated alike.
+        """
         self._pace.stir()
         self._experiment.apply(event)
         # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
@@ -134,7 +141,10 @@ class EventPath:
             self.carry_out(action)
 
     def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
-        """Tell of the checkpoint that came with a report, and drop what it has replaced, *at_once* or if much of that has gathered."""
+        """Tell callbacks of a report's checkpoint, and drop the checkpoints that it has replaced.
+
+        They are dropped *at_once*, or when many have gathered.
+        """
         trial = self._experiment.trials[report.trial]
         if self._callbacks.hears("on_checkpoint"):
             self._callbacks.tell("on_checkpoint", trial, report.checkpoint)

@@ -18,14 +18,16 @@ _LOOK_EVERY: Final = 64
 class PlainReports:
     """Takes in whole entries of reports, many in one call, and holds where its driver stands.
 
-    What the loop does for each entry takes longer than a report does. Here an entry costs little more than its decoding.
+    What the loop does for each entry takes longer than a report does. Here an entry costs little more than its
+    decoding.
 
     Args:
         experiment: folds each report.
         deciders: are asked about each that counts.
         listeners: those who want to hear of each report; while there are any, no report is plain.
         look: called now and then, as a journal may be long, and what else there is to do in it slow.
-        act: called where a report brings more than that its trial goes on, with the verdict if it counts, before the next one.
+        act: called where a report brings more than that its trial goes on, with the verdict if it counts, before the
+            next one.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class PlainReports:
     def take(
         self, entries: Iterator[tuple[int, Entry]], awaited: Collection[str], *, is_plain: bool = True
     ) -> Entry | None:
-        """Take in numbered entries, up to the first that is to be taken in otherwise; return that, or None at their end.
+        """Take in numbered entries, up to the first that is to be taken in otherwise.
 
-        Those are entries of another kind, of damaged reports, and *awaited* ones, in which there is more to do; all, unless
-        this *is_plain*. An error leaves the driver before the report that it came of: the next one begins with that.
+        Return that, or None at their end. Those are entries of another kind, of damaged reports, and *awaited* ones, in
+        which there is more to do; all, unless this *is_plain*. An error leaves the driver before the report that it
+        came of: the next one begins with that.
         """
         fold, decide, listeners = self._experiment.apply_report, self._deciders.on_report, self._listeners
         new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS

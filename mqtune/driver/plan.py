@@ -47,7 +47,8 @@ def _warn_of_lists(space: Mapping[str, object]) -> None:
         ):
             shown = f"{value!r:.60}"
             logger.warning(
-                "the space has the list %s as %r in each trial; to try its values write mqtune.choice(%s), to keep it a tuple",
+                "the space has the list %s as %r in each trial; to try its values write mqtune.choice(%s), to keep it "
+                "a tuple",
                 shown,
                 name,
                 shown,
@@ -97,13 +98,15 @@ class Plan:
         submitted = this_submission()
         usual = new_name(self.spec.name) if submitted is None else submitted.name
         self.name = settings.name if settings.name is not None else usual
-        #: Whether an experiment of this name is deleted first; what a submitted script has begun, its next run goes on with.
+        #: Whether an experiment of this name is deleted first; what a submitted script has begun, its next run goes on
+        #: with.
         self.overwrites = settings.run.overwrite and (submitted is None or submitted.is_first)
         self.objective = Objective.of(settings.metric, settings.mode)
         self.scheduler = self._chosen_scheduler()
         if not is_name(self.name):
             raise ConfigurationError(
-                f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
+                f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and "
+                f"underscores"
             )
         self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
         #: Why the default searcher is random search and not TPE, for people; empty where the user would not ask.
@@ -137,8 +140,8 @@ class Plan:
         is_in_file = self.settings.process.pass_config == "json"  # noqa: S105 - it is no password
         if template.has_fields and is_in_file:
             raise ConfigurationError(
-                "process=Process(pass_config='json') passes the config in a file, and the command of the script has {…} for it; "
-                "leave one of both out"
+                "process=Process(pass_config='json') passes the config in a file, and the command of the script has "
+                "{…} for it; leave one of both out"
             )
         if not isinstance(self.space, AnySpace):
             template.check({place.partition(SEPARATOR)[0] for place in self.space.places.values()})

@@ -1,4 +1,7 @@
-"""What offers staged attempts to the slots: those that one filling of slots stages go out together, where that is cheaper."""
+"""What offers staged attempts to the slots.
+
+Attempts that one filling of slots stages go out together, where that is cheaper.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,20 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, DriverFenced
 from mqtune.core.trial import Trial
 
-#: For how long a staged attempt may wait for those that are staged behind it, in seconds: a free slot hardly notices it, and so many are
-#: staged meanwhile that what a message costs by itself no longer counts. The first of a filling never waits.
+#: For how long a staged attempt may wait for those that are staged behind it, in seconds: a free slot hardly notices
+#: it, and so many are staged meanwhile that what a message costs by itself no longer counts. The first of a filling
+#: never waits.
 GATHER_S: Final = 0.1
-#: How many times as long as it took to send some they wait at least: a server that is busy with the messages of a hundred drivers gets
-#: fewer of them, for more attempts each, rather than one for each attempt.
+#: How many times as long as it took to send some they wait at least: a server that is busy with the messages of a
+#: hundred drivers gets fewer of them, for more attempts each, rather than one for each attempt.
 _PAUSE: Final = 10
 
 
 class Publisher:
     """Publishes attempts, each as soon as it is staged or, while it is entered as a context, some together.
 
-    What is journaled and not published yet when the driver dies is published by the next one, as it begins. One thread uses it.
+    What is journaled and not published yet when the driver dies is published by the next one, as it begins. One thread
+    uses it.
     """
 
     def __init__(self, backend: BackendSession, clock: Clock) -> None:

@@ -1,4 +1,7 @@
-"""What people ask for, by requests in the journal or in the driver's own process: it becomes an action, or a limit, or is refused."""
+"""What people ask for, by requests in the journal or in the driver's own process.
+
+It becomes an action, or a limit, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -92,10 +95,10 @@ class ExperimentEnding(NamedTuple):
 class Requests:
     """Checks what is asked for, and carries it out, or refuses it.
 
-    A request is *open* until the driver has answered it, or has queued the trial that it adds. One that asks for a config waits until
-    the searcher has one, and one that lets the journal grow until there is room. ``set`` and ``end``
-    are in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
-    finished.
+    A request is *open* until the driver has answered it, or has queued the trial that it adds. One that asks for a
+    config waits until the searcher has one, and one that lets the journal grow until there is room. ``set`` and ``end``
+    are in force from their answer on, for later drivers too: until a script brings other limits, and until the
+    experiment has finished.
     """
 
     def __init__(
@@ -140,7 +143,10 @@ class Requests:
         return [request for id_, request in self._experiment.requests.items() if id_ in self._queued]
 
     def carry_out(self) -> None:
-        """Carry out, or refuse, open requests: the first ones, so that a flood of them leaves reports and the lock their turn."""
+        """Carry out, or refuse, open requests.
+
+        It takes the first ones, so that a flood of them leaves reports and the lock their turn.
+        """
         for request in self.open()[:AT_ONCE]:
             if (trial := self._experiment.carried_out.get(request.id)) is not None:
                 # An earlier driver has carried it out and died before it answered.
@@ -289,7 +295,9 @@ class Requests:
     # The action that each asks for.
 
     def _action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition | None:
-        """Return the action that carries a request out, or the trial that it adds once a slot is free; None for one that waits.
+        """Return the action that carries a request out, or the trial that it adds once a slot is free.
+
+        Return None for one that waits.
 
         Args:
             request: what is asked for.

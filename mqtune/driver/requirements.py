@@ -14,7 +14,8 @@ _SHOWN: Final = 5
 def differences(environment: Mapping[str, object]) -> str:
     """Return in words in what an attempt's environment differs from this process's; empty if in nothing.
 
-    Of Python the minor version counts. Packages that are not installed here, or that the trainable doesn't import, are left out.
+    Of Python the minor version counts. Packages that are not installed here, or that the trainable doesn't import, are
+    left out.
     """
     found = list(_differing(environment))
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""

@@ -24,8 +24,8 @@ class Retention:
     referenced, for example by a fork that has not begun; it is deleted when the rule is applied next. While reports come with
     checkpoints, the rule is applied at least every 10 s and after each 32nd of an experiment's.
 
-    The rule depends on nothing else, and its result is the same whether it is applied after each checkpoint or now and then: a
-    checkpoint that was deleted would not be kept later.
+    The rule depends on nothing else, and its result is the same whether it is applied after each checkpoint or now and
+    then: a checkpoint that was deleted would not be kept later.
 
     Args:
         keep_last: how many of the newest are kept, at least 1; None keeps all.
@@ -53,7 +53,8 @@ class Retention:
         one_of("Checkpoints", "mode", self.mode, ("min", "max", ""))
         if bool(self.score) is not bool(self.mode):
             raise ConfigurationError(
-                f"Checkpoints(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's metric"
+                f"Checkpoints(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's "
+                f"metric"
             )
 
     def of(
@@ -117,9 +118,9 @@ def _number(value: object) -> float:
 class References:
     """Which checkpoints are still needed; each operation takes constant time.
 
-    A holder is anything that may need a checkpoint: a paused trial its newest one, an attempt that has not ended the one that
-    it started from, a fork or a decision that is not carried out yet the one that it names. A holder holds at most one, so
-    repeating a call, as a replay may, changes nothing. ``Retention`` tests ``checkpoint in references``.
+    A holder is anything that may need a checkpoint: a paused trial its newest one, an attempt that has not ended the
+    one that it started from, a fork or a decision that is not carried out yet the one that it names. A holder holds at
+    most one, so repeating a call, as a replay may, changes nothing. ``Retention`` tests ``checkpoint in references``.
     """
 
     def __init__(self) -> None:

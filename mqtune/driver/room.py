@@ -14,7 +14,9 @@ SLACK: Final = 0.05
 
 
 class RoomWatch:
-    """Warns once when a server's memory is nearly full, once when it is full, and says when there is room again; or so of a journal.
+    """Warns once when a server's memory is nearly full, once when it is full, and says when there is room again.
+
+    It does the same for a journal.
 
     Args:
         what: whose room it is.

@@ -190,7 +190,10 @@ class Runner:
         return "\n".join(lines)
 
     def catch_up(self) -> None:
-        """Connect, so that ``experiment`` has what there is of it; not while this connects already, nor once it is closed."""
+        """Connect, so that ``experiment`` has what there is of it.
+
+        Do nothing while it connects already, or once it is closed.
+        """
         if not self._is_opening and not self._is_closed:
             self.look()
 
@@ -323,16 +326,18 @@ class Runner:
     def _say_that_code_changed(self, driver: Driver, changed: str) -> None:
         if driver.is_finished:
             logger.warning(
-                "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "
-                "nothing ran. Use another name, or run=RunOptions(overwrite=True), to run the code as it is now",
+                "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier "
+                "code, and nothing ran. Use another name, or run=RunOptions(overwrite=True), to run the code as it is "
+                "now",
                 self.plan.name,
                 changed,
             )
             return
         count = len(self.experiment.trials)
         logger.warning(
-            "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code as it is "
-            "now. Use another name, or run=RunOptions(overwrite=True), for results of one code; code='strict' refuses to go on",
+            "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code "
+            "as it is now. Use another name, or run=RunOptions(overwrite=True), for results of one code; code='strict' "
+            "refuses to go on",
             self.plan.name,
             count,
             changed,
@@ -381,7 +386,8 @@ class Runner:
             raise
         except OSError as error:
             logger.warning(
-                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune drive %s` writes them",
+                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune drive %s` writes "
+                "them",
                 self.plan.name,
                 self.folder,
                 error,
@@ -398,7 +404,10 @@ class Runner:
         """Return how a person who has interrupted the run can go on with it."""
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         if not self.definition:
-            return f"Interrupted before experiment {self.plan.name} was opened: nothing of it has changed; run the same script again."
+            return (
+                f"Interrupted before experiment {self.plan.name} was opened: nothing of it has changed; run the same "
+                "script again."
+            )
         drive = f"mqtune drive {self.plan.name}"
         script = f"run the same script with name={self.plan.name!r} to go on, or {drive}"
         if self.plan.overwrites:
@@ -406,7 +415,10 @@ class Runner:
         return f"Interrupted. Everything is kept in {self.folder}; {script}.{full}"
 
     def _keep_best_dict(self, driver: Driver) -> None:
-        """Keep the best trials' checkpoints in the folder if they are dicts: the Redis that has them may end with the run."""
+        """Keep the best trials' checkpoints in the folder if they are dicts.
+
+        The Redis that has them may end with the run.
+        """
         for best in self.experiment.ahead.values():
             is_dict = best.checkpoint and is_in_memory(best.checkpoint)
             if is_dict and (data := driver.read_checkpoint(best.checkpoint)) is not None:

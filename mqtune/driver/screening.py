@@ -1,4 +1,7 @@
-"""Screening of reports: one whose metric or time is invalid counts as a report without the metric, before anybody decides on it."""
+"""Screening of reports.
+
+A report whose metric or time is invalid counts as one without the metric, before any decision on it.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ class Reading:
 class Screened(NamedTuple):
     """What is left of a report that has something that can't be read.
 
-    ``is_placed`` says whether the scheduler can tell its time, without which it isn't shown the report; ``fails`` why its
-    trial fails, or is empty.
+    ``is_placed`` says whether the scheduler can tell its time, without which it isn't shown the report; ``fails`` why
+    its trial fails, or is empty.
     """
 
     report: Report
@@ -57,10 +60,11 @@ class Screened(NamedTuple):
 class Screening:
     """Looks at each report before scheduler, searcher and rules do.
 
-    A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an attempt,
-    is odd. The report then counts as one without the metric, and it is said once for each trial and key, or its trial
-    fails. NaN is a number: what a scheduler makes of it is its rule. A constrained metric that no report has had when the first
-    trial completes is taken for a mistake, too, but for a trial that was evaluated outside: who tells of one may not know it.
+    A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an
+    attempt, is odd. The report then counts as one without the metric, and it is said once for each trial and key, or
+    its trial fails. NaN is a number: what a scheduler makes of it is its rule. A constrained metric that no report has
+    had when the first trial completes is taken for a mistake, too, but for a trial that was evaluated outside: who
+    tells of one may not know it.
 
     It is deterministic, so that a replay comes to the same.
     """
@@ -115,8 +119,9 @@ class Screening:
         if self._awaited and is_sign and self.missing is None:
             (constraint, *_) = [each for each in self._experiment.objective.constraints if each.metric in self._awaited]
             self.missing = MetricMissing(
-                f"no report has had a number for {constraint.metric!r}, which is to keep to {constraint}, and trial {trial.id} is "
-                f"complete; its last report has {names_in_words(sorted(trial.last_metrics)) or 'nothing'}: correct the name in metric=, "
+                f"no report has had a number for {constraint.metric!r}, which is to keep to {constraint}, and trial "
+                f"{trial.id} is complete; its last report has "
+                f"{names_in_words(sorted(trial.last_metrics)) or 'nothing'}: correct the name in metric=, "
                 "or have trials report it"
             )
         self._times.pop(trial.id, None)

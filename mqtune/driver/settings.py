@@ -1,7 +1,8 @@
 """What is tuned, and how: everything that a user says about an experiment, checked when it is said.
 
-Each option is spelled once, as a field below: its default, its check, its name in the experiment's definition, and whether it
-may change when the experiment goes on. The definition and what ``Tuner.attach`` makes of it follow from that.
+Each option is spelled once, as a field below: its default, its check, its name in the experiment's definition, and
+whether it may change when the experiment goes on. The definition and what ``Tuner.attach`` makes of it follow from
+that.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ CodePolicy = Literal["warn", "strict"]
 #: For how long nobody need drive an experiment before its workers apply ``on_driver_loss``: long enough to run a script
 #: again, also on another machine.
 DRIVER_LOSS_GRACE_S: Final = 600.0
-#: How large a journal may be by default, in millions of bytes. Nearly all experiments stay below a tenth of it, and one that loops over
-#: ``report()`` without end, some 1 MB/s, leaves a team a quarter of an hour, and a Redis of 2 GB half of its memory.
+#: How large a journal may be by default, in millions of bytes. Nearly all experiments stay below a tenth of it, and one
+#: that loops over ``report()`` without end, some 1 MB/s, leaves a team a quarter of an hour, and a Redis of 2 GB half
+#: of its memory.
 JOURNAL_MB: Final = 1_000.0
 
 
@@ -68,9 +70,9 @@ JOURNAL_MB: Final = 1_000.0
 class _Option(NamedTuple):
     """What the field of an option says beside its name, type and default.
 
-    ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None keeps it
-    out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that definitions which were
-    written before the option existed lack it; its default counts for them.
+    ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None
+    keeps it out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that
+    definitions which were written before the option existed lack it; its default counts for them.
     """
 
     check: _Check | None = None
@@ -161,19 +163,21 @@ class Failures(_Checked):
 
     Args:
         max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always.
-        max_lost: how often in a row a trial is run again whose attempt was lost with its worker, or requeued by it before its first report,
-            while it comes no further than before; -1: always.
+        max_lost: how often in a row a trial is run again whose attempt was lost with its worker, or requeued by it
+            before its first report, while it comes no further than before; -1: always.
         fail_fast: what the first trial that fails for good does: False: nothing; True: all others are stopped; "raise":
             ``run`` raises TrialFailed at once, and the others are requeued.
-        metric_from: "first": a first report without the metric, or one of several, or without the time that the scheduler goes by, is a mistyped
-            name and ends the run at once; "later": such reports may come first. Once any report had it, others need not.
-        on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes down:
-            "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its trial fails.
+        metric_from: "first": a first report without the metric, or one of several, or without the time that the
+            scheduler goes by, is a mistyped name and ends the run at once; "later": such reports may come first. Once
+            any report had it, others need not.
+        on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes
+            down: "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its
+            trial fails.
         accept_no_report: whether a trial that ends without reporting the metric is completed rather than failed.
-        on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was killed or
-            closed: "continue": nothing, running trials and those in queues go on; "finish": running trials go on
-            and nothing else starts; "stop": running trials are requeued too, with a checkpoint where they can save one.
-            A driver that comes later goes on in any case.
+        on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was
+            killed or closed: "continue": nothing, running trials and those in queues go on; "finish": running trials go
+            on and nothing else starts; "stop": running trials are requeued too, with a checkpoint where they can save
+            one. A driver that comes later goes on in any case.
         driver_loss_grace_s: how long after that, in seconds; a killed driver counts as gone 20 s after its last sign.
 
     Raises:
@@ -194,15 +198,16 @@ class Failures(_Checked):
 class Checkpoints(_Checked):
     """Where checkpoints that are folders are stored, and which are kept.
 
-    Of a trial's checkpoints the *keep_last* newest and the *keep_best* best are kept. The newest is always kept, and so is
-    one from which something may still start.
+    Of a trial's checkpoints the *keep_last* newest and the *keep_best* best are kept. The newest is always kept, and so
+    is one from which something may still start.
 
     Args:
-        store: folder, or fsspec URL, of the store, which this machine and all workers must reach; by default a folder of
-            the experiment's if all runs on this machine, else none: then only dicts can be saved.
+        store: folder, or fsspec URL, of the store, which this machine and all workers must reach; by default a folder
+            of the experiment's if all runs on this machine, else none: then only dicts can be saved.
         keep_last: how many of the newest, at least 1; None keeps all.
         keep_best: how many of the best.
-        score: the metric that says which is best; by default the experiment's. Where that has several, none is the best without it.
+        score: the metric that says which is best; by default the experiment's. Where that has several, none is the best
+            without it.
         mode: "min" or "max" of *score*; by default the experiment's.
         delete: which trials lose all their checkpoints when they end: False, none; "stopped", those that were
             stopped early, failed or abandoned; True, those that completed too; "all", even the best one, whose
@@ -237,26 +242,31 @@ class Process(_Checked):
     Args:
         sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
             waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
-        start_method: "fork" starts a trial in a fork of a process that has imported the installed packages of its program;
-            "spawn" starts an interpreter for each trial, for packages that can't be forked. By default "fork", on macOS "spawn".
+        start_method: "fork" starts a trial in a fork of a process that has imported the installed packages of its
+            program; "spawn" starts an interpreter for each trial, for packages that can't be forked. By default "fork",
+            on macOS "spawn".
         reuse: whether the process of a trial runs the next trial in its slot too, with its instance, for a class whose
-            ``reset_config`` returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See docs/processes.md.
+            ``reset_config`` returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See
+            docs/processes.md.
         ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
-        pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has something
-            in it, and to save to; by default if ``checkpoints`` names a store.
-        env: variables of the environment of trials, besides their worker's. They are there before the program is imported. Variables
-            by which other code would run, such as PYTHONPATH, are refused.
-        working_dir: where trials run. "trial": each attempt in a folder of its own, ``mqtune.get_context().folder``, in which relative
-            paths read the files of the code's folder, and new files are the attempt's own. "code": all in the code's folder, so that
-            files which they write there under one name overwrite each other. See docs/processes.md.
-        keep_working_dir: of which attempts the new files stay on their worker's machine, beside the output: "always"; "failed", those
-            that failed or were lost; or "never".
-        code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run again
-            after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none of its
-            trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the code as it was.
+        pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has
+            something in it, and to save to; by default if ``checkpoints`` names a store.
+        env: variables of the environment of trials, besides their worker's. They are there before the program is
+            imported. Variables by which other code would run, such as PYTHONPATH, are refused.
+        working_dir: where trials run. "trial": each attempt in a folder of its own, ``mqtune.get_context().folder``, in
+            which relative paths read the files of the code's folder, and new files are the attempt's own. "code": all
+            in the code's folder, so that files which they write there under one name overwrite each other. See
+            docs/processes.md.
+        keep_working_dir: of which attempts the new files stay on their worker's machine, beside the output: "always";
+            "failed", those that failed or were lost; or "never".
+        code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run
+            again after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none
+            of its trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the
+            code as it was.
         bundle: a folder with the trainable, whose files the driver brings to workers that take code
-            (``mqtune worker --accept-code``), such as "."; by default they have the code themselves. See docs/workers.md.
+            (``mqtune worker --accept-code``), such as "."; by default they have the code themselves. See
+            docs/workers.md.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -285,20 +295,21 @@ class RunOptions(_Checked):
 
     Args:
         max_concurrent: the most trials at once; by default as many as there are slots.
-        priority: on a fleet that several experiments use, those of a "high" priority have the slots that they want before "normal"
-            ones, and these before "low" ones. See docs/how-to/shared-fleet.md.
-        share: how many slots it gets against others of its priority: with 2.0 twice as many as with 1.0. What one does not
-            use, the others have.
-        preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this experiment has
-            had more than its share for a minute; they go on from it by themselves.
-        journal_mb: how much of the experiment's journal may be in Redis, in millions of bytes of entries; 1,000 are some 5 to 10 million
-            reports. On a broker, with ``Checkpoints(store=…)``, its oldest entries move to the store once there are 8 MB, or half of this,
-            which is to be a few MB at least. Once it is full, no trial begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised
-            (``mqtune set NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
-        queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is raised, as
-            it is in any case for what this machine can't give when there is no broker.
-        overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints; each run
-            of the script then starts from scratch.
+        priority: on a fleet that several experiments use, those of a "high" priority have the slots that they want
+            before "normal" ones, and these before "low" ones. See docs/how-to/shared-fleet.md.
+        share: how many slots it gets against others of its priority: with 2.0 twice as many as with 1.0. What one does
+            not use, the others have.
+        preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this
+            experiment has had more than its share for a minute; they go on from it by themselves.
+        journal_mb: how much of the experiment's journal may be in Redis, in millions of bytes of entries; 1,000 are
+            some 5 to 10 million reports. On a broker, with ``Checkpoints(store=…)``, its oldest entries move to the
+            store once there are 8 MB, or half of this, which is to be a few MB at least. Once it is full, no trial
+            begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised (``mqtune set
+            NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
+        queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is
+            raised, as it is in any case for what this machine can't give when there is no broker.
+        overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints;
+            each run of the script then starts from scratch.
         callbacks: who is told what happens.
         progress: whether to show the progress: a table in a terminal, else a line now and then.
         tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
@@ -433,7 +444,9 @@ class Settings(_Checked):
         failures: Failures,
         **others: Any,
     ) -> Self:
-        """Return settings of which space, metric and mode may have been left out: somebody else drives the experiment then.
+        """Return settings of which space, metric and mode may have been left out.
+
+        Somebody else drives the experiment then.
 
         Raises:
             ConfigurationError: what goes by one that was left out was given.
@@ -512,7 +525,8 @@ def _changeable(group: object) -> Iterator[str]:
             yield key.partition(".")[0]
 
 
-#: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it, where.
+#: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it,
+#: where.
 MAY_CHANGE: Final = frozenset(_changeable(Settings)).union(
     ["stop", "arguments", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
 )
@@ -534,7 +548,8 @@ class Limits:
     standing: Standing = field(default_factory=Standing)
     #: What each trial asks for; where they do so by their configs, one of them, and all have as many seats.
     resources: Resources = field(default_factory=Resources)
-    #: What a trial asks for by its config; None where all ask for the same. Whether one may wait for slots that nobody offers.
+    #: What a trial asks for by its config; None where all ask for the same. Whether one may wait for slots that nobody
+    #: offers.
     asks: ResourcesByConfig | None = None
     may_wait: bool = True
     #: Whether trials may be added until somebody says that it has ended.

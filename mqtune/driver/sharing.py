@@ -1,4 +1,7 @@
-"""The driver's part in sharing a fleet: it says what its experiment wants, hears its share of the slots, and keeps to it."""
+"""The driver's part in sharing a fleet.
+
+It says what its experiment wants, hears its share of the slots, and keeps to it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ logger = logging.getLogger(__name__)
 
 #: How often a driver says what it wants and hears what it may have: others hear of a new experiment that much later.
 LOOK_S: Final = 1.0
-#: For how long it counts what an experiment has had: shares come true over times as long as this. An hour has room for a dozen turns; with
-#: much less of a memory, who has had two turns is forgiven before others have had their first.
+#: For how long it counts what an experiment has had: shares come true over times as long as this. An hour has room for
+#: a dozen turns; with much less of a memory, who has had two turns is forgiven before others have had their first.
 MEMORY_S: Final = 3_600.0
-#: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by themselves.
+#: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by
+#: themselves.
 GRACE_S: Final = 60.0
-#: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an hour must have room for
-#: turns enough that shares of a quarter of a slot come true in it.
+#: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an hour
+#: must have room for turns enough that shares of a quarter of a slot come true in it.
 TURN_S: Final = 300.0
 #: From when on it is said for how long an experiment has had no slot, in seconds: less is how slots change hands.
 WAITING_S: Final = 60.0
@@ -78,7 +82,10 @@ class Standing:
 
 
 class Held(NamedTuple):
-    """What an experiment holds: the slots in which it runs, those with what waits for one, and whether it could use more."""
+    """What an experiment holds.
+
+    It has the slots in which it runs, those with waiting attempts, and whether it could use more.
+    """
 
     running: int
     live: int
@@ -103,7 +110,8 @@ class ShareKeeper:
         self.why = ""
         #: Queues of its slots that others wait for, who are to have more than they have.
         self.wanted_by_others: frozenset[str] = frozenset()
-        #: Whether the experiment is to give back what it has beyond its share, and how many of its trials are to be paused now.
+        #: Whether the experiment is to give back what it has beyond its share, and how many of its trials are to be
+        #: paused now.
         self.must_give = False
         self.to_pause = 0
         #: Since when it has run more than its share, and more than that rounded up.
@@ -201,7 +209,7 @@ class ShareKeeper:
             self.to_pause = running // self._seats - int(self._attempts(share.at_most))
 
     def _in_words(self, share: Share, slots: int) -> str:
-        """Return why it has no more slots, by a quota or by its share, for how long it has had none, and when it gets one."""
+        """Return which quota or share limits its slots, how long it has had none, and when it gets one."""
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
         if waits and share.aging_s < math.inf and not share.full:
             waits += f", and gets {'one' if self._seats == 1 else self._seats} after {duration(share.aging_s)}"
@@ -249,7 +257,10 @@ class Sharing:
         self.limit_journal(journal_mb)
 
     def limit_journal(self, megabytes: float) -> None:
-        """Have trials wait with their reports, and none begin, once the journal has so many millions of bytes, or as many as caps allow."""
+        """Limit the journal to so many millions of bytes, or to as many as caps allow.
+
+        Once it has as many, trials wait with their reports, and no other trial begins.
+        """
         self._journal_mb = megabytes
         capped = math.inf if self._keeper is None else self._keeper.journal_mb
         self._journal.most_bytes = math.ceil(min(megabytes, capped) * 10**6)
@@ -289,7 +300,10 @@ class Sharing:
         self.limit_journal(self._journal_mb)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
-        """Yield what takes back attempts that wait for a slot beyond the share; those that would be staged again first go last."""
+        """Yield what takes back attempts that wait for a slot beyond the share.
+
+        Those that would be staged again first go last.
+        """
         surplus = self._experiment.live - keeper.limit
         if surplus <= 0 or not keeper.must_give:
             return
@@ -298,7 +312,10 @@ class Sharing:
             yield self._taken_back(trial, keeper.why)
 
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
-        """Yield what has trials save and give their slots back, the least promising first; they go on as soon as there is a slot again."""
+        """Yield what has trials save and give their slots back, the least promising first.
+
+        They go on as soon as there is a slot again.
+        """
         running = [trial for trial in self._experiment.busy.values() if trial.status is TrialStatus.RUNNING]
         leaving = sum(not trial.attempt.is_open for trial in running)
         where = keeper.wanted_by_others
@@ -316,7 +333,10 @@ class Sharing:
         return Requeue(trial, reason, intent)
 
     def _promise(self, trial: Trial) -> tuple[bool, bool, float, str]:
-        """Return a sort key that puts trials first that have reported least, then the infeasible, then those with the worst value."""
+        """Return a sort key by which the least promising trials come first.
+
+        First come those without a value that have reported least, then the infeasible, then those with the worst value.
+        """
         value = trial.best_value
         is_known = value == value  # noqa: PLR0124 - NaN is not itself
         goodness = -value if self._experiment.mode == "min" else value

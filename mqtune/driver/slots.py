@@ -1,4 +1,7 @@
-"""The slot filler: chooses what a free slot is for, a retry, a restart, a config that a user added, or the scheduler's choice."""
+"""The slot filler.
+
+Chooses what a free slot is for, a retry, a restart, a config that a user added, or the scheduler's choice.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ class SlotFiller:
 
     @property
     def has_more(self) -> bool:
-        """Whether something is left to start that needs no scheduler's choice, or the searcher may have another config."""
+        """Whether a trial can start without a scheduler's choice, or the searcher may have another config."""
         experiment = self._experiment
         return bool(experiment.to_retry or experiment.to_restart or self._added) or self._wants_more
 
@@ -99,8 +102,8 @@ class SlotFiller:
     def has_room(self) -> bool:
         """Whether another attempt may be staged: for a slot that is free, or to wait for one.
 
-        In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that are ever
-        added: it is staged at once.
+        In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that
+        are ever added: it is staged at once.
         """
         if self._journal.budget.is_full:
             return False
@@ -126,7 +129,10 @@ class SlotFiller:
         return self.sharing.look(self.max_concurrent)
 
     def _pause_left_s(self, trial: Trial) -> float:
-        """Return for how much longer a trial waits before it runs again; none of it is left where the time of its end makes no sense."""
+        """Return for how much longer a trial waits before it runs again.
+
+        None of it is left where the time of its end makes no sense.
+        """
         pause_s = trial.retry_pause_s
         left_s = (trial.attempt.ended_at or 0.0) + pause_s - self._clock.time() if pause_s else 0.0
         return left_s if _OVER_S < left_s < 2 * pause_s else 0.0
@@ -144,12 +150,18 @@ class SlotFiller:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether something to start comes by itself: a config that the searcher works out, or a trial at the end of its pause."""
+        """Whether something to start comes by itself.
+
+        It is a config that the searcher works out, or a trial at the end of its pause.
+        """
         return self.is_suggestion_due or bool(self._experiment.to_retry)
 
     @property
     def why_no_more(self) -> str:
-        """Why nothing more is started, for people, as of the last time that a slot was to be filled; empty while something is."""
+        """Why nothing more is started, for people, as of the last time that a slot was to be filled.
+
+        It is empty while something is.
+        """
         if self._journal.budget.is_full:
             return self._journal.budget.shortage
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
@@ -292,7 +304,10 @@ class SlotFiller:
         )
 
     def suggestion(self) -> Stage | None:
-        """Return the action that stages the searcher's next config; None where it has none now, or no more, or may not be asked."""
+        """Return the action that stages the searcher's next config.
+
+        Return None where it has none now, or no more, or may not be asked.
+        """
         self.is_suggestion_due = False
         new = next_trial_id(self._experiment)
         suggestion = self._deciders.suggest(new) if self._wants_more else None

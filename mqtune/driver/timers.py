@@ -32,8 +32,8 @@ _Key = tuple[TrialId, int]
 
 #: How often attempts are looked at; a lost trial waits at most this long on top of its lease.
 LOOK_AT_LEASES_S: Final = 0.5
-#: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set forward:
-#: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
+#: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set
+#: forward: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
 LEASE_GRACE_S: Final = 8.0
 #: The most by which the time since the last look shortens that. A driver that looks late got no processor, and workers on its machine, or
 #: the server, may have been without one, too.
@@ -41,26 +41,27 @@ _GRACE_STEP_S: Final = 2 * LOOK_AT_LEASES_S
 #: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
 #: shorter stall makes it expire.
 STALL_S: Final = 8.0
-#: How often the lock is kept in virtual time, in which no lock expires and a fleet always says that it has changed: each time costs
-#: as much real time as a report.
+#: How often the lock is kept in virtual time, in which no lock expires and a fleet always says that it has changed:
+#: each time costs as much real time as a report.
 _VIRTUAL_S: Final = 3600.0
-#: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each look takes some
-#: 20 ms, and a driver has other work.
+#: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each
+#: look takes some 20 ms, and a driver has other work.
 _FLEET_PAUSE: Final = 10
 #: How many staged attempts are looked at for people, who see a few.
 _HELD_COUNT: Final = 100
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
 UNCLAIMED_S: Final = 10.0
-#: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged. Between two
-#: checks a driver may lag behind its journal.
+#: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged.
+#: Between two checks a driver may lag behind its journal.
 LOOK_AT_ATTEMPTS_S: Final = 10.0
-#: How many trials each look takes of that, if there aren't very many: all of 8,000 took 60 ms, in which no report was decided.
+#: How many trials each look takes of that, if there aren't very many: all of 8,000 took 60 ms, in which no report was
+#: decided.
 _LOOK_TRIALS: Final = 250
 #: For how long a deleted lease is put back: a living worker renews it long before.
 _LEASE_S: Final = 15.0
 _LOST: Final = (
-    "Redis no longer has what it had of this attempt: its key was deleted, or evicted for memory; a server for mqtune needs "
-    "maxmemory-policy noeviction"
+    "Redis no longer has what it had of this attempt: its key was deleted, or evicted for memory; a server for mqtune "
+    "needs maxmemory-policy noeviction"
 )
 
 
@@ -123,7 +124,10 @@ class DriverTimers:
         self.due = min(timer.due for timer in self._timers)
 
     def run_due(self) -> Iterable[DriverAction]:
-        """Run what is due, and return the actions that it wants; each is to be carried out before the next is asked for."""
+        """Run what is due, and return the actions that it wants.
+
+        Each is to be carried out before the next is asked for.
+        """
         if (self._journal.most_bytes, self._journal.rates) != self._allowed:
             # Trials may wait for it.
             self._keep_lock()
@@ -227,9 +231,9 @@ class DriverTimers:
                 yield Lose(trial=trial, error=error, read=self._reader.last, guard=guard, error_type=error_type)
 
     def _look_at_keys(self) -> Iterator[Lose]:
-        """Find attempts that Redis no longer has: nobody else would ever hear of them again. Of many trials it takes a part at a time.
+        """Find attempts that Redis no longer has: nobody else would ever hear of them again.
 
-        Once it has come past all, those that nobody has are published again.
+        Of many trials it takes a part at a time. Once it has come past all, those that nobody has are published again.
         """
         now = self._clock.monotonic()
         if not self._unchecked and now >= self._check_from:
@@ -274,10 +278,10 @@ class DriverTimers:
             self.publish_lost(older_than_s=0)
 
     def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
-        """Publish attempts again that neither a queue nor a worker holds; a broker may lose a message that a worker has just taken.
+        """Publish attempts again that neither a queue nor a worker holds.
 
-        An earlier driver may also have died before it published them, a queue may be that of slots that nobody offers, and a full server
-        takes none.
+        A broker may lose a message that a worker has just taken. An earlier driver may also have died before it
+        published them, a queue may be that of slots that nobody offers, and a full server takes none.
         """
         if self._room.why or self._experiment.running >= self._backend.slots:
             return
@@ -286,7 +290,8 @@ class DriverTimers:
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
-        # With one seat of a gang all are published again: those that are queued stay there, and the others are claimed once.
+        # With one seat of a gang all are published again: those that are queued stay there, and the others are claimed
+        # once.
         trials = [(id_, self._experiment.trials.get(_trial_of(id_))) for id_ in unclaimed]
         found = {trial.id: trial for id_, trial in trials if trial and (id_, trial.attempt.number) not in queued}
         lost = list(found.values())
@@ -298,7 +303,10 @@ class DriverTimers:
 
 
 def _trial_of(name: str) -> TrialId:
-    """Return the trial of a seat's name; of what is none, which anybody may list who may write there, what no trial is called."""
+    """Return the trial of a seat's name.
+
+    A malformed name, which any writer may list, gives a name that no trial has.
+    """
     return seat_in(name)[0] if is_seat(name) else TrialId(name)
 
 

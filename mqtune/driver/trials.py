@@ -47,7 +47,9 @@ class LocalSteering:
         return Answer(request_id, is_done=True, trial=trial)
 
     def bring(self, action: str, trial: str, arguments: dict[str, object]) -> CheckpointId:
-        """Copy a folder that the arguments name as checkpoint into the store, take it out of them, and return its id there.
+        """Copy the checkpoint folder that the arguments name into the store, and return its id there.
+
+        The arguments lose it.
 
         What else they ask for is checked before. The id is empty where they name no folder.
         """
@@ -67,8 +69,8 @@ class LocalSteering:
 class DrivenTrial(TrialHandle):
     """Steers one trial in the driver's process, at once, and reads what only the driver's process can.
 
-    What is asked for is checked before anything is done: a call that raises has changed nothing. What it asks of a running
-    trial is carried out by its worker, within milliseconds as a rule, and seen by later steps. No call waits.
+    What is asked for is checked before anything is done: a call that raises has changed nothing. What it asks of a
+    running trial is carried out by its worker, within milliseconds as a rule, and seen by later steps. No call waits.
     """
 
     def __init__(self, id: str, driven: Runner) -> None:  # noqa: A002 - as trials call it
@@ -104,8 +106,8 @@ class DrivenTrial(TrialHandle):
     def delete_checkpoints(self, *, even_best: bool = False, even_paused: bool = False) -> list[CheckpointId]:
         """Delete the trial's checkpoints, whatever the retention says, and return their ids.
 
-        Those from which something may still start stay: a trial that has not ended, an attempt under way, a restart or a
-        config that waits. Dicts are gone at once, folders within moments.
+        Those from which something may still start stay: a trial that has not ended, an attempt under way, a restart or
+        a config that waits. Dicts are gone at once, folders within moments.
 
         Args:
             even_best: whether it may be the best trial so far.
@@ -117,7 +119,8 @@ class DrivenTrial(TrialHandle):
         driver, found = self._driven.open(), self.record
         if found.id in self._driven.experiment.ahead and not even_best:
             raise ConfigurationError(
-                f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give even_best=True to "
+                f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give "
+                f"even_best=True to "
                 "delete them all the same"
             )
         if even_paused:
@@ -127,8 +130,8 @@ class DrivenTrial(TrialHandle):
     def stdout(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:
         """Return the lines that an attempt has printed so far, also while it runs.
 
-        They are read where they are: on this machine, or in a folder that its worker shares with it; else the worker is asked
-        for them, also after the attempt has ended. Where that fails a warning says why, and it is the last lines
+        They are read where they are: on this machine, or in a folder that its worker shares with it; else the worker is
+        asked for them, also after the attempt has ended. Where that fails a warning says why, and it is the last lines
         that the journal has, once the attempt has ended. ``mqtune logs`` and ``mqtune.follow_log`` follow them.
 
         Args:

@@ -40,9 +40,9 @@ class _Written(NamedTuple):
 class Trimmer:
     """Has a server keep the newest entries of a journal only, where the experiment has a store that others reach.
 
-    Files are written in a thread of its own, from the driver's copy, which is flushed to disk before. So nothing leaves the server that
-    the copy and the store do not have, or that the driver has not read. A driver that dies between a file and its ``trim`` changes
-    nothing: the next one makes the same file.
+    Files are written in a thread of its own, from the driver's copy, which is flushed to disk before. So nothing leaves
+    the server that the copy and the store do not have, or that the driver has not read. A driver that dies between a
+    file and its ``trim`` changes nothing: the next one makes the same file.
 
     Args:
         restorer: has the journal, and puts it back.
@@ -57,7 +57,8 @@ class Trimmer:
         self._clock = clock
         self._writing = Background("mqtune-chapters")
         self._written: SimpleQueue[_Written] = SimpleQueue()
-        #: Where the copy goes on behind the last chapter, and the last entry of that; None where that is to be found out.
+        #: Where the copy goes on behind the last chapter, and the last entry of that; None where that is to be found
+        #: out.
         self._at: tuple[int, str] | None = None
         #: Why the last chapter could not be written, or nothing.
         self._problem = ""
@@ -104,7 +105,10 @@ class Trimmer:
                 self._at = None
 
     def _write(self, store: CheckpointStore, size: int, most: int) -> None:
-        """Write chapters of *most* bytes together, at most; called in the thread, in which no other call is made meanwhile."""
+        """Write chapters of *most* bytes together, at most.
+
+        It is called in the thread, in which no other call is made meanwhile.
+        """
         try:
             # What the system has not written yet is lost with the machine.
             sync(str(self._copy))

@@ -1,9 +1,9 @@
 """Permissions of each role on a shared Redis, as rules of its access control lists (ACL).
 
-A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it, so
-that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns for
-reading and writing, need Redis 7.0 or Valkey. A server refuses a rule that names a command unknown to it, so rules name
-only what Redis 7.0 has. What a script does is held to the same rules as its caller.
+A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it,
+so that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns
+for reading and writing, need Redis 7.0 or Valkey. A server refuses a rule that names a command unknown to it, so rules
+name only what Redis 7.0 has. What a script does is held to the same rules as its caller.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ _BOOKKEEPING: Final = Rule(
     "sadd srem smembers exists del zadd zrem zrangebyscore evalsha eval script|load script|exists",
     (*(f"{table}*" for table in _BINDINGS), _DEADLINES),
 )
-#: Messages that were handed out and not acknowledged, which whoever takes messages looks through; mqtune's never are there.
+#: Messages that were handed out and not acknowledged, which whoever takes messages looks through; mqtune's never are
+#: there.
 _HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
 
 #: Quotas, and the lists of what runs under each: everybody may count these, and may not read whose they are.
@@ -105,11 +106,14 @@ def rules_of(
         role: the account's role.
         experiments: the names of the experiments that it is for, ``*`` standing for any letters.
         db: the number of the database, which is part of the names of Celery's channels.
-        remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and workers.
-        all_keys: whether a driver may see the names of all keys, also of other programs', as ``mqtune delete --unused`` does.
+        remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and
+            workers.
+        all_keys: whether a driver may see the names of all keys, also of other programs', as ``mqtune delete --unused``
+            does.
 
     Raises:
-        ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands, or sees no names of keys.
+        ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands, or sees no
+            names of keys.
     """
     check_experiments(experiments)
     if remote_control and role != "monitor":
@@ -248,7 +252,8 @@ def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_c
         Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
         # What experiments want of the fleet, under tokens in place of their names.
         Rule("hgetall zcount", (f"%R~{DEMANDS}", *_READS_QUOTAS)),
-        # How many attempts run, and how many wait and for how long; how many messages wait in queues, without reading one.
+        # How many attempts run, and how many wait and for how long; how many messages wait in queues, without reading
+        # one.
         Rule("zcard zrange", (f"%R~{kept.leases}", f"%R~{kept.staged}")),
         Rule("llen", tuple(f"%R~{queue}" for queue in queues)),
     ]
@@ -281,8 +286,8 @@ def _queues(experiments: str) -> tuple[str, ...]:
 def _quotas(experiments: str) -> tuple[str, ...]:
     """Return the keys of the quotas under which attempts of these experiments count.
 
-    These are the pattern's own quota and those of some of its experiments, and, of those that hold for others too, each that is a
-    beginning of the pattern and a star.
+    These are the pattern's own quota and those of some of its experiments, and, of those that hold for others too, each
+    that is a beginning of the pattern and a star.
     """
     beginning = experiments.partition("*")[0]
     wider = [beginning[:length] for length in range(len(beginning) + 1)]

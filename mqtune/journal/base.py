@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
-#: Behind an answer to ``report`` or ``saved``: what else the attempt sends is to wait until the journal has room. With two numbers behind
-#: it, "wait:1500:100", reports come faster than a cap allows: it waits for so many milliseconds, and then sends so many at once.
+#: Behind an answer to ``report`` or ``saved``: what else the attempt sends is to wait until the journal has room. With
+#: two numbers behind it, "wait:1500:100", reports come faster than a cap allows: it waits for so many milliseconds, and
+#: then sends so many at once.
 WAIT: Final = "wait"
 #: What reports may be ahead of their rate before they are told to wait, in seconds: they come in batches.
 AHEAD_S: Final = 1.0
@@ -34,29 +35,35 @@ MOST_AHEAD_S: Final = 600.0
 #: What requests may be ahead of theirs, in seconds: so many as a minute allows may come at once.
 REQUESTS_AHEAD_S: Final = 60.0
 
-#: The orders of an attempt: an intent's value; while there is no intent, the words of its ``Order``s, separated by a space, or nothing.
-#: Behind such words, from ``report`` and ``saved``, WAIT; in place of them, from ``renew``, UNDRIVEN: nobody drives the experiment any
-#: more, and the attempt is to be requeued. Else FENCED or GAP. Each answer repeats all orders.
+#: The orders of an attempt: an intent's value; while there is no intent, the words of its ``Order``s, separated by a
+#: space, or nothing. Behind such words, from ``report`` and ``saved``, WAIT; in place of them, from ``renew``,
+#: UNDRIVEN: nobody drives the experiment any more, and the attempt is to be requeued. Else FENCED or GAP. Each answer
+#: repeats all orders.
 Answer = str
-#: Why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or comes "after" another gang,
-#: which was staged before and lacks a seat.
+#: Why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or comes "after"
+#: another gang, which was staged before and lacks a seat.
 Refusal = Literal["unknown", "superseded", "taken", "ended", "revoked", "undriven", "quota", "beside", "after"]
-#: A seat of a gang whose other seats are not all taken yet: its worker holds it, and claims it again; or has given it back.
+#: A seat of a gang whose other seats are not all taken yet: its worker holds it, and claims it again; or has given it
+#: back.
 Seated = Literal["seated", "left"]
-#: By what a seat has ended: by itself, or as it was told; by a failure of user code; or by its worker, which gives it back.
+#: By what a seat has ended: by itself, or as it was told; by a failure of user code; or by its worker, which gives it
+#: back.
 EndedBy = Literal["itself", "failure", "worker"]
-#: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is broken.
+#: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is
+#: broken.
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
-#: What must be so of an attempt that is ended as lost: it runs and its lease has run out; it runs; or it is not under way any more.
+#: What must be so of an attempt that is ended as lost: it runs and its lease has run out; it runs; or it is not under
+#: way any more.
 Guard = Literal["expired", "any", "gone"]
 
 
 class OnLoss(NamedTuple):
     """The policy of workers once nobody has driven an experiment for *grace_s* seconds, until somebody does again.
 
-    With "continue" nothing changes; with "finish" no attempt is claimed; with "stop" running attempts are requeued, too.
+    With "continue" nothing changes; with "finish" no attempt is claimed; with "stop" running attempts are requeued,
+    too.
     """
 
     policy: LossPolicy = "continue"
@@ -71,15 +78,19 @@ class Entry(NamedTuple):
 
 
 def new_token() -> str:
-    """Return a token for a claim: as short as one may be that nobody guesses or draws again, as each renewal carries it."""
+    """Return a token for a claim.
+
+    It is short, as each renewal carries it, and too long to be guessed or drawn again.
+    """
     return secrets.token_hex(8)
 
 
 class Chapter(NamedTuple):
-    """The oldest entries of a journal behind the chapters before it: a file in the experiment's store, which has taken them from the server.
+    """The oldest entries of a journal behind the chapters before it.
 
-    ``id`` names it there and has the hash of its content, ``first`` and ``last`` are the ids of its first and last entry, ``entries`` says
-    how many it has, and ``size`` how many bytes these are.
+    It is a file in the experiment's store, which has taken them from the server. ``id`` names it there and has the hash
+    of its content, ``first`` and ``last`` are the ids of its first and last entry, ``entries`` says how many it has,
+    and ``size`` how many bytes these are.
     """
 
     id: CheckpointId
@@ -90,7 +101,10 @@ class Chapter(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim of an attempt, or of a seat of it, which ``trial`` then names; ``token`` is unique to it and fences all its later writes."""
+    """One claim of an attempt, or of a seat of it, which ``trial`` then names.
+
+    ``token`` is unique to it and fences all its later writes.
+    """
 
     trial: TrialId
     attempt: int
@@ -103,7 +117,10 @@ class Claim(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The part of the token by which names of folders and checkpoints differ from those of another claim of the attempt."""
+        """The part of the token in the names of the claim's folders and checkpoints.
+
+        Another claim of the same attempt has another one.
+        """
         return self.token[:8]
 
 
@@ -115,8 +132,8 @@ def revocation(trial: TrialId, attempt: int) -> str:
 class Assignment(NamedTuple):
     """The work of an attempt; encoded as a map, of which a reader ignores unknown keys.
 
-    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run in seconds, None for ever; ``gang`` says how
-    many seats it has and what these ask for (``Resources.gang``), and is empty for one seat.
+    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run in seconds, None for ever;
+    ``gang`` says how many seats it has and what these ask for (``Resources.gang``), and is empty for one seat.
     """
 
     config: Config
@@ -159,7 +176,10 @@ def seats_in(gang: str) -> int:
 
 
 class Grant(NamedTuple):
-    """A lease that a worker was given: the assignment, the time of the trial's last report (0 if there is none), and seat 0's address."""
+    """A lease that a worker was given.
+
+    It has the assignment, the time of the trial's last report (0 if there is none), and seat 0's address.
+    """
 
     assignment: Assignment
     timestamp: float
@@ -169,7 +189,8 @@ class Grant(NamedTuple):
 class Unclaimed(NamedTuple):
     """An attempt that is staged and not claimed yet, and the worker that has taken it from its queue, if one has.
 
-    ``importing_s`` is for how many seconds that worker has been importing the trainable; None while it waits for something else.
+    ``importing_s`` is for how many seconds that worker has been importing the trainable; None while it waits for
+    something else.
     """
 
     trial: TrialId
@@ -204,14 +225,18 @@ class Order(NamedTuple):
 
     @classmethod
     def save(cls, trial: TrialId, attempt: int, number: int) -> Order:
-        """Return the order to save a checkpoint; one whose number is no higher than an earlier one's asks for nothing new."""
+        """Return the order to save a checkpoint.
+
+        An order whose number is no higher than an earlier one's asks for nothing new.
+        """
         return cls(trial, attempt, f"save:{number}")
 
     @classmethod
     def go(cls, trial: TrialId, attempt: int, sequence: int, answer: str = "") -> Order:
-        """Return the order to go on after a report: the driver has decided on it, in lockstep, or answers the question in it.
+        """Return the order to go on after a report.
 
-        An answer has neither a space nor a colon.
+        The driver has decided on it, in lockstep, or answers the question in it. An answer has neither a space nor a
+        colon.
         """
         return cls(trial, attempt, f"go:{sequence}:{answer}" if answer else f"go:{sequence}")
 
@@ -219,8 +244,8 @@ class Order(NamedTuple):
 class Others(NamedTuple):
     """How an experiment's attempts fare elsewhere.
 
-    ``well`` and ``failed`` are the seconds since another worker has noted that; infinite where none has. ``broken`` says whether another
-    device counts as broken, and ``running`` how many attempts have a lease, on any worker.
+    ``well`` and ``failed`` are the seconds since another worker has noted that; infinite where none has. ``broken``
+    says whether another device counts as broken, and ``running`` how many attempts have a lease, on any worker.
     """
 
     well: float
@@ -263,10 +288,10 @@ def _nothing() -> str:
 class Journal(ABC):
     """One experiment's events, in one order for everybody, and the leases and intents of its attempts.
 
-    Every method may be repeated after a failure whose outcome is unknown: an event is not written twice. Events are appended and
-    published in one atomic step. All methods may be called from any thread, and raise BrokerUnavailable when no server answers.
-    Those of the driver raise DriverFenced once a later driver has the lock, and JournalGone when the server has lost the lock of
-    this one.
+    Every method may be repeated after a failure whose outcome is unknown: an event is not written twice. Events are
+    appended and published in one atomic step. All methods may be called from any thread, and raise BrokerUnavailable
+    when no server answers. Those of the driver raise DriverFenced once a later driver has the lock, and JournalGone
+    when the server has lost the lock of this one.
     """
 
     experiment: str
@@ -274,9 +299,11 @@ class Journal(ABC):
     on_loss: OnLoss = OnLoss()
     #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.
     waits: Callable[[], str] = staticmethod(_nothing)
-    #: Names the newest entry that the driver has read; each ``lock`` that keeps the lock passes it on, for those who watch drivers.
+    #: Names the newest entry that the driver has read; each ``lock`` that keeps the lock passes it on, for those who
+    #: watch drivers.
     read_to: Callable[[], str] = staticmethod(_nothing)
-    #: How many bytes the journal may have before trials are told to wait; each ``lock`` passes it on. 0 for any number; None leaves it.
+    #: How many bytes the journal may have before trials are told to wait; each ``lock`` passes it on. 0 for any number;
+    #: None leaves it.
     most_bytes: int | None = None
     #: Which caps let it have no more, in words; empty for none.
     capped: str = ""
@@ -294,7 +321,8 @@ class Journal(ABC):
     keeps: bool = True
     #: Whether workers may die, and attempts be lost on their way to them, so that somebody has to look for those.
     loses_attempts: bool = True
-    #: Whether waiting takes real time; else time passes only while the driver waits, and nothing else happens meanwhile.
+    #: Whether waiting takes real time; else time passes only while the driver waits, and nothing else happens
+    #: meanwhile.
     is_live: bool = True
     #: Set when ``read`` saw workers join or leave; its reader clears it.
     fleet_changed: bool = False
@@ -309,8 +337,8 @@ class Journal(ABC):
     def too_many_requests(self, wait_s: float, cap: str) -> RequestRefused:
         """Return the error for a request that a cap lets come in *wait_s* seconds."""
         return RequestRefused(
-            f"experiment {self.experiment!r} takes no more requests for now, and this one was not made: {cap}; make it again in "
-            f"{math.ceil(wait_s)} s, or have an operator raise the cap: mqtune quota"
+            f"experiment {self.experiment!r} takes no more requests for now, and this one was not made: {cap}; make it "
+            f"again in {math.ceil(wait_s)} s, or have an operator raise the cap: mqtune quota"
         )
 
     def room(self) -> Room | None:
@@ -341,7 +369,10 @@ class Journal(ABC):
 
     @abstractmethod
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        """Append, in one step, events that no worker acts on; the definition, if there is one, replaces the experiment's earlier one."""
+        """Append, in one step, events that no worker acts on.
+
+        The definition, if there is one, replaces the experiment's earlier one.
+        """
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
@@ -358,15 +389,15 @@ class Journal(ABC):
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         """Append that a trial is over or paused, whose attempt *attempt* has ended.
 
-        Return False when a later attempt was staged, or when the event is repeated. The server has forgotten trials that ended
-        long ago, and takes their events.
+        Return False when a later attempt was staged, or when the event is repeated. The server has forgotten trials
+        that ended long ago, and takes their events.
         """
 
     @abstractmethod
     def order(self, orders: Sequence[Order]) -> list[bool]:
-        """Give attempts orders, which are no news, and notify their workers; return which of them run: the others get none.
+        """Give attempts orders, which are no news, and notify their workers.
 
-        An intent goes before all orders.
+        Return which of them run: the others get none. An intent goes before all orders.
         """
 
     @abstractmethod
@@ -388,8 +419,8 @@ class Journal(ABC):
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         """Return which of the attempts that the driver considers under way are, and repair their bookkeeping.
 
-        An attempt that is only missing from the leases, or from the unclaimed attempts, is put back there, with a lease of
-        *lease_s* seconds, which a worker that still runs it renews.
+        An attempt that is only missing from the leases, or from the unclaimed attempts, is put back there, with a lease
+        of *lease_s* seconds, which a worker that still runs it renews.
         """
 
     @abstractmethod
@@ -398,9 +429,9 @@ class Journal(ABC):
     ) -> bool:
         """End an attempt as lost; return False when what *guard* says is not so.
 
-        An attempt that runs is not lost before the driver has read all reports of its trial: behind the end no scheduler is shown them.
-        A later attempt of the trial is no guard against "gone" if the driver has read the whole journal and found none: somebody has
-        written nonsense.
+        An attempt that runs is not lost before the driver has read all reports of its trial: behind the end no
+        scheduler is shown them. A later attempt of the trial is no guard against "gone" if the driver has read the
+        whole journal and found none: somebody has written nonsense.
 
         Args:
             trial: the trial.
@@ -422,8 +453,8 @@ class Journal(ABC):
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         """Return up to *count* entries after the id *after*, in order, waiting up to *block_s* seconds for the first.
 
-        Fewer than *count* are all that there are. Those in chapters are read from the store. With *block_s*, it also returns, perhaps
-        without an entry, when a worker joins or leaves the fleet.
+        Fewer than *count* are all that there are. Those in chapters are read from the store. With *block_s*, it also
+        returns, perhaps without an entry, when a worker joins or leaves the fleet.
 
         Raises:
             ChapterUnavailable: a chapter with some of them can't be read.
@@ -454,8 +485,10 @@ class Journal(ABC):
     def trim(self, chapter: Chapter, before: str) -> bool:
         """Have readers find a chapter's entries in the store, and remove them from the server.
 
-        Return False, and do nothing, if the last chapter does not end with the entry *before*, or if that is empty and there are
-        chapters, or the journal begins with another entry than this one; and if the server has lost its last entry, or that is the newest. A chapter that is the last one already is not added again. ``size`` is then what is left.
+        Return False, and do nothing, if the last chapter does not end with the entry *before*, or if that is empty and
+        there are chapters, or the journal begins with another entry than this one; and if the server has lost its last
+        entry, or that is the newest. A chapter that is the last one already is not added again. ``size`` is then what
+        is left.
         """
 
     @abstractmethod
@@ -480,8 +513,9 @@ class Journal(ABC):
     ) -> None:
         """Restore what the server has lost, and the lock of the driver that calls this.
 
-        In one step these chapters, these entries, with their ids, and the events after them replace the journal's content.
-        From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints that are still there stay.
+        In one step these chapters, these entries, with their ids, and the events after them replace the journal's
+        content. From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints that are still
+        there stay.
 
         Args:
             entries: returns all entries behind the chapters, in order, at least one, as often as it is called.
@@ -495,9 +529,10 @@ class Journal(ABC):
 
     @abstractmethod
     def erase(self, trials: Sequence[TrialId]) -> None:
-        """Delete the experiment with all these trials, except for the lock; workers that run its attempts are fenced from then on.
+        """Delete the experiment with all these trials, except for the lock.
 
-        The ids of later entries are higher than those of deleted ones.
+        Workers that run its attempts are fenced from then on. The ids of later entries are higher than those of deleted
+        ones.
         """
 
     @abstractmethod
@@ -517,9 +552,10 @@ class Journal(ABC):
 
     @abstractmethod
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
-        """Note that workers hold these attempts and will claim them, for *hold_s* more seconds; ignore those that are not staged.
+        """Note that workers hold these attempts and will claim them, for *hold_s* more seconds.
 
-        The driver doesn't publish held attempts again. Any worker may still claim one first.
+        Ignore those that are not staged. The driver doesn't publish held attempts again. Any worker may still claim one
+        first.
         """
 
     @abstractmethod
@@ -528,13 +564,14 @@ class Journal(ABC):
     ) -> Grant | Refusal | Seated:
         """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
 
-        Of a gang, each seat is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to hold it longer and to
-        find out, and with 0 seconds gives the seat back. The claim that takes the last one grants all, and appends the starts of all in
-        one step. Seats go to the gang first that was staged first, of those that ask for the same.
+        Of a gang, each seat is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to
+        hold it longer and to find out, and with 0 seconds gives the seat back. The claim that takes the last one grants
+        all, and appends the starts of all in one step. Seats go to the gang first that was staged first, of those that
+        ask for the same.
 
-        Without a driver no claim is granted under the policies "finish" and "stop". None is granted beyond a quota of the server's; the
-        attempt stays staged then, and counts as staged just now. None is granted, whether a driver lives or not, of an attempt whose
-        revocation was requested (:func:`revocation`) before it began.
+        Without a driver no claim is granted under the policies "finish" and "stop". None is granted beyond a quota of
+        the server's; the attempt stays staged then, and counts as staged just now. None is granted, whether a driver
+        lives or not, of an attempt whose revocation was requested (:func:`revocation`) before it began.
 
         Args:
             claim: the claim.
@@ -555,33 +592,45 @@ class Journal(ABC):
 
     @abstractmethod
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        """Store a checkpoint's data on the server until it is dropped; a report or ``saved`` must name it afterwards."""
+        """Store a checkpoint's data on the server until it is dropped.
+
+        A report or ``saved`` must name it afterwards.
+        """
 
     @abstractmethod
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
-        """Append that checkpoints were saved without a report, at least one; once, unless the attempt saved another in between."""
+        """Append that checkpoints were saved without a report, at least one.
+
+        They are appended once, unless the attempt saved another in between.
+        """
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, also expired ones of attempts that were not ended as lost; the answers also say that the driver is lost."""
+        """Renew leases, also expired ones of attempts that were not ended as lost.
+
+        The answers also say that the driver is lost.
+        """
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         """Note how an attempt has just fared on a worker's device, and return how others do.
 
-        Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``: further ones count as failed. While no server answers, or it is full, it
-        raises BrokerUnavailable at once: a note that is lost does no harm.
+        Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``: further ones count as
+        failed. While no server answers, or it is full, it raises BrokerUnavailable at once: a note that is lost does no
+        harm.
         """
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         """Append the end of an attempt and release its lease.
 
-        A gang has ended with its last seat. The end of seat 0 is appended then, or the end of another seat that came first and has failed
-        or was given back by its worker, as the others end because of that. The latter goes before a failure: a training fails where a part
-        of it is gone. With such an end, or that of seat 0, the others get orders to end.
+        A gang has ended with its last seat. The end of seat 0 is appended then, or the end of another seat that came
+        first and has failed or was given back by its worker, as the others end because of that. The latter goes before
+        a failure: a training fails where a part of it is gone. With such an end, or that of seat 0, the others get
+        orders to end.
 
-        Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first *reports* reports.
+        Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first
+        *reports* reports.
         """
 
 
@@ -590,7 +639,10 @@ _ENTRY_TIME: Final = re.compile(r"(\d{1,20})-", re.ASCII)
 
 
 def entry_time(entry: str) -> float:
-    """Return when an entry was written, in seconds since the epoch by the server's clock; 0 for what is not the id of one."""
+    """Return when an entry was written, in seconds since the epoch by the server's clock.
+
+    It is 0 for a malformed id.
+    """
     return int(found[1]) / 1000 if (found := _ENTRY_TIME.match(entry)) else 0.0
 
 

@@ -21,16 +21,16 @@ from mqtune.core.trial import CheckpointId
 from mqtune.journal.base import Chapter, Entry, Journal, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, entries_of
 
-#: The bytes of a chapter's entries: a hundred experiments that have twice as much in Redis, of reports that came one by one, take some
-#: 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
+#: The bytes of a chapter's entries: a hundred experiments that have twice as much in Redis, of reports that came one by
+#: one, take some 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
 _CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
 #: How long a store may take to answer with a chapter, in seconds: some megabytes from another continent take less.
 ANSWER_S: Final = 20.0
 #: What its id begins with; that of no trial's checkpoint does.
 _BEGINS: Final = "journal."
-#: Returns up to so many entries of the server's after an id, and the id of the last entry in a chapter, or nothing; it may wait for
-#: the first one.
+#: Returns up to so many entries of the server's after an id, and the id of the last entry in a chapter, or nothing; it
+#: may wait for the first one.
 _ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
 T = TypeVar("T")
 
@@ -71,7 +71,10 @@ def decode_chapters(data: bytes | None) -> list[Chapter]:
 
 
 class Cut(NamedTuple):
-    """A chapter that was cut from a journal's copy: the chapter, the bytes of its file, and where the copy goes on behind it."""
+    """A chapter that was cut from a journal's copy.
+
+    It has the chapter, the bytes of its file, and the place behind it in the copy.
+    """
 
     chapter: Chapter
     data: bytes
@@ -79,9 +82,9 @@ class Cut(NamedTuple):
 
 
 def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[Cut]:
-    """Yield the chapters of *size* bytes or a little more that a copy has from a place on; what is too short for one is left.
+    """Yield the chapters of *size* bytes or a little more that a copy has from a place on.
 
-    From the same entries on, the same ones: two drivers make the same files.
+    A rest that is too short for one is left. From the same entries on, the same ones: two drivers make the same files.
 
     Raises:
         OSError, MessageVersionError: the copy can't be read.
@@ -286,8 +289,8 @@ class ChapterReader:
         name = self._journal.experiment
         return ChapterUnavailable(
             f"the oldest entries of experiment {name!r} are in chapters of its journal, files in its store "
-            f"{without_secrets(self._url().partition('#')[0]) or '(none)'}, and {why}. Read it where that store can be reached, "
-            f"or on the machine of its driver, whose folder has all of it: mqtune show {name}"
+            f"{without_secrets(self._url().partition('#')[0]) or '(none)'}, and {why}. Read it where that store can be "
+            f"reached, or on the machine of its driver, whose folder has all of it: mqtune show {name}"
         )
 
 

@@ -9,15 +9,16 @@ from typing import Any, Final
 
 import redis
 
-#: How often the server is asked: a machine that slept, or a server that moved, is noticed this soon, for next to nothing.
+#: How often the server is asked: a machine that slept, or a server that moved, is noticed this soon, for next to
+#: nothing.
 ASK_AGAIN_S: Final = 10.0
 
 
 class ServerClock:
     """The time of the Redis server, whatever this machine's own clock says.
 
-    The server is asked now and then; between, this machine's monotonic clock goes on from its answer, so that a clock that
-    is set, or hours off, changes nothing. While no server answers, its last answer counts. Any thread may use it.
+    The server is asked now and then; between, this machine's monotonic clock goes on from its answer, so that a clock
+    that is set, or hours off, changes nothing. While no server answers, its last answer counts. Any thread may use it.
 
     Args:
         client: a connection.

@@ -44,7 +44,9 @@ class CodeExchange:
         self._closing = closing
 
     def put(self, bundle: Bundle, signature: str, *, before: str = "") -> None:
-        """Leave a bundle there, signed, in place of any other but that of the digest *before*; one that is there is only signed.
+        """Leave a bundle there, signed, in place of any other but that of the digest *before*.
+
+        One that is there is only signed.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -67,12 +69,18 @@ class CodeExchange:
         retrying(write, patience_s=self._patience_s, closing=self._closing)
 
     def signature(self, digest: str) -> str | None:
-        """Return the signature of the bundle of a digest, as somebody has written it; None if there is no such bundle."""
+        """Return the signature of the bundle of a digest, as somebody has written it.
+
+        Return None if there is no such bundle.
+        """
         found = self._get(digest + _SIGNATURE)
         return None if found is None else found.decode(errors="replace")
 
     def bundle(self, digest: str) -> Bundle | None:
-        """Return the bundle of a digest, unchecked; None if it is not there, or larger than any that a driver brings."""
+        """Return the bundle of a digest, unchecked.
+
+        Return None if it is not there, or larger than any that a driver brings.
+        """
         data = self._get(digest)
         return None if data is None else Bundle(digest, data)
 

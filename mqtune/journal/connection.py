@@ -36,12 +36,15 @@ _FRESH_S: Final = 1.0
 class _Packer(HiredisRespSerializer):
     """Packs commands as redis-py does, but makes numbers text before.
 
-    Python runs signal handlers while it does that, and hiredis (3.5, ``pack_command``) does not expect one that raises, as ours does at the
-    second Ctrl-C: the process would crash.
+    Python runs signal handlers while it does that, and hiredis (3.5, ``pack_command``) does not expect one that raises,
+    as ours does at the second Ctrl-C: the process would crash.
     """
 
     def pack(self, *args: object) -> list[bytes]:
-        """Return a command's bytes; one of texts, bytes and numbers, as all of ours are, without redis-py's looks at each of them."""
+        """Return a command's bytes.
+
+        It has texts, bytes and numbers alone, as all of ours do, so redis-py's checks of each are left out.
+        """
         texts = tuple([each if type(each) in _PACKED_AS_IT_IS else _as_text(each) for each in args])
         # A name of two words is two parts.
         if " " in str(texts[0]):
@@ -69,8 +72,8 @@ def _as_text(value: object) -> object:
 class Connects:
     """Counts the connections of a client between which the server may have lost data, or is another one.
 
-    These are one that is opened again after it broke, and one to a server that is not the one before. A connection that is opened
-    beside others, or again after it was closed for want of use, is not counted.
+    These are one that is opened again after it broke, and one to a server that is not the one before. A connection that
+    is opened beside others, or again after it was closed for want of use, is not counted.
 
     Args:
         follows: whether the server is looked up each time, and has to be a master.
@@ -105,7 +108,10 @@ class Connects:
 
 
 def _identity(connection: Any) -> bytes:
-    """Return what no other process of a server has, nor the same one after it was a replica; nothing where that can't be asked."""
+    """Return what no other process of a server has, nor the same one after it was a replica.
+
+    It is empty where that can't be asked.
+    """
     connection.send_packed_command(connection.pack_commands([("INFO", "server"), ("INFO", "replication")]))
     said = [_answer_or_error(connection) for _ in range(2)]
     found = re.findall(
@@ -118,7 +124,8 @@ class RedisClient(redis.Redis):
     """redis-py's client, except that it reuses recent connections without checking them.
 
     redis-py releases a connection to its pool after each command, and checks it before the next one. With its other
-    bookkeeping that takes longer than a short command, of which a report in lockstep needs three. Any thread may use it, but not across a fork. A command is never repeated.
+    bookkeeping that takes longer than a short command, of which a report in lockstep needs three. Any thread may use
+    it, but not across a fork. A command is never repeated.
 
     Where ``limit_to`` was called, threads wait for their turn instead of opening more connections.
     """
@@ -126,7 +133,8 @@ class RedisClient(redis.Redis):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.connects = Connects()
-        #: As many objects as commands may be under way at once; None without a limit. Its waiting costs less than a semaphore's.
+        #: As many objects as commands may be under way at once; None without a limit. Its waiting costs less than a
+        #: semaphore's.
         self._turns: queue.SimpleQueue[None] | None = None
         #: Connections that nobody uses, and since when; the one used last comes first. The pool counts them as in use.
         self._kept: deque[tuple[Any, float]] = deque()
@@ -148,7 +156,10 @@ class RedisClient(redis.Redis):
         return self._in_turn(ask)
 
     def execute_both(self, first: Sequence[object], second: Sequence[object]) -> tuple[Any, Any]:
-        """Send two commands at once and return their answers, or errors of the server's; redis-py's pipeline takes three times as long."""
+        """Send two commands at once and return their answers, or errors of the server's.
+
+        Redis-py's pipeline takes three times as long.
+        """
 
         def ask(connection: Any) -> tuple[object, object]:
             connection.send_packed_command(connection.pack_commands([first, second]))
@@ -179,8 +190,8 @@ class RedisClient(redis.Redis):
         try:
             answer = ask(connection)
         except redis.exceptions.ReadOnlyError:
-            # The server was demoted, and keeps its clients where another one decides that (a managed Redis): the name leads to
-            # the new master.
+            # The server was demoted, and keeps its clients where another one decides that (a managed Redis): the name
+            # leads to the new master.
             connection.disconnect()
             self.connection_pool.release(connection)
             self._give_back(closed=True)
@@ -209,7 +220,10 @@ class RedisClient(redis.Redis):
         return self.connection_pool.get_connection()
 
     def _give_back(self, *, closed: bool = False) -> None:
-        """Return all connections to the pool, which checks them before they are used again; *closed* ones connect anew."""
+        """Return all connections to the pool, which checks them before they are used again.
+
+        *closed* ones connect anew.
+        """
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._kept.pop()[0]
@@ -226,9 +240,10 @@ def _answer_or_error(connection: Any) -> object:
 
 
 class OneClient:
-    """Makes a Redis channel of kombu use one client: kombu makes one for each command, which takes longer than the command.
+    """Makes a Redis channel of kombu use one client.
 
-    Its connections don't tell the server their library's name, which accounts may not do (see ``mqtune.journal.acl``).
+    Kombu makes one for each command, which takes longer than the command. Its connections don't tell the server their
+    library's name, which accounts may not do (see ``mqtune.journal.acl``).
 
     To be named before kombu's class among the bases.
     """
@@ -237,7 +252,7 @@ class OneClient:
     _async_pool: redis.ConnectionPool | None
 
     def close_unused(self, for_s: float) -> None:
-        """Close the connections that no command has used for so long, and those that the channel has opened to begin with."""
+        """Close idle connections, and those that the channel opened to begin with."""
         self._one_client.close_unused(for_s)
         if self._async_pool is not None:
             self._async_pool.disconnect(inuse_connections=False)
@@ -297,8 +312,8 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     """Open a connection to the Redis at *url* and check that it is usable.
 
     The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
-    by threads, but not across a fork; the layers above hand it on and leave its methods to the journal. It speaks RESP2,
-    which gives one shape of answer on every server from 6.2 on.
+    by threads, but not across a fork; the layers above hand it on and leave its methods to the journal. It speaks
+    RESP2, which gives one shape of answer on every server from 6.2 on.
 
     Args:
         timeout_s: when the check must be through, whatever the name server or the peer do.
@@ -407,7 +422,9 @@ def celery_url(url: str) -> str:
 
 
 def celery_options(url: str) -> Options:
-    """Return kombu's transport options for *url*: the names of its tables, and by what it finds a master behind Sentinels.
+    """Return kombu's transport options for *url*.
+
+    They have the names of its tables, and the way to a master behind Sentinels.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -536,7 +553,8 @@ def _explain(error: BaseException, url: str) -> BaseException:
             return error
         case redis.sentinel.MasterNotFoundError():
             return BrokerUnavailable(
-                f"no Sentinel at {place} names a master of that name that is up ({_briefly(reason)}); check the name behind the "
+                f"no Sentinel at {place} names a master of that name that is up ({_briefly(reason)}); check the name "
+                f"behind the "
                 "hosts, and ?sentinel_password=… if the Sentinels ask for one"
             )
         case redis.ResponseError() if "unknown command" in reason and "sentinel" in reason.lower():
@@ -561,12 +579,14 @@ def _explain(error: BaseException, url: str) -> BaseException:
             )
         case redis.RedisError() if "CERTIFICATE_VERIFY_FAILED" in reason:
             return BrokerUnavailable(
-                f"the certificate of the Redis at {place} is not one to trust ({reason}); give its authority's certificate "
+                f"the certificate of the Redis at {place} is not one to trust ({reason}); give its authority's "
+                f"certificate "
                 "(rediss://…?ssl_ca_certs=/path/ca.pem), and the host by the name that its own is for"
             )
         case redis.exceptions.ConnectionError() if _CLOSED in reason and celery_tls(url) is None:
             return BrokerUnavailable(
-                f"the server at {place} closes the connection ({reason}); give rediss:// if it expects TLS, as a managed Redis may"
+                f"the server at {place} closes the connection ({reason}); give rediss:// if it expects TLS, as a "
+                f"managed Redis may"
             )
         case redis.exceptions.ResponseError() if "DB index" in reason:
             return ConfigurationError(f"the Redis at {place} does not have that database ({reason}); use 0")
@@ -625,8 +645,10 @@ def _check_mode(info: Mapping[str, object], url: str) -> None:
             )
         case "cluster":
             raise BrokerUnavailable(
-                f"the Redis at {redact(url)} is in cluster mode, which spreads keys over servers, while an experiment's have to be on "
-                "one: give one with cluster mode off; of a managed Redis that is a setting of its own, and several teams may have one each"
+                f"the Redis at {redact(url)} is in cluster mode, which spreads keys over servers, while an "
+                f"experiment's have to be on "
+                "one: give one with cluster mode off; of a managed Redis that is a setting of its own, and several "
+                "teams may have one each"
             )
 
 
@@ -636,14 +658,15 @@ def _warn_of_open_doors(url: str) -> None:
         return
     if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
-            "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a worker's "
-            "code root; set a password, or make accounts with what `mqtune acl` prints",
+            "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a "
+            "worker's code root; set a password, or make accounts with what `mqtune acl` prints",
             redact(url),
             extra={"action": "broker_is_open"},
         )
     if address.get("ssl_cert_reqs", "required") != "required":
         _logger.warning(
-            "who answers at %s is not checked (ssl_cert_reqs): give its authority's certificate by ssl_ca_certs instead",
+            "who answers at %s is not checked (ssl_cert_reqs): give its authority's certificate by ssl_ca_certs "
+            "instead",
             redact(url),
             extra={"action": "broker_is_unchecked"},
         )
@@ -658,7 +681,10 @@ def is_loopback(host: str) -> bool:
 
 
 def eviction_policy(info: Mapping[str, object]) -> str:
-    """Return by which policy a server may delete experiments when its memory is full, from what it says of itself; or ""."""
+    """Return by which policy a server may delete experiments when its memory is full, from what it says of itself.
+
+    It is "" otherwise.
+    """
     policy = str(info.get("maxmemory_policy", "noeviction"))
     return policy if info.get("maxmemory", 0) and policy != "noeviction" else ""
 

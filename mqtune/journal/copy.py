@@ -19,7 +19,8 @@ from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
 from mqtune.journal.base import Entry, Journal
 
 JOURNAL_FILE: Final = "journal.msgpack"
-#: What a file ends with that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves other halves.
+#: What a file ends with that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves
+#: other halves.
 _LACKS_ENTRIES: Final = b"\xc1\xc1"
 
 
@@ -53,8 +54,8 @@ class JournalFile:
     def go_on(self) -> Iterator[Entry]:
         """Yield the entries of the file, and then keep it open for more.
 
-        Half an entry at the end goes with the next ``append``. A file that another process writes to, or that can't be locked,
-        yields nothing and is not opened: only ``begin`` is safe then.
+        Half an entry at the end goes with the next ``append``. A file that another process writes to, or that can't be
+        locked, yields nothing and is not opened: only ``begin`` is safe then.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -84,7 +85,8 @@ class JournalFile:
         Without entries, the file is whole from then on.
 
         Raises:
-            OSError: the disk is full; none of the entries is in the file, which says that it lacks some until they are added again.
+            OSError: the disk is full; none of the entries is in the file, which says that it lacks some until they are
+                added again.
         """
         if self._file is None:
             return
@@ -217,8 +219,8 @@ _GROWTH: Final = 4
 class JournalReader:
     """Reads a journal once and in order, and writes the local copy of it.
 
-    The journal is the truth and the copy a convenience: when the copy can't be written, reading goes on; until ``complete``
-    it has complete entries, without a gap.
+    The journal is the truth and the copy a convenience: when the copy can't be written, reading goes on; until
+    ``complete`` it has complete entries, without a gap.
 
     Args:
         journal: the journal to read.
@@ -228,7 +230,8 @@ class JournalReader:
     def __init__(self, journal: Journal, copy: JournalFile) -> None:
         #: The id of the last entry that was read.
         self.last = START.entry
-        #: How many new entries to read at once: as many as fit into memory, and few enough for timers to be served in between.
+        #: How many new entries to read at once: as many as fit into memory, and few enough for timers to be served in
+        #: between.
         self.count = FIRST_COUNT
         self._journal = journal
         self._copy = copy
@@ -248,8 +251,8 @@ class JournalReader:
     def catch_up(self) -> dict[Cursor, list[Event]]:
         """Read the whole journal, complete the copy, and return the driver's events by their cursors.
 
-        Entries that the copy already has are read from there. A copy of another journal is put aside: it may be all that is left of an
-        earlier experiment of this name.
+        Entries that the copy already has are read from there. A copy of another journal is put aside: it may be all
+        that is left of an earlier experiment of this name.
 
         Raises:
             JournalGone: the copy has entries that the journal lacks, or this has none; nothing was changed.
@@ -289,7 +292,7 @@ class JournalReader:
 
     @property
     def is_taken_in(self) -> bool:
-        """Whether the copy has all that was read, and a driver that goes on until there is no news has taken all of it in."""
+        """Whether the copy has all entries that were read, and the driver has processed all of them."""
         return not self._is_behind and not self._has_passed
 
     def close(self) -> None:
@@ -351,7 +354,8 @@ class JournalReader:
         if not self.complete():
             name = self._journal.experiment
             logger.warning(
-                "%s lacks the end of experiment %r: make room, and run the same script or `mqtune drive %s` to fill it in",
+                "%s lacks the end of experiment %r: make room, and run the same script or `mqtune drive %s` to fill it "
+                "in",
                 self._copy.path,
                 name,
                 name,
@@ -434,7 +438,8 @@ class JournalReader:
             before, last = last, entry
         if first is None or last is None:
             raise _AnotherJournal
-        # Entries are only ever added: with its first and its last ones alike, and nothing between the last two, it is this one's.
+        # Entries are only ever added: with its first and its last ones alike, and nothing between the last two, it is
+        # this one's.
         after = START.entry if before is None else before.id
         begins = self._journal.first()
         # An experiment that has been begun has an entry, unless that was lost just now.

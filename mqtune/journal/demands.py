@@ -1,4 +1,7 @@
-"""The division of a fleet, in Redis: each driver says what it wants and hears its share; one of them divides the fleet for all."""
+"""The division of a fleet, in Redis: each driver says what it wants and hears its share.
+
+One of them divides the fleet for all.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ LENT_S: Final = 3.0
 #: How long the table of shares holds unless it is published again, as it is each second: with the second until the next driver asks, another
 #: one divides 5 s after the one that did was killed, frozen or cut off.
 TABLE_S: Final = 4.0
-#: Who begins to divide reads the register if what is published of it is older than this, in which each driver looks at the fleet anew.
+#: Who begins to divide reads the register if what is published of it is older than this, in which each driver looks at
+#: the fleet anew.
 REGISTER_S: Final = 5.0
 #: More slots than any fleet has, and its inverse as the least weight: what goes beyond can't be reckoned with.
 _HUGE: Final = 10**9
@@ -56,9 +60,9 @@ def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
 class Demands:
     """The demands of all experiments of a broker, and the table of their shares.
 
-    Whoever finds no share of its own in the table divides the fleet from then on: it reads all demands and the register, and publishes
-    the shares of all. So somebody always does: who comes new, and one of all once the table has run out. Its number fences off whoever
-    divided before. One thread uses an object.
+    Whoever finds no share of its own in the table divides the fleet from then on: it reads all demands and the
+    register, and publishes the shares of all. So somebody always does: who comes new, and one of all once the table has
+    run out. Its number fences off whoever divided before. One thread uses an object.
 
     Args:
         client: a checked connection.
@@ -83,9 +87,9 @@ class Demands:
         self._problem = ""
 
     def exchange(self, experiment: str, demand: Demand) -> Share | None:
-        """Keep an experiment's demand for ``DEMAND_S`` more seconds and return its share; None where this account may not know it.
+        """Keep an experiment's demand for ``DEMAND_S`` more seconds and return its share.
 
-        Demands, quotas and shares that can't be read are left out.
+        It is None where this account may not know it. Demands, quotas and shares that can't be read are left out.
         """
         said = {name: value for name, value in unusual_fields(demand).items() if name in _SAID}
         # Behind the time up to which it holds, and the patterns that the name fits, that is text.

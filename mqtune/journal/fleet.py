@@ -39,8 +39,8 @@ FLEET_LENGTH: Final = 1_000
 MAX_QUEUE_SCAN: Final = 1_000
 #: How long a request to drain is kept for a worker that can't be reached.
 DRAIN_WISH_S: Final = 3600
-#: A control channel without any message for this long, not even the answers to health checks, is broken: time for two of
-#: them, and for a frozen server.
+#: A control channel without any message for this long, not even the answers to health checks, is broken: time for two
+#: of them, and for a frozen server.
 SILENCE_S: Final = 2.0 * HEALTH_CHECK_INTERVAL_S + 15.0
 #: A message on a control channel for the worker itself, which should look at the register.
 LOOK: Final = ["", "", 0, ""]
@@ -74,7 +74,8 @@ class Fleet:
         self._described, self._described_at = b"", 0.0
         #: The devices of the worker on which no trial is to start, each with who wants that, as of the last ``keep``.
         self.disabled: dict[str, str] = {}
-        #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks again.
+        #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks
+        #: again.
         self._found: dict[bytes, WorkerInfo] = {}
 
     def _retrying(self, call: Callable[[], T]) -> T:
@@ -140,7 +141,10 @@ class Fleet:
         self._wish(info, lambda _, disabled: (_mark(info), disabled))
 
     def disable(self, info: WorkerInfo, device: str, by: str) -> None:
-        """Have a worker start no trial on a device, also after it has begun anew, until that is enabled; trials that run there go on."""
+        """Have a worker start no trial on a device, also after it has begun anew, until that is enabled.
+
+        Trials that run there go on.
+        """
         self._wish(info, lambda mark, disabled: (mark, {**disabled, device: by}))
 
     def enable(self, info: WorkerInfo, device: str) -> None:
@@ -229,11 +233,17 @@ class Fleet:
         return self._retrying(look)
 
     def messages_of(self, experiment: str, queues: Iterable[str]) -> list[tuple[str, bytes]]:
-        """Return the Celery messages about an experiment's attempts, each with its queue: one of these, or any that this account sees."""
+        """Return the Celery messages about an experiment's attempts, each with its queue.
+
+        It searches these queues, or any that this account sees.
+        """
         return [(queue, message) for name, queue, message in self.messages(queues) if name == experiment]
 
     def messages(self, queues: Iterable[str]) -> list[tuple[str, str, bytes]]:
-        """Return the Celery messages in these queues, and in any that this account sees: the experiment that each is about, and its queue."""
+        """Return the Celery messages in these queues, and in any that this account sees.
+
+        Each has its experiment and its queue.
+        """
         return [
             (str(_headers(message).get("id")).partition("/")[0], queue, message)
             for queue in dict.fromkeys([*chain.from_iterable(map(lists_of, queues)), *self._queues_there_are()])
@@ -289,7 +299,10 @@ def _check_holder(worker: str, holder: bytes, left_ms: int) -> None:
 
 
 def _decoded_wish(data: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return for which start of a worker the wish to drain is, and the devices that are disabled; nothing where it can't be read."""
+    """Return for which start of a worker the wish to drain is, and the devices that are disabled.
+
+    It is nothing where it can't be read.
+    """
     try:
         mark, disabled = decode_value(data) if data else (b"", {})
         if type(mark) is bytes and all(type(each) is str for pair in disabled.items() for each in pair):
@@ -318,7 +331,9 @@ class ControlChannel:
         self._rest: deque[Any] = deque()
 
     def next(self, timeout_s: float) -> list[Any] | None:
-        """Return the next hint, ``[experiment, trial, attempt, answer]``; None after *timeout_s* seconds, or for a malformed one.
+        """Return the next hint, ``[experiment, trial, attempt, answer]``.
+
+        Return None after *timeout_s* seconds, or for a malformed one.
 
         Raises:
             BrokerUnavailable: the connection broke; the next call makes a new one.

@@ -17,7 +17,10 @@ from mqtune.journal.sentinel import shown_host
 
 
 def identity_of(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id of what a server holds, which is lost when that is; empty if there is none, or the account may not ask."""
+    """Return the id of what a server holds, which is lost when that is.
+
+    It is empty if there is none, or the account may not ask.
+    """
     try:
         found = retrying(lambda: client.get(IDENTITY), patience_s=patience_s)
     except AccessDenied:

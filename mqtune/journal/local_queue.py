@@ -14,8 +14,8 @@ from mqtune.journal.redis import retrying
 
 logger = logging.getLogger(__name__)
 
-#: The task of an attempt: experiment, trial, number of the attempt, a digest of the experiment's definition, and how many bytes of a
-#: GPU's memory it asks for, where trials do so by their configs.
+#: The task of an attempt: experiment, trial, number of the attempt, a digest of the experiment's definition, and how
+#: many bytes of a GPU's memory it asks for, where trials do so by their configs.
 Task = tuple[str, TrialId, int, str] | tuple[str, TrialId, int, str, int]
 
 
@@ -26,7 +26,9 @@ def encode_task(task: Task) -> str:
 
 
 class LocalQueue:
-    """The tasks for one worker, as messages with the headers that Celery's have, so that whoever looks into queues understands them.
+    """The tasks for one worker, as messages with Celery's headers.
+
+    So readers of queues understand them.
 
     Args:
         client: a checked connection.

@@ -52,7 +52,10 @@ class LogChunk(NamedTuple):
 
 
 class LogQuestion(NamedTuple):
-    """A question for a stream of an attempt, from an offset on; a negative one counts from the end. ``trial`` is the name of a seat of it."""
+    """A question for a stream of an attempt, from an offset on.
+
+    A negative one counts from the end. ``trial`` is the name of a seat of it.
+    """
 
     token: str
     trial: TrialId
@@ -112,8 +115,8 @@ def made_mark(folder: Path) -> str:
 class LogExchange:
     """The questions and answers about one experiment.
 
-    They lie in keys of the experiment's, so that only an account that may drive it can ask and read, and only one that may
-    work for it can answer. What wakes a worker says nothing but where to look.
+    They lie in keys of the experiment's, so that only an account that may drive it can ask and read, and only one that
+    may work for it can answer. What wakes a worker says nothing but where to look.
 
     Args:
         client: a checked connection.
@@ -178,9 +181,9 @@ class LogExchange:
         return _chunk_of(answer, worker)
 
     def last_attempt(self, trial: TrialId) -> tuple[int, str]:
-        """Return the number of a trial's last attempt and the worker that claimed it, empty if none has; 0 for no such trial.
+        """Return the number of a trial's last attempt and the worker that claimed it, empty if none has.
 
-        For ``DRIVER`` it is the last run of the submission of the experiment's name.
+        It is 0 for no such trial. For ``DRIVER`` it is the last run of the submission of the experiment's name.
 
         Raises:
             BrokerUnavailable: no server answers.

@@ -459,7 +459,7 @@ class MemoryJournal(Journal):
         return state if is_held else None
 
     def _come(self, what: str, each_us: int, count: int) -> float:
-        """Count that so many more have come, and return by how many seconds all that have come are ahead of their rate."""
+        """Count so many more, and return by how many seconds all of them are ahead of their rate."""
         used_to, now = self._state.used_to, self._server.clock()
         ahead_s = max(0.0, used_to.get(what, now) - now) + count * each_us / 10**6
         used_to[what] = now + min(ahead_s, MOST_AHEAD_S)

@@ -44,7 +44,8 @@ class TrialState:
     held_by: str = ""
     #: Since when its worker has been importing the trainable for it.
     imports_at: float | None = None
-    #: Of a seat of a gang: its worker, until when its claim holds it, its start until all are taken, and where the others reach it.
+    #: Of a seat of a gang: its worker, until when its claim holds it, its start until all are taken, and where the
+    #: others reach it.
     gang: str = ""
     worker: str = ""
     seated_until: float = -math.inf
@@ -118,7 +119,10 @@ class ExperimentState:
         return [self.trials[name] for name in seat_names(trial, seats_in(gang)) if name in self.trials]
 
     def standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
-        """Return how an attempt stands, and its seats: "running" if one runs, "staged", "ended" if all have, or "" where one is not there."""
+        """Return how an attempt stands, and its seats.
+
+        It is "running" if one runs, "staged", "ended" if all have, or "" where one is missing.
+        """
         first = self.trials.get(trial)
         if first is None:
             return "", []

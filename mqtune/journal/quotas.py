@@ -1,4 +1,7 @@
-"""Quotas: how many attempts may run at once of all experiments whose names fit a pattern; workers' claims are held to them."""
+"""Quotas: how many attempts may run at once of all experiments whose names fit a pattern.
+
+Workers' claims are held to them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ _DIGITS: Final = 20
 
 
 def is_operator(client: redis.Redis) -> bool:
-    """Whether a client's account is an operator's, or may do all that one may; the default account never counts as one."""
+    """Whether a client's account is an operator's, or may do all that one may.
+
+    The default account never counts as one.
+    """
     if not account_of(client):
         return False
     try:
@@ -110,10 +116,10 @@ class Quotas:
         return decoded_aging(self._kept())
 
     def set_cap(self, pattern: str, by: str, **parts: Unpack[CapParts]) -> None:
-        """Have each experiment whose name fits get no higher priority, share or ``journal_mb``, nor more reports or requests.
+        """Cap the priority, share, journal, reports and requests of each experiment whose name fits.
 
-        Drivers heed it within seconds. The part that is not given stays. Of two who set a cap of one pattern in the same moment the later
-        one counts.
+        Drivers heed it within seconds. The part that is not given stays. Of two who set a cap of one pattern in the
+        same moment the later one counts.
 
         Raises:
             ConfigurationError: the pattern is none of names of experiments, or a number is too low.

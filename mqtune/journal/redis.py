@@ -89,7 +89,8 @@ T = TypeVar("T")
 #: First and longest wait between two tries while no server answers: short enough that a restart costs nobody a second.
 RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
-#: A thousand workers that have lost their connections at one moment must not all come back at one. Its own, as trials' drivers are seeded.
+#: A thousand workers that have lost their connections at one moment must not all come back at one. Its own, as trials'
+#: drivers are seeded.
 _spread: Final = random.Random()
 #: By how much the server's clock may gain on this machine's between two looks before it counts as set forward.
 CLOCK_STEP_S: Final = 3.0
@@ -118,8 +119,8 @@ _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID f
 _DIGITS: Final = 20
 #: The actions of requests that add trials or reports: they wait while the server is full, as the reports of workers do.
 _GROWING: Final = frozenset({"add", "ask", "tell"})
-#: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
-#: say only "The user executing the script can't run this command".
+#: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's
+#: scripts say only "The user executing the script can't run this command".
 _DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
 
 
@@ -233,8 +234,8 @@ class RedisJournal(Journal):
         self.experiment = experiment
         #: Called when entries were put back, for what else the server may have lost.
         self.on_restored: Callable[[], None] = lambda: None
-        #: Returns the queue and the task of a seat of an attempt, which is put there in the step that stages it; None where it is
-        #: published afterwards.
+        #: Returns the queue and the task of a seat of an attempt, which is put there in the step that stages it; None
+        #: where it is published afterwards.
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
@@ -274,16 +275,20 @@ class RedisJournal(Journal):
         """Return what an error of the server's, or of a script, says about this experiment; None for any other."""
         if "JOURNALGONE" in error:
             return JournalGone(
-                f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set back"
+                f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set "
+                f"back"
             )
         if "STALEDRIVER" in error:
             return DriverFenced(
-                f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials go on there"
+                f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials "
+                f"go on there"
             )
         if _LAST_ID.search(error):
             return JournalBlocked(
-                f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given one the last id that "
-                "there is; docs/security.md says how it goes on: XDEL that entry and those behind it, delete journal.msgpack in its "
+                f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given "
+                f"one the last id that "
+                "there is; docs/security.md says how it goes on: XDEL that entry and those behind it, delete "
+                "journal.msgpack in its "
                 f"folder, then mqtune delete {self.experiment} --archive --yes, and mqtune drive {self.experiment}"
             )
         return None
@@ -317,7 +322,8 @@ class RedisJournal(Journal):
         epoch, driver, left_ms, since_ms, size, waited_ms = self._hold_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
-                f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s ago; "
+                f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s "
+                f"ago; "
                 "stop that, or choose another name",
                 holder=driver.decode(),
                 left_s=left_ms / 1000,
@@ -407,7 +413,8 @@ class RedisJournal(Journal):
             except ResponseError as error:
                 if WRONG_TYPE not in str(error):
                     raise
-                # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``look``.
+                # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by
+                # ``look``.
                 logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
                 self._client.delete(key)
                 return []
@@ -584,7 +591,8 @@ class RedisJournal(Journal):
         self.erase(trials)
 
         def delete() -> None:
-            # No transaction, which a full server may refuse whatever is in it. Until the lock goes, nobody can take the name.
+            # No transaction, which a full server may refuse whatever is in it. Until the lock goes, nobody can take the
+            # name.
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.zrem(EXPERIMENTS, self.experiment)
                 pipe.zrem(SUBMISSIONS, self.experiment)
@@ -595,7 +603,10 @@ class RedisJournal(Journal):
         self._retrying(delete)
 
     def _upload(self, key: str, entries: Iterable[Entry]) -> int:
-        """Write entries, at least one, to a stream of their own, in place of what that has; return how many bytes they are."""
+        """Write entries, at least one, to a stream of their own, in place of what that has.
+
+        Return how many bytes they are.
+        """
         self._client.delete(key)
         source, size = iter(entries), 0
         while some := list(itertools.islice(source, UPLOAD_COUNT)):
@@ -681,7 +692,8 @@ def renew_all(
 ) -> list[list[Answer] | ResponseError]:
     """Renew leases of several experiments, whose journals have one client, in one step.
 
-    Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one its leases.
+    Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one
+    its leases.
     """
     first = renewals[0][0]
     args: list[object] = [round(lease_s * 1000)]

@@ -43,7 +43,7 @@ _ERROR: Final = "Redis lost what it had of this attempt, and refuses what its wo
 
 
 class PutBack(NamedTuple):
-    """How many entries an experiment's copy has, how many of those Redis had lost, and the dicts that are lost with them."""
+    """The numbers of an experiment's entries and of those that Redis had lost, and its lost dicts."""
 
     entries: int
     missing: int
@@ -55,10 +55,11 @@ def bring_back(
 ) -> None:
     """Restore what Redis has lost of an experiment while nobody drove it: all of it, its beginning, or its end.
 
-    Called by a driver that has just taken its lock. Without a copy that an earlier driver has left, nothing is lost. Where the beginning
-    is gone, the copy of an earlier experiment of that name, which had another definition, is left alone, and what trials have written
-    behind the copy is left out: they run again. Where the end is gone, and another driver has gone on from the state before, the copy is
-    renamed: entries that only it has are not part of the experiment.
+    Called by a driver that has just taken its lock. Without a copy that an earlier driver has left, nothing is lost.
+    Where the beginning is gone, the copy of an earlier experiment of that name, which had another definition, is left
+    alone, and what trials have written behind the copy is left out: they run again. Where the end is gone, and another
+    driver has gone on from the state before, the copy is renamed: entries that only it has are not part of the
+    experiment.
 
     Args:
         journal: the experiment's.
@@ -110,8 +111,8 @@ def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
         return False
     aside = copy.put_aside(ids[-1])
     logger.warning(
-        "Redis came back without the last %d entries of experiment %r, and another driver has gone on from there, as this one "
-        "does; the copy with those entries is %s",
+        "Redis came back without the last %d entries of experiment %r, and another driver has gone on from there, as "
+        "this one does; the copy with those entries is %s",
         len(ids) - common,
         journal.experiment,
         aside,
@@ -120,7 +121,10 @@ def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
 
 
 def kept_definition(copy: JournalFile, experiment: str) -> bytes | None:
-    """Return the newest definition in an experiment's copy, or None if the copy is of another experiment, or can't be read."""
+    """Return the newest definition in an experiment's copy.
+
+    It returns None if the copy is of another experiment, or can't be read.
+    """
     try:
         found = _Contents(copy.read())
     except (OSError, MessageVersionError):
@@ -131,7 +135,8 @@ def kept_definition(copy: JournalFile, experiment: str) -> bytes | None:
 def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float) -> PutBack:
     """Restore the journal from a copy up to the entry *last*, followed by the events *behind*, which nobody has read.
 
-    Attempts that were under way are journaled as lost in the same step, and dicts that neither the server nor a file has as dropped.
+    Attempts that were under way are journaled as lost in the same step, and dicts that neither the server nor a file
+    has as dropped.
 
     Raises:
         JournalGone: the copy is incomplete.
@@ -185,7 +190,10 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
 
 
 def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -> list[CheckpointId]:
-    """Have the server hold again those of the named dicts that it has lost and the experiment's folder has; return the others it has lost."""
+    """Have the server hold again those of the named dicts that it has lost and the experiment's folder has.
+
+    Return the others it has lost.
+    """
     named = list(named)
     held = journal.checkpoints() if named else set()
     lost = []
@@ -229,9 +237,10 @@ def entries_there(journal: Journal) -> Iterator[Entry]:
 
 
 def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter]:
-    """Have the store hold the oldest entries of a copy up to the entry *last*, and return their chapters; one's bytes are left at least.
+    """Have the store hold the oldest entries of a copy up to the entry *last*, and return their chapters.
 
-    The server gets what is behind them. Where the journal has no store, or none can be reached, it gets all.
+    At least one chapter's bytes stay. The server gets what is behind them. Where the journal has no store, or none can
+    be reached, it gets all.
     """
     if journal.chapter_store is None:
         return []
@@ -251,7 +260,10 @@ def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter
 
 
 class _Contents:
-    """The contents of entries: the experiment, the last attempt of each trial, those under way, the requests, and the dicts that are kept."""
+    """The contents of entries.
+
+    They are the experiment, the last attempt of each trial, those under way, the requests, and the dicts.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.ids: list[str] = []
@@ -299,7 +311,10 @@ class _Contents:
         return [LastAttempt(trial, number, self._timestamps.get(trial, 0.0)) for trial, number in self._numbers.items()]
 
     def ends(self, at: float) -> Iterator[bytes]:
-        """Yield an event for each attempt under way, which says that it is lost, at this place of the journal for any driver."""
+        """Yield an event for each attempt under way that says that it is lost.
+
+        It counts at this place of the journal for any driver.
+        """
         for trial, attempt in self.live:
             yield AttemptEnded(
                 trial=trial, attempt=attempt, end=AttemptEnd.LOST, at=at, error_type=FORGOTTEN, error=_ERROR
@@ -324,8 +339,9 @@ def _numbered(events: Sequence[bytes], last: str) -> Iterator[Entry]:
 
 def _cannot(journal: Journal, copy: JournalFile, why: str) -> str:
     return (
-        f"Redis no longer has experiment {journal.experiment!r}: it was emptied, or set back to an earlier state. It can't be "
-        f"put back from {copy.path}: {why}. What there is of it can be read with `mqtune show`; start it again under another name"
+        f"Redis no longer has experiment {journal.experiment!r}: it was emptied, or set back to an earlier state. It "
+        f"can't be put back from {copy.path}: {why}. What there is of it can be read with `mqtune show`; start it "
+        f"again under another name"
     )
 
 
@@ -357,7 +373,10 @@ class UnreadEvents:
                 self._applied.add(event)
 
     def remove_through(self, event: bytes) -> bool:
-        """Remove an event and those before it, and return whether the driver has applied it. Do nothing if it is missing."""
+        """Remove an event and those before it, and return whether the driver has applied it.
+
+        Do nothing if it is missing.
+        """
         if event not in self._counts:
             return False
         is_applied, first = event in self._applied, None
@@ -379,9 +398,9 @@ class UnreadEvents:
 class Restorer:
     """Restores a driver's journal on a server that may lose data: all of it, or the newest entries.
 
-    The local copy has the entries that the driver has read, and this object remembers the events that it has written since. A
-    write that finds the journal gone restores it and is then repeated. The driver learns of the attempts that this has ended, and of
-    the dicts that are lost, by the entries that follow. Used by one thread.
+    The local copy has the entries that the driver has read, and this object remembers the events that it has written
+    since. A write that finds the journal gone restores it and is then repeated. The driver learns of the attempts that
+    this has ended, and of the dicts that are lost, by the entries that follow. Used by one thread.
 
     Args:
         journal: the experiment's.
@@ -422,7 +441,10 @@ class Restorer:
         return events
 
     def create(self, created: ExperimentCreated) -> None:
-        """Journal the experiment's first event; also on a server that has lost the driver's lock since that was taken."""
+        """Journal the experiment's first event.
+
+        It does so also on a server that has lost the driver's lock since that was taken.
+        """
         event = created.encode()
         try:
             self.journal.record(event, definition=encode_value(created.definition))
@@ -441,7 +463,10 @@ class Restorer:
                 self.put_back()
 
     def lock(self, holder: str, hold_s: float) -> None:
-        """Keep the driver's lock, and restore what was lost: a server may be set back, by hand, without having been away."""
+        """Keep the driver's lock, and restore what was lost.
+
+        A server may be set back, by hand, without having been away.
+        """
         self.surely(lambda: self.journal.lock(holder, "", hold_s))
         if not self._has_last():
             self.put_back()
@@ -449,7 +474,8 @@ class Restorer:
     def wrote(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
         """Remember encoded events that the driver has written, and relies on from now on.
 
-        Events that the driver has also applied are left out when they are read back. A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
+        Events that the driver has also applied are left out when they are read back. A server that refused one as a
+        repetition has it already, or was set back and gets it when that is noticed.
         """
         self._unread.add(events, are_applied=are_applied)
 
@@ -515,9 +541,9 @@ class Restorer:
             self._restored.append(restored)
 
     def bring_dicts(self, named: Iterable[CheckpointId]) -> list[CheckpointId]:
-        """Have the server hold those of the named dicts that it has lost and the folder has; return the others that it has lost.
+        """Have the server hold those of the named dicts that it has lost and the folder has.
 
-        It has lost none without its journal, unless keys were deleted or evicted.
+        Return the others that it has lost. It has lost none without its journal, unless keys were deleted or evicted.
         """
         return bring_dicts(self.journal, self._copy.path.parent, named)
 

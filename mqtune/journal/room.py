@@ -56,7 +56,10 @@ class Room(NamedTuple):
 
 
 class JournalRoom(NamedTuple):
-    """The bytes of an experiment's journal, the most that it may have, 0 for any number, and which caps let it have no more, in words."""
+    """The bytes of an experiment's journal, and their limit.
+
+    The limit is 0 for any number, and the caps behind it are given in words.
+    """
 
     used: int
     most: int
@@ -92,11 +95,15 @@ def way_to_grow(experiment: str) -> str:
 
 
 def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
-    """Return how many bytes of a server's memory the journal and the checkpoints of each of these experiments take, largest first."""
+    """Return how many bytes of the server's memory each of these experiments takes, largest first.
+
+    Its journal and its checkpoints count.
+    """
     names = list(experiments)
     with client.pipeline(transaction=False) as pipe:
         for name in names:
-            # All parts of a key are counted (0): a journal's first entries are small, and its others can't be told from them.
+            # All parts of a key are counted (0): a journal's first entries are small, and its others can't be told from
+            # them.
             pipe.memory_usage(ExperimentKeys(name).journal, samples=0)
             pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
         found = [size or 0 for size in pipe.execute()]

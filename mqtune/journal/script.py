@@ -38,7 +38,10 @@ def _text(name: str) -> str:
 
 @cache
 def script(name: str) -> Script:
-    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude: a script makes its functions anew in each run."""
+    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude.
+
+    A script makes its functions anew in each run.
+    """
     text = _text(name)
     for part in reversed(_text(_PRELUDE).split("\n\n")):
         defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)

@@ -57,7 +57,7 @@ class Sentinels(NamedTuple):
         return cls(found, name, own), plain
 
     def arguments(self, tls: Options | None) -> Options:
-        """Return redis-py's arguments for connections to the Sentinels themselves, with the TLS options of those to the master."""
+        """Return redis-py's arguments for connections to the Sentinels, with the master's TLS options."""
         return {
             **dict(self.login),
             **({} if tls is None else {"ssl": True, **tls}),
@@ -67,7 +67,8 @@ class Sentinels(NamedTuple):
             "retry": None,
             "protocol": 2,
             "driver_info": None,
-            # redis-py takes a connection for a broken one on which TLS session tickets have come and no answer was read.
+            # redis-py takes a connection for a broken one on which TLS session tickets have come and no answer was
+            # read.
             "client_name": "mqtune-sentinels",
         }
 

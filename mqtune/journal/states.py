@@ -1,4 +1,7 @@
-"""How the experiments of a broker stand, many at a time, without reading their journals: for those who watch all of them."""
+"""How the experiments of a broker stand, many at a time, without reading their journals.
+
+It is for readers of all of them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class State(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """How many attempts of an experiment run, how many are staged and wait, and since when the first of these does (0 for none)."""
+    """How many attempts of an experiment run and wait, and since when the first of them waits (0 for none)."""
 
     running: int
     waiting: int
@@ -50,7 +53,9 @@ class UnderWay(NamedTuple):
 
 
 def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[Any]:
-    """Return the answer to each of these commands, which only read; None where this account may not, or a key is of another type.
+    """Return the answer to each of these commands, which only read.
+
+    Return None where this account may not, or a key is of another type.
 
     Raises:
         BrokerUnavailable: the server is away.
@@ -118,7 +123,9 @@ class States:
         return {name: _state(answer) for name, answer in found.items() if answer is not None}
 
     def under_way(self, names: Iterable[str]) -> Mapping[str, UnderWay]:
-        """Return how many attempts of these experiments run and wait, without those of which this account may not know it.
+        """Return how many attempts of these experiments run and wait.
+
+        Experiments that this account may not read are left out.
 
         Raises:
             BrokerUnavailable: the server is away.

@@ -20,9 +20,10 @@ T = TypeVar("T")
 
 
 class Strays:
-    """The keys of experiments that are neither among a server's experiments nor have a journal, a definition or a driver there.
+    """The keys of experiments that the server does not list, and that have no journal, definition or driver.
 
-    One without its place among the experiments that has any of those is kept: a server that evicts keys may have lost that alone.
+    One without its place among the experiments that has any of those is kept: a server that evicts keys may have lost
+    that alone.
 
     Args:
         client: a checked connection.
@@ -60,7 +61,9 @@ class Strays:
         return bool(self._retrying(lambda: self._client.exists(keys.driver, keys.meta, keys.journal)))
 
     def emptied(self) -> list[str]:
-        """Return the experiments of which only the name is left, after a deletion that was cut off or a driver that died as it began.
+        """Return the experiments of which only the name is left.
+
+        A deletion was cut off, or a driver died as it began.
 
         Their drivers' locks have run out. One whose lock can't be seen may be driven, and is left out.
         """

@@ -29,7 +29,7 @@ XREAD: Final = b"XREAD"
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking, again and again, at lists by the ten thousand of which none is garbage."""
+    """Keep the garbage collector from inspecting ten thousands of lists that are no garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -45,10 +45,10 @@ def without_data(error: BaseException) -> str:
 
 
 def entries_in(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
-    """Return the entries of an answer, in which each is its id and a list of fields' names and values; ours have one field.
+    """Return the entries of an answer, in which each is its id and a list of fields' names and values.
 
-    Anybody with an account for it may have appended an entry with other fields: the first value is then not an event, and decoding it
-    says so.
+    Ours have one field. Anybody with an account for it may have appended an entry with other fields: the first value is
+    then not an event, and decoding it says so.
     """
     new, kind = tuple.__new__, Entry
     # What Entry(…) does, in half its time: a report may be one of a flood.
@@ -68,13 +68,16 @@ def naming(key: str) -> Iterator[None]:
         if WRONG_TYPE not in str(error):
             raise
         raise MessageVersionError(
-            f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli DEL), and run "
+            f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli "
+            f"DEL), and run "
             "the script again, or mqtune delete the experiment"
         ) from None
 
 
 def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
-    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds on the server; chapters are not looked into.
+    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds on the server.
+
+    Chapters are not looked into.
 
     Raises:
         MessageVersionError: the key is no journal's.

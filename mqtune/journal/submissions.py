@@ -27,11 +27,12 @@ from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is
 
 T = TypeVar("T")
 
-#: A worker that is silent for so long has lost its submissions, which it keeps four times within that; as long as a driver's lock, which
-#: would hold up the next run anyway.
+#: A worker that is silent for so long has lost its submissions, which it keeps four times within that; as long as a
+#: driver's lock, which would hold up the next run anyway.
 HOLD_S: Final = LOCK_S
 KEEP_S: Final = KEEP_LOCK_S
-#: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that within minutes.
+#: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that within
+#: minutes.
 SHORT_S: Final = 600.0
 #: Which experiments a worker heals the submissions of: those begun or submitted last.
 _NEWEST: Final = 1_000
@@ -66,7 +67,8 @@ class SubmissionState(NamedTuple):
         code: the exit code of its last run that has ended; None where it has none.
         reason: why it has ended.
         output: the end of the output of its last run.
-        refused_by: the workers that have found since its last run that they may not run it, the last ``MOST_REFUSED`` of them.
+        refused_by: the workers that have found since its last run that they may not run it, the last ``MOST_REFUSED``
+            of them.
         refusal: why the last of those may not.
     """
 
@@ -263,7 +265,7 @@ class Submissions:
     # Who runs them.
 
     def due(self) -> list[str]:
-        """Return the names of those that wait, or whose worker has not kept them, the one that has waited longest first.
+        """Return the names of submissions that wait, or that their worker has not kept, the oldest first.
 
         Raises:
             AccessDenied: the account is no driver's.
@@ -316,7 +318,9 @@ class Submissions:
         return bool(self._run("refuse", [ExperimentKeys(signed.name).submission], args))
 
     def take(self, name: str, worker: str, token: str) -> Taken | None:
-        """Take a submission that is due for ``HOLD_S`` seconds; None where somebody else has, it has ended, or its experiment is driven.
+        """Take a submission that is due for ``HOLD_S`` seconds.
+
+        Return None where somebody else has, it has ended, or its experiment is driven.
 
         Args:
             name: its name.

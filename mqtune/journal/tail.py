@@ -26,12 +26,16 @@ from mqtune.journal.stream import XRANGE, XREVRANGE, read_entries
 
 #: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
 _LAST_COUNT: Final = 50
-#: How many tell where most of the attempts run that are under way, and how many are read at once: some hundred kilobytes.
+#: How many tell where most of the attempts run that are under way, and how many are read at once: some hundred
+#: kilobytes.
 _PAGE_COUNT: Final = 1_000
 
 
 class Ended(NamedTuple):
-    """An attempt that has run and ended: its worker, the devices of its slot with commas between them, and how it ended."""
+    """An attempt that has run and ended.
+
+    It has its worker, the devices of its slot with commas between them, and its end.
+    """
 
     worker: str
     devices: str
@@ -41,9 +45,9 @@ class Ended(NamedTuple):
 class Tail:
     """The end of an experiment's journal: its newest entries when this is made, and what follows, each entry once.
 
-    Reports are passed over without being decoded, and what can't be read is left out, as is what went into a chapter before it was
-    come to: no store is needed. Of an attempt that began before the newest
-    thousand entries it is not known where it runs, and its end is left out.
+    Reports are passed over without being decoded, and what can't be read is left out, as is what went into a chapter
+    before it was come to: no store is needed. Of an attempt that began before the newest thousand entries it is not
+    known where it runs, and its end is left out.
 
     Args:
         client: a checked connection.
@@ -78,7 +82,9 @@ class Tail:
             self._begin(reversed(self._find(XREVRANGE, self.last, "-", _PAGE_COUNT)))
 
     def take_in(self, deadline: float) -> Iterator[Ended]:
-        """Take in what has come since, and yield the attempts that have ended; what there is no time for comes with the next call.
+        """Take in what has come since, and yield the attempts that have ended.
+
+        What there is no time for comes with the next call.
 
         Args:
             deadline: when to stop, by the monotonic clock.

@@ -1,4 +1,7 @@
-"""What running attempts use of their machines, in Redis: their workers write it, and whoever may look at an experiment reads it."""
+"""What running attempts use of their machines, in Redis.
+
+Their workers write it, and whoever may look at an experiment reads it.
+"""
 
 from __future__ import annotations
 

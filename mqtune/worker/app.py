@@ -80,8 +80,9 @@ from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
 
-#: How many commands to Redis are under way at once, whatever the number of slots: one for reports, one for the heartbeat, and two for
-#: attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000 connections of all workers by default.
+#: How many commands to Redis are under way at once, whatever the number of slots: one for reports, one for the
+#: heartbeat, and two for attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000
+#: connections of all workers by default.
 MOST_COMMANDS: Final = 4
 #: The parts of kombu's description of a broker that have passwords.
 _BROKER_SECRETS: Final = frozenset({"password", "transport_options", "alternates"})
@@ -227,7 +228,10 @@ def _refusing(command: str, reason: str) -> Callable[..., object]:
 
 
 class TrialWorker(Worker):
-    """Celery's worker without the parts that don't scale to hundreds of workers; it refuses settings that harm trials."""
+    """Celery's worker without the parts that don't scale to hundreds of workers.
+
+    It refuses settings that harm trials.
+    """
 
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
@@ -275,7 +279,10 @@ class TrialWorker(Worker):
         platforms.signals["SIGHUP"] = SIG_IGN if hang_up is SIG_IGN else leaving.begin
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
-        """Revoke tasks, and journal that: Celery's workers forget revokes when they end, and workers that join later never hear of them."""
+        """Revoke tasks, and journal that.
+
+        Celery's workers forget revokes when they end, and workers that join later never hear of them.
+        """
         self.app.runtime.revoke(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
@@ -369,8 +376,8 @@ class TrialApp(Celery):
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer, self.settings.experiments)
-        # Messages are removed from the queue when they are received: an acknowledgement would cost two round trips for each
-        # trial and save nothing, since a lost message is published again.
+        # Messages are removed from the queue when they are received: an acknowledgement would cost two round trips for
+        # each trial and save nothing, since a lost message is published again.
         queues = queues_of(queue)
         self.conf.update(task_queues=[Queue(each, no_ack=True) for each in queues], task_default_queue=queues[0])
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
@@ -399,8 +406,9 @@ class TrialApp(Celery):
             Submissions(client, patience_s=CONNECT_TIMEOUT_S).due()
         except AccessDenied as error:
             raise WorkerStartError(
-                f"--drivers {self.settings.drivers}: scripts drive experiments, and {'--driver-broker' if url else '--broker'} has "
-                f"no driver's account; give one by --driver-broker, or MQTUNE_DRIVER_BROKER: {error}"
+                f"--drivers {self.settings.drivers}: scripts drive experiments, and "
+                f"{'--driver-broker' if url else '--broker'} has no driver's account; give one by --driver-broker, or "
+                f"MQTUNE_DRIVER_BROKER: {error}"
             ) from None
         return client
 
@@ -414,7 +422,7 @@ class TrialApp(Celery):
 
 
 class RuntimeStep(bootsteps.StartStopStep):
-    """Starts the runtime after the pool and before the consumer, and stops it after the consumer and before the pool."""
+    """Starts the runtime between the pool and the consumer, and stops it between the consumer and the pool."""
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads it from the class
 
@@ -544,7 +552,10 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
 
 
 def _put_back(hub: Hub | None, request: Request | None) -> None:
-    """Put a task's message back at the far end of its queue soon, in the thread that consumes; one that is lost is published again."""
+    """Put a task's message back at the far end of its queue soon, in the thread that consumes.
+
+    One that is lost is published again.
+    """
     if hub is None or request is None:
         return
     message = request.message
@@ -616,7 +627,10 @@ class _Sparing:
     """A transport of kombu's that keeps few connections; to be named before kombu's class among the bases."""
 
     def register_with_event_loop(self, connection: object, loop: object) -> None:
-        """Begin to consume: the eight connections by which that was prepared are too many when a thousand workers begin at once."""
+        """Begin to consume.
+
+        The eight connections by which that was prepared are too many when a thousand workers begin at once.
+        """
         super().register_with_event_loop(connection, loop)  # type: ignore[misc]
         _close_unused(0)
 
@@ -644,9 +658,9 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
 
 #: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
 UNUSED_S: Final = 10.0
-#: So many rounds in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker takes
-#: what waits within milliseconds, and after an outage of Redis within half a minute. Rounds are counted, not seconds,
-#: because no time has passed for a worker that was frozen.
+#: So many rounds in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker
+#: takes what waits within milliseconds, and after an outage of Redis within half a minute. Rounds are counted, not
+#: seconds, because no time has passed for a worker that was frozen.
 LOOKS: Final = 6
 
 

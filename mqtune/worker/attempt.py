@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
 TOLD_GRACE_S: Final = 10.0
-#: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large model and gigabytes of state.
+#: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large model
+#: and gigabytes of state.
 PAUSE_GRACE_S: Final = 600.0
 #: The intents that leave a trial so much.
 _PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
@@ -47,14 +48,15 @@ _PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
 _FINAL: Final = (Intent.STOP, Intent.ABANDON)
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
-#: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the trial it sends a
-#: message each second.
+#: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the trial
+#: it sends a message each second.
 SILENT_S: Final = 10.0
 #: How long that cleaning up may take: a device driver or a disk can hold a killed process for a while.
 GONE_S: Final = 60.0
 #: How long a process may take to disappear after SIGKILL.
 _GO_S: Final = 1.0
-#: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the folder of its output.
+#: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the
+#: folder of its output.
 _FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended", "revoked"})
 #: Why a seat of a gang is left to another worker, or for later.
 _REFUSALS: Final = {
@@ -200,7 +202,10 @@ class AttemptRun:
         return self.stream is not None and self.stream.sequence > 0
 
     def write_again_if_in_doubt(self) -> None:
-        """Have what it has sent last written again, if there was an outage since; and it read on, if its journal takes more by now."""
+        """Have what it has sent last written again, if there was an outage since.
+
+        It is read further, if its journal takes more by now.
+        """
         if self.stream is not None and self.stream.is_in_doubt:
             self._worker.uplink.write_again(self.stream)
 
@@ -345,8 +350,8 @@ class AttemptRun:
     def run(self, slot: Slot) -> RunResult:
         """Claim the attempt, run it and journal its end; returns when nothing of it is left.
 
-        An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to the next
-        attempt as soon as that may prepare; it starts when this one's turn is over.
+        An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to
+        the next attempt as soon as that may prepare; it starts when this one's turn is over.
         """
         self._slot, self.slot, self.devices = slot, slot.index, slot.devices
         turn = slot.next_turn()
@@ -424,7 +429,7 @@ class AttemptRun:
         return RunResult(journaled.end, journaled.error or self._reason, journaled.error_type)
 
     def _hand_back(self, error: Exception, slot: Slot) -> AttemptEnded | None:
-        """Journal that the attempt is handed back because of this worker's own error, and back off if that happens again.
+        """Hand the attempt back because of this worker's own error, and back off if that happens again.
 
         Otherwise its lease would run out, and the driver would take the worker for dead.
         """
@@ -444,7 +449,10 @@ class AttemptRun:
         return self._journal_end(ended)
 
     def _journal_end(self, ended: AttemptEnded) -> AttemptEnded | None:
-        """Journal the end behind all reports, and return it as it is journaled; None when the attempt no longer counts."""
+        """Journal the end behind all reports, and return it as it is journaled.
+
+        It is None when the attempt no longer counts.
+        """
         stream = self.stream
         reports = 0 if stream is None or self._has_gap else stream.sequence
         # Otherwise a server that was set back between a dict and the report that names it would lack the dict for good.
@@ -484,7 +492,10 @@ class AttemptRun:
         stdout: Path,
         stderr: Path,
     ) -> AttemptEnded:
-        """Run the trial's process, unless there is no zygote for it or it is to end already; return how the attempt ended."""
+        """Run the trial's process, unless there is no zygote for it or it is to end already.
+
+        Return how the attempt ended.
+        """
         status = None
         if zygote is not None and self._intent is Intent.RUN:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
@@ -545,8 +556,8 @@ class AttemptRun:
                     self._address.give_up()
                 self._worker.uplink.attach(stream)
                 if message["reuse"] or turn.changes_zygote:
-                    # A process that is kept must not get this attempt while the one before can still be signalled; and another
-                    # zygote does not know about that one.
+                    # A process that is kept must not get this attempt while the one before can still be signalled; and
+                    # another zygote does not know about that one.
                     turn.wait()
                 zygote, pid = self._start(turn, zygote, message, [stream.write_end, self._control.read_end])
             finally:
@@ -587,7 +598,10 @@ class AttemptRun:
             self._worker.uplink.detach(stream)
 
     def _why_retired(self, turn: Turn) -> str:
-        """Return why this worker gives the process of the attempt to no other; empty if it does, or if the process has ended."""
+        """Return why this worker gives the process of the attempt to no other.
+
+        It is empty if it does, or if the process has ended.
+        """
         if self._outlived:
             return "it ran longer than its ttl_s"
         if self._forced:
@@ -599,7 +613,8 @@ class AttemptRun:
     ) -> tuple[ZygoteHandle, int]:
         """Have the trial's process started; returns its zygote and its pid.
 
-        A zygote that dies before that, perhaps with the trial before this one, has started nothing, and a fresh one replaces it.
+        A zygote that dies before that, perhaps with the trial before this one, has started nothing, and a fresh one
+        replaces it.
         """
         is_fresh = False
         while True:
@@ -618,8 +633,8 @@ class AttemptRun:
     def _watch(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; send SIGTERM and then SIGKILL when these are due.
 
-        The end of the trial's process is watched here too: a zygote that does not reap it in time is killed, and this process
-        reaps it. So an attempt ends within a known time after SIGKILL, whatever is frozen.
+        The end of the trial's process is watched here too: a zygote that does not reap it in time is killed, and this
+        process reaps it. So an attempt ends within a known time after SIGKILL, whatever is frozen.
         """
         poll = select.poll()
         says, exits = zygote.fileno(), zygote.pidfd
@@ -665,7 +680,10 @@ class AttemptRun:
                     says_by = min(says_by, now + SILENT_S)
 
     def _retirement(self, *, failed: bool) -> str:
-        """Return why its process runs no other attempt, if processes are reused; *failed* if the trainable has raised."""
+        """Return why its process runs no other attempt, if processes are reused.
+
+        *failed* says that the trainable has raised.
+        """
         if not self._reuses or self.pid is None or (self._stays and not self._retired):
             return ""
         return self._retired or ("it failed" if failed else "it has ended")

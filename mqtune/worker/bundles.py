@@ -19,7 +19,10 @@ KEPT: Final = 8
 
 
 class Brought(NamedTuple):
-    """Where brought code lies: its top folder, the code root below that, and where its trials run; None for where the worker does."""
+    """Where brought code lies: its top folder, the code root below that, and where its trials run.
+
+    The last is None for the worker's own folder.
+    """
 
     top: Path
     code_root: Path

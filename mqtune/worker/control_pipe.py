@@ -17,8 +17,8 @@ _COUNT_DIGITS: Final = 20
 class ControlPipe:
     """The worker's end of a trial's control pipe. Any thread may call it.
 
-    Records that are sent before the trial's process exists wait in the pipe. A trial that never reads does not block its worker:
-    once the pipe is full, records are dropped.
+    Records that are sent before the trial's process exists wait in the pipe. A trial that never reads does not block
+    its worker: once the pipe is full, records are dropped.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""A worker's devices: which it has, how they are divided into slots, and whether the memory of ended trials is free again."""
+"""A worker's devices.
+
+It finds them, divides them into slots, and checks that the memory of ended trials is free again.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,13 @@ logger = logging.getLogger(__name__)
 
 #: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded first.
 LIST_S: Final = 30.0
-#: Offered GPU memory is rounded down to a multiple of this: GPUs of one kind then share a queue, and its name stays readable.
+#: Offered GPU memory is rounded down to a multiple of this: GPUs of one kind then share a queue, and its name stays
+#: readable.
 _MEMORY_STEP_MB: Final = 100
 _BYTES_PER_MB: Final = 1_000_000
 _MB_PER_GB: Final = 1_000
-#: Variables that limit the threads and processes of libraries in a trial to its slot's cores, unless the user has set them.
+#: Variables that limit the threads and processes of libraries in a trial to its slot's cores, unless the user has set
+#: them.
 _CORE_LIMITS: Final = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -55,7 +60,8 @@ _CORE_LIMITS: Final = (
 class SlotPlan:
     """A worker's slots: all of one shape, each with its devices.
 
-    ``is_strict`` says whether a trial is ended that takes more GPU memory than it has asked for, where trials share GPUs by that.
+    ``is_strict`` says whether a trial is ended that takes more GPU memory than it has asked for, where trials share
+    GPUs by that.
     """
 
     offer: Resources
@@ -82,7 +88,10 @@ class SlotPlan:
 
 
 def _visible_by() -> tuple[str, ...]:
-    """Return the variables that say which GPUs a process sees: NVIDIA's, which AMD's libraries know too, and there AMD's own."""
+    """Return the variables that say which GPUs a process sees.
+
+    They are NVIDIA's, which AMD's libraries know too, and there AMD's own.
+    """
     return ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if _is_amds() else ("CUDA_VISIBLE_DEVICES",)
 
 
@@ -104,7 +113,8 @@ def _visible() -> str | None:
     """
     if _is_amds() and "ROCR_VISIBLE_DEVICES" in os.environ:
         raise ConfigurationError(
-            f"ROCR_VISIBLE_DEVICES={os.environ['ROCR_VISIBLE_DEVICES']!r} renumbers GPUs; unset it, and name those that the worker may "
+            f"ROCR_VISIBLE_DEVICES={os.environ['ROCR_VISIBLE_DEVICES']!r} renumbers GPUs; unset it, and name those "
+            f"that the worker may "
             "use: --gpus 0,1, or HIP_VISIBLE_DEVICES"
         )
     return next((os.environ[name] for name in reversed(_visible_by()) if name in os.environ), None)
@@ -114,8 +124,8 @@ def find_gpus(asked: str) -> tuple[str, ...]:
     """Return the devices for ``--gpus``: ``auto``, a number, or a list such as ``0,1`` or ``3,`` or ``GPU-…,GPU-…``.
 
     Raises:
-        ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible; or it is ``auto``, and the
-            driver fails.
+        ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible; or it is
+            ``auto``, and the driver fails.
     """
     asked = asked.strip()
     if asked == "auto":
@@ -128,7 +138,8 @@ def find_gpus(asked: str) -> tuple[str, ...]:
         seen = _listed(visible)
         if len(seen) < len(names):
             raise ConfigurationError(
-                f"--gpus {asked}: CUDA_VISIBLE_DEVICES={visible!r} shows only {len(seen)}; ask for fewer, or name them: --gpus 0,1"
+                f"--gpus {asked}: CUDA_VISIBLE_DEVICES={visible!r} shows only {len(seen)}; ask for fewer, or name "
+                f"them: --gpus 0,1"
             )
         return seen[: len(names)]
     devices = _listed(asked)
@@ -154,23 +165,25 @@ def _visible_gpus() -> tuple[str, ...]:
     except _NoAnswer as error:
         # As a worker without GPUs it would be lost to the fleet until somebody notices; a supervisor tries again.
         raise ConfigurationError(
-            f"which GPUs this machine has is not known, because its GPU driver fails: {error}; repair it, or go on without "
+            f"which GPUs this machine has is not known, because its GPU driver fails: {error}; repair it, or go on "
+            f"without "
             "GPUs by --gpus 0 (MQTUNE_GPUS=0)"
         ) from None
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
-    """Check that the driver knows the GPUs, and return the memory of each for ``--gpu-memory``, in MB (10⁶ bytes); 0 when it is unknown.
+    """Check that the driver knows the GPUs, and return the memory of each for ``--gpu-memory``, in MB (10⁶ bytes).
 
-    If GPUs differ, the smallest counts, because all slots of a worker have one shape. A device that the driver does not list, such
-    as a part of a GPU, makes it unknown.
+    It is 0 when it is unknown. If GPUs differ, the smallest counts, because all slots of a worker have one shape. A
+    device that the driver does not list, such as a part of a GPU, makes it unknown.
 
     Args:
         asked: ``auto`` to ask the driver, or a number of GB.
         gpus: the devices, from ``find_gpus``.
 
     Raises:
-        ConfigurationError: *asked* is malformed, or there are no GPUs, or the driver answers and does not list one of them.
+        ConfigurationError: *asked* is malformed, or there are no GPUs, or the driver answers and does not list one of
+            them.
     """
     asked = asked.strip()
     declared_mb = None if asked == "auto" else _declared_mb(asked)
@@ -239,13 +252,16 @@ def _installed_if_known() -> list[Gpu]:
 
 
 def _check_known(gpus: Iterable[str], installed: Sequence[Gpu]) -> None:
-    """Raise ConfigurationError if the driver lists GPUs, and one of *gpus* is not among them; it lists no parts of GPUs (MIG)."""
+    """Raise ConfigurationError if the driver lists GPUs, and one of *gpus* is not among them.
+
+    It lists no parts of GPUs (MIG).
+    """
     unknown = [gpu for gpu in gpus if not gpu.startswith("MIG-") and matching(gpu, installed) is None]
     if installed and unknown:
         known = ",".join(gpu.number for gpu in installed)
         raise ConfigurationError(
-            f"the GPU driver does not know the GPUs {','.join(unknown)} of --gpus, or of CUDA_VISIBLE_DEVICES: this machine has "
-            f"{known}; name some of these: --gpus {installed[0].number},"
+            f"the GPU driver does not know the GPUs {','.join(unknown)} of --gpus, or of CUDA_VISIBLE_DEVICES: this "
+            f"machine has {known}; name some of these: --gpus {installed[0].number},"
         )
 
 
@@ -266,7 +282,8 @@ def plan_slots(
         gpus: the devices, from ``find_gpus``; without one the slots are CPU slots.
         slots_per_gpu: how many trials share a GPU.
         gpus_per_slot: how many GPUs a trial gets.
-        pack_gpus: how many trials share a GPU at most, where each gets the memory that it asks for; None to share none so.
+        pack_gpus: how many trials share a GPU at most, where each gets the memory that it asks for; None to share none
+            so.
         cpus: cores that the worker may use; all that this process may run on by default. Slots share them evenly.
         slots: number of CPU slots; one for each core by default.
         gpu_memory_mb: memory of each GPU in MB, from ``find_gpu_memory``; trials that share a GPU share it evenly.
@@ -321,7 +338,8 @@ def _packed(
         raise ConfigurationError(f"--pack-gpus {most} is for workers with GPUs; leave it out, or name them: --gpus 0,1")
     if in_slots > 1:
         raise ConfigurationError(
-            f"--pack-gpus {most} goes neither with --slots-per-gpu nor with --gpus-per-slot: trials share a GPU evenly, or by memory"
+            f"--pack-gpus {most} goes neither with --slots-per-gpu nor with --gpus-per-slot: trials share a GPU "
+            f"evenly, or by memory"
         )
     steps = gpu_memory_mb // _MEMORY_STEP_MB
     if not steps:
@@ -342,7 +360,8 @@ def usable_cpus() -> int:
 
 #: The process that asks; its module says what it is asked and answers.
 COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.gpu_probe")
-#: The driver answers within milliseconds, or within seconds if it has to be loaded first; a broken one may never answer.
+#: The driver answers within milliseconds, or within seconds if it has to be loaded first; a broken one may never
+#: answer.
 ANSWER_S: Final = 10.0
 #: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.
 PAUSE_S: Final = 60.0
@@ -394,7 +413,8 @@ class GpuProbe:
         answer = self._asked([*devices], "the worker does not wait for it to be freed")
         for device, reason in answer.get("unknown", {}).items():
             self._say_once(
-                f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be freed"
+                f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be "
+                f"freed"
             )
         return {device: int(used) for device, used in answer.get("used", {}).items()}
 
@@ -404,7 +424,10 @@ class GpuProbe:
         return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return how many bytes each process has on each device, by its number; as ``used``, without the devices that do not say it."""
+        """Return how many bytes each process has on each device, by its number.
+
+        It is as ``used``, without the devices that do not say it.
+        """
         answer = self._asked({"processes": [*devices]}, "so is how much of it each trial has")
         return {
             device: {int(pid): int(size) for pid, size in those.items()}
@@ -440,8 +463,8 @@ class GpuProbe:
                     stdout=subprocess.PIPE,
                     bufsize=0,
                     env=without_secrets(),
-                    # A Ctrl-C in the worker's terminal is not meant for it. In the worker's own session it is no orphan (see
-                    # mqtune.worker.processes).
+                    # A Ctrl-C in the worker's terminal is not meant for it. In the worker's own session it is no orphan
+                    # (see mqtune.worker.processes).
                     process_group=0,
                 )
             assert self._process.stdin is not None  # noqa: S101 - both are pipes
@@ -497,14 +520,15 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         signal_group(process.pid, signal.SIGKILL)
 
 
-#: How much more memory a device may have in use than before a trial: displays and monitoring vary by some ten MiB, while the
-#: smallest thing that a trial can leave behind, a CUDA context, takes at least 300 MiB.
+#: How much more memory a device may have in use than before a trial: displays and monitoring vary by some ten MiB,
+#: while the smallest thing that a trial can leave behind, a CUDA context, takes at least 300 MiB.
 TOLERANCE_BYTES: Final = 256 << 20
 #: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a large GPU.
 RETURN_S: Final = 30.0
 #: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
 POLL_S: Final = 0.1
-#: How much of a device's memory others may have in use where a trial begins: a share, and always so much. Displays and desktops take less.
+#: How much of a device's memory others may have in use where a trial begins: a share, and always so much. Displays and
+#: desktops take less.
 OTHERS_SHARE: Final = 0.1
 OTHERS_BYTES: Final = 2_000_000_000
 _MEMORY: Final = "memory"
@@ -524,13 +548,14 @@ class DeviceQuery(Protocol):
 
 
 class DeviceMemory:
-    """Checks that devices have freed the memory of ended trials, and that nobody else has it; quarantines those that are too full.
+    """Checks that devices have freed the memory of ended trials, and that nobody else has it.
 
-    **The rule.** The memory in use on a device is recorded when a trial begins on it and no other slot has a process there; if
-    others have too much of it then, no trial begins. When
-    the last trial there has ended, it must return to that, within a tolerance and a time. While another slot that shares the device
-    has a process there, nothing is compared; a process that is kept for further trials counts as one. Devices whose use is unknown
-    count as empty.
+    Quarantines those that are too full.
+
+    **The rule.** The memory in use on a device is recorded when a trial begins on it and no other slot has a process
+    there; if others have too much of it then, no trial begins. When the last trial there has ended, it must return to
+    that, within a tolerance and a time. While another slot that shares the device has a process there, nothing is
+    compared; a process that is kept for further trials counts as one. Devices whose use is unknown count as empty.
 
     Any thread may call anything here.
 
@@ -566,7 +591,10 @@ class DeviceMemory:
                 "its memory is free",
                 is_over=partial(self._is_within, device, self._others_bytes),
             )
-            text = f"{in_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi shows who has it"
+            text = (
+                f"{in_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi "
+                "shows who has it"
+            )
             self._impairments.put([device], _MEMORY, cause, says=text)
         return bool(full)
 
@@ -574,7 +602,10 @@ class DeviceMemory:
         return self._query.used([device]).get(device, math.inf) <= most
 
     def enter(self, slot: int, devices: Sequence[str]) -> bool:
-        """Record that a slot's trial is about to start on its devices; False, and it must not, if one of them is too full."""
+        """Record that a slot's trial is about to start on its devices.
+
+        Return False, and it must not, if one of them is too full.
+        """
         with self._entering:
             with self._lock:
                 if any(self._impairments.cause_of(device, _MEMORY) for device in devices):
@@ -592,7 +623,10 @@ class DeviceMemory:
         return True
 
     def kept(self, slot: int, devices: Sequence[str]) -> dict[str, int]:
-        """Return how many bytes more than before its process each device has in use, where no other slot has a process."""
+        """Return the growth of each device's memory in use since before its process, in bytes.
+
+        Devices on which another slot has a process are left out.
+        """
         with self._lock:
             before = {d: self._before[d] for d in devices if d in self._before and self._here[d] == {slot}}
         used = self._query.used(list(before)) if before else {}
@@ -649,7 +683,8 @@ class DeviceMemory:
                     is_over=partial(self._is_back, device),
                 )
                 text = (
-                    f"{in_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, and {in_gb(before)} was "
+                    f"{in_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, "
+                    f"and {in_gb(before)} was "
                     "before it began. No trial starts there until it is free; nvidia-smi shows which process has it"
                 )
                 self._impairments.put([device], _MEMORY, cause, says=text)

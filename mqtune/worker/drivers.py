@@ -39,15 +39,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often it is looked whether a script has ended, and, while a slot is free, whether one waits: a short command each time.
+#: How often it is looked whether a script has ended, and, while a slot is free, whether one waits: a short command each
+#: time.
 LOOK_S: Final = 0.5
-#: How long a script may take to end once a person has it stopped: what its driver takes to requeue its trials, and some more.
+#: How long a script may take to end once a person has it stopped: what its driver takes to requeue its trials, and some
+#: more.
 STOP_S: Final = 30.0
 #: How long giving back all scripts may take when the worker shuts down.
 _CLOSE_S: Final = 5.0
 #: Exit codes of a driver that SIGINT or SIGTERM has ended in an orderly way, as a machine does that shuts down.
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-#: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each does so.
+#: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each
+#: does so.
 BACK_S: Final = 2 * KEEP_S
 #: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of the
 #: server's.
@@ -81,8 +84,8 @@ class _Run:
 class DriverSlots:
     """Takes submissions that wait, runs their scripts, and says how these have ended, in a thread of its own.
 
-    A script has a process group and a working directory of its own. It ends with this worker, as does whatever it has started; another
-    worker with a driver slot then runs it again.
+    A script has a process group and a working directory of its own. It ends with this worker, as does whatever it has
+    started; another worker with a driver slot then runs it again.
 
     Args:
         submissions: those of the broker, by a driver's account.
@@ -252,7 +255,10 @@ class DriverSlots:
                 self._begin(taken, token)
 
     def _may_run(self, name: str) -> bool:
-        """Return whether a submission is signed for this worker; one that is not is left to others, which ``mqtune why`` tells."""
+        """Return whether a submission is signed for this worker.
+
+        One that is not is left to others, which ``mqtune why`` tells.
+        """
         if (signed := self._submissions.signed(name)) is None:
             # To take it removes its name.
             return True
@@ -266,7 +272,10 @@ class DriverSlots:
         return True
 
     def _begin(self, taken: Taken, token: str) -> None:
-        """Run a submission that this worker has taken; one that can't be run has failed, unless another worker may run it."""
+        """Run a submission that this worker has taken.
+
+        One that can't be run has failed, unless another worker may run it.
+        """
         folder = self._scratch.folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
         try:
             self._start(taken, token, folder)
@@ -275,7 +284,8 @@ class DriverSlots:
             self._scratch.remove(folder)
             how: RunEnd = "lost" if isinstance(error, OSError) else "failed"
             if how == "lost":
-                # Other workers first: this one may lack room for longer than a submission has runs that may be lost so soon.
+                # Other workers first: this one may lack room for longer than a submission has runs that may be lost so
+                # soon.
                 self._passed_over[taken.name] = time.monotonic() + PASS_OVER_S
             self._submissions.leave(taken.name, token, how, code=None, reason=f"it can't run: {error}", output="")
 

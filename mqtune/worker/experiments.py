@@ -24,8 +24,8 @@ from mqtune.worker.scratch import places_of
 
 logger = logging.getLogger(__name__)
 
-#: How many experiments a worker remembers: more than it usually has slots, and few enough for definitions of a megabyte. Others are
-#: read again.
+#: How many experiments a worker remembers: more than it usually has slots, and few enough for definitions of a
+#: megabyte. Others are read again.
 REMEMBERED: Final = 32
 
 
@@ -95,7 +95,7 @@ class ExperimentHere:
             self._has_store = True
 
     def import_key(self, code_root: Path, folder: Path | None, log_root: Path) -> ImportKey:
-        """Return what identifies the experiment's imports, and write the manifest, which lists the files of its code, for them.
+        """Return the key of the experiment's imports, and write the manifest of its code's files for them.
 
         Args:
             code_root: the folder below which the trainable is.
@@ -154,7 +154,9 @@ class Experiments:
             return self._journal_of(experiment, self._known.get(experiment))
 
     def of(self, experiment: str, digest: str) -> ExperimentHere:
-        """Return an experiment by its definition with this digest, which is read unless the experiment was used by it last.
+        """Return an experiment by its definition with this digest.
+
+        The definition is read if the experiment was not used by it last.
 
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
@@ -168,7 +170,8 @@ class Experiments:
         with self._lock:
             known = self._use(experiment)
             if known is None or known.digest != digest:
-                # A worker renews the leases of an experiment by one journal, and another thread may have opened one first.
+                # A worker renews the leases of an experiment by one journal, and another thread may have opened one
+                # first.
                 known = ExperimentHere(journal if known is None else known.journal, definition, digest)
                 self._known[experiment] = known
                 while len(self._known) > REMEMBERED:

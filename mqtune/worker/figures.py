@@ -17,10 +17,13 @@ class WorkerFigures:
         slots: how many it has.
         usable: how many of them take trials or run one; none when it leaves.
         busy: how many have a trial.
-        ended: how many attempts have ended here since it started, by the devices of their slot, with commas between them, and by how.
-        heartbeat_at: when it last told the fleet that it is here, in seconds since the epoch by this machine's clock; 0 before that.
+        ended: how many attempts have ended here since it started, by the devices of their slot, with commas between
+            them, and by how.
+        heartbeat_at: when it last told the fleet that it is here, in seconds since the epoch by this machine's clock; 0
+            before that.
         gpu_memory: the bytes in use on each of its devices, by any process; devices that don't say are left out.
-        gpu_load: the percent of the last moment in which each of them computed, without parts of GPUs (MIG), which don't say.
+        gpu_load: the percent of the last moment in which each of them computed, without parts of GPUs (MIG), which
+            don't say.
         gpu_power: the watts that each of them draws, likewise.
         redis: the room in the memory of the Redis that it works for; None where that is not known.
     """

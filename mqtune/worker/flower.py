@@ -30,7 +30,8 @@ _LAST_STATE: Final = {
 
 #: The state of a row that runs.
 _STARTED: Final = "started"
-#: The state of a row whose task is put back. A row leaves only this one for an earlier one, as it has to when the task is taken again.
+#: The state of a row whose task is put back. A row leaves only this one for an earlier one, as it has to when the task
+#: is taken again.
 _GOES_BACK: Final = "retried"
 #: Fields that Flower would otherwise set as for a message sent just now.
 _NOT_SENT: Final = {"sent": None, "client": None}
@@ -39,10 +40,10 @@ _NOT_SENT: Final = {"sent": None, "client": None}
 class Rows:
     """Corrects rows with events of its own. Any thread may call it, and no failure here disturbs a trial.
 
-    Flower takes a row's state from the event's name and everything else from its fields. Every event carries the complete row, so
-    a missed event, before Flower was started or while its connection was down, leaves no gap. A running row is STARTED, the one
-    state for which Flower has a filter and a button to end it. *dispatcher* returns Celery's event dispatcher, or None while there
-    is no connection.
+    Flower takes a row's state from the event's name and everything else from its fields. Every event carries the
+    complete row, so a missed event, before Flower was started or while its connection was down, leaves no gap. A
+    running row is STARTED, the one state for which Flower has a filter and a button to end it. *dispatcher* returns
+    Celery's event dispatcher, or None while there is no connection.
     """
 
     def __init__(self, dispatcher: Callable[[], Any]) -> None:
@@ -64,7 +65,8 @@ class Rows:
     def end(self, run: AttemptRun, outcome: RunResult) -> None:
         """Show an attempt's last state, unless Celery shows it. A row that was never claimed belongs to another worker.
 
-        One whose task goes back, such as a seat that was held in vain, waits for its next worker.
+        A row that was never claimed belongs to another worker. One whose task goes back, such as a seat that was held
+        in vain, waits for its next worker.
         """
         if outcome.goes_back:
             self._show(run, _GOES_BACK, outcome=outcome)
@@ -92,8 +94,8 @@ class Rows:
                 self._ended.add(run)
             self._send(f"task-{state}", lambda: self._fields(run, outcome))
             if state == _STARTED:
-                # Flower counts each start as the end of a wait, unless it does not know when that began. This event resets that
-                # time, and changes neither the row's state nor Flower's counts.
+                # Flower counts each start as the end of a wait, unless it does not know when that began. This event
+                # resets that time, and changes neither the row's state nor Flower's counts.
                 self._send("task-sent", lambda: {"uuid": run.task_id, "received": self._came_at(run)[0], **_NOT_SENT})
 
     def _send(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:

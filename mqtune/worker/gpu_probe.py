@@ -4,14 +4,15 @@ It asks NVIDIA's with nvidia-ml-py (the extra ``gpu``), and with nvidia-smi wher
 rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in JSON:
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
-- a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown": {device: reason}}``
-- ``{"processes": devices}``: how much memory each process has on them; ``{"processes": {device: {pid: bytes}}}``, without the devices
-  that do not say it
-- ``{"use": devices}``: how they are used now; ``{"use": {device: [percent of the last moment in which it computed, bytes in use, watts]}}``,
-  with null for what a device does not say
+- a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown":
+  {device: reason}}``
+- ``{"processes": devices}``: how much memory each process has on them; ``{"processes": {device: {pid: bytes}}}``,
+  without the devices that do not say it
+- ``{"use": devices}``: how they are used now; ``{"use": {device: [percent of the last moment in which it computed,
+  bytes in use, watts]}}``, with null for what a device does not say
 
-Where nothing can be asked the answer is ``{"error": reason, "final": whether asking again is useless}``, and the process ends. It
-also ends when stdin does: with its worker.
+Where nothing can be asked the answer is ``{"error": reason, "final": whether asking again is useless}``, and the
+process ends. It also ends when stdin does: with its worker.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-#: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that this process
-#: can still kill and reap it.
+#: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that
+#: this process can still kill and reap it.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
 _SMI_GPU: Final = ("index", "uuid", "memory.total")
 _SMI_USED: Final = ("memory.used",)
@@ -74,10 +75,16 @@ class GpuSource(Protocol):
         """Return the bytes in use on each device, by any process, and for the others the reason why that is unknown."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes that each process has on each device, by its number; devices that do not say it are left out."""
+        """Return the bytes that each process has on each device, by its number.
+
+        Devices that do not say it are left out.
+        """
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
-        """Return how each device is used by all processes; parts of GPUs (MIG) say neither how busy they are nor their power."""
+        """Return how each device is used by all processes.
+
+        Parts of GPUs (MIG) say neither how busy they are nor their power.
+        """
 
 
 class Nvml:
@@ -233,7 +240,10 @@ class NvidiaSmi:
         }
 
     def _query(self, what: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
-        """Return what the command says of GPUs, or of processes, as rows of these fields; it may print a remark before."""
+        """Return what the command says of GPUs, or of processes, as rows of these fields.
+
+        It may print a remark before.
+        """
         options = f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"
         answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
         if answer.returncode:
@@ -243,7 +253,9 @@ class NvidiaSmi:
 
 
 class RocmSmi:
-    """Asks with the command rocm-smi, for AMD's GPUs, as ROCm 5 and 6 have it; its numbers are those of ``HIP_VISIBLE_DEVICES``.
+    """Asks with the command rocm-smi, for AMD's GPUs, as ROCm 5 and 6 have it.
+
+    Its numbers are those of ``HIP_VISIBLE_DEVICES``.
 
     Raises:
         DriverError: there is no such command.

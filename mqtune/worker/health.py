@@ -1,4 +1,7 @@
-"""The operator's health check: a command that runs before an attempt is claimed, and whose failure quarantines the slot's devices."""
+"""The operator's health check.
+
+It is a command that runs before an attempt is claimed, and whose failure quarantines the slot's devices.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ _SHUTTING_DOWN: Final = "the worker is shutting down"
 
 
 class HealthCheck:
-    """Runs the command for a slot before its first attempt, after one that failed, and where the last check is old. Any thread may call it.
+    """Runs the command for a slot before its first attempt, after one that failed, and where the last check is old.
+
+    Any thread may call it.
 
     Args:
         command: for the shell.

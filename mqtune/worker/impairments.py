@@ -137,7 +137,7 @@ class Impairments:
         self._on_change()
 
     def disable(self, devices: Mapping[str, str]) -> None:
-        """Keep just these devices from trials by a person's wish, each with who that is, until the person enables them."""
+        """Keep exactly these devices from trials, each by a person's wish, until the person enables them."""
         disabled = {device: cause for (device, kind), cause in self._causes.items() if kind == "by_hand"}
         for device, by in devices.items():
             if device not in disabled:
@@ -159,7 +159,10 @@ class Impairments:
             self._on_change()
 
     def looks(self) -> Iterator[Step]:
-        """Yield a look at each cause, which ends it or lets its probe start; one thread takes them, from time to time."""
+        """Yield a look at each cause, which ends it or lets its probe start.
+
+        One thread takes them, from time to time.
+        """
         for cause in {id(cause): cause for cause in self._causes.values()}.values():
             if not self._is_closed:
                 yield partial(self._look, cause)

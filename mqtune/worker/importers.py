@@ -1,4 +1,7 @@
-"""The worker's side of importers: starts one for each trainable, waits for its imports, has it fork zygotes, and keeps those used last."""
+"""The worker's side of importers.
+
+Starts one for each trainable, waits for its imports, has it fork zygotes, and keeps those used last.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 #: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
 IMPORT_TIMEOUT_S: Final = 600.0
-#: How often an importer is checked while it imports; one that is stopped at two checks in a row is killed, because an import may take
-#: minutes, and a stopped one never ends.
+#: How often an importer is checked while it imports; one that is stopped at two checks in a row is killed, because an
+#: import may take minutes, and a stopped one never ends.
 IMPORT_LOOK_S: Final = 5.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
@@ -62,7 +65,10 @@ _KIB: Final = 1024
 
 
 class UnsafeImport(ZygoteDied):
-    """The importer has ended, as nothing can be forked behind an import of *module* that trials make late; nothing was started."""
+    """The importer has ended, as nothing can be forked behind an import of *module* that trials make late.
+
+    Nothing was started.
+    """
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(f"{module} can't be imported before a trial is forked: {why}")
@@ -79,7 +85,10 @@ class ImportFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImportKey:
-    """Identifies the trials that can be run from one import: their program, and the variables that the experiment sets."""
+    """Identifies the trials that can be run from one import.
+
+    It has their program, and the variables that the experiment sets.
+    """
 
     program: Program
     environment: tuple[tuple[str, str], ...] = ()
@@ -142,7 +151,7 @@ def checked_environment(values: object) -> tuple[tuple[str, str], ...]:
 
 
 class Child:
-    """A child that this process has had before it became a worker's program, with the methods of ``subprocess.Popen``."""
+    """A child from before this process became a worker, with the methods of ``subprocess.Popen``."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -311,7 +320,10 @@ class Importer:
         return not self.is_dead and are_current(self._files)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether trials of a slot with this environment find what they would have imported; True while that is not known."""
+        """Whether trials of a slot with this environment find what they would have imported.
+
+        It is True while that is not known.
+        """
         return not self._has_looked or dict(environment) == self._slot_environment
 
     def get_ready(
@@ -355,7 +367,10 @@ class Importer:
             late_imports.settle(spec, self._asked, loaded)
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
-        """Return which of the modules that it was asked for besides is the reason of an error, empty for any, and why; None if none is."""
+        """Return the preloaded module that caused this import error, and the error's text.
+
+        The name is empty if any of them may be the cause. Return None if no preloaded module caused it.
+        """
         if isinstance(error, UnsafeImport):
             return error.module, str(error)
         if not isinstance(error, ZygoteDied) or self.was_killed:
@@ -465,7 +480,10 @@ class Importer:
 
     @property
     def size(self) -> int:
-        """How many bytes it and its zygotes take, with what they keep; pages that they share with others count in part."""
+        """How many bytes it and its zygotes take, with what they keep.
+
+        Pages that they share with others count in part.
+        """
         # Its child may be a scout that has replaced it.
         pids = {self.pid, *children_of(self.pid)}
         for zygote in self._zygotes:
@@ -501,9 +519,10 @@ def _pss_bytes(pid: int) -> int:
 
 
 class Importers:
-    """A worker's importers: those in use, and those used last, so that experiments can take turns without importing again.
+    """A worker's importers.
 
-    Any thread may call it. One that a turn uses is never closed.
+    They are those in use, and those used last, so that experiments can take turns without importing again. Any thread
+    may call it. One that a turn uses is never closed.
 
     Args:
         log: the file for their output.
@@ -532,9 +551,10 @@ class Importers:
             return list(self._all)
 
     def use(self, key: ImportKey, environment: Mapping[str, str]) -> Importer:
-        """Return an importer for a slot with this environment: one that has imported the current code, or is about to, or a new one.
+        """Return an importer for a slot with this environment.
 
-        It is in use until it is left as often. Others of this key that nobody uses are closed: their code has changed, or they are dead.
+        It has imported the current code, or is about to, or is new. It is in use until it is left as often. Others of
+        this key that nobody uses are closed: their code has changed, or they are dead.
         """
         with self._lock:
             mine = [one for one in self._all if one.key == key]
@@ -573,7 +593,10 @@ class Importers:
         importer.close()
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close unused ones: dead ones, those beyond the number and the memory allowed, the oldest first, and after *idle_s* seconds."""
+        """Close unused ones.
+
+        They are dead, beyond the number or the memory allowed, the oldest first, or unused for *idle_s* seconds.
+        """
         now, known = time.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[:KEPT]
         # A carried trainable is in its importer alone.
@@ -653,7 +676,7 @@ class SlotZygotes:
         return zygote
 
     def keeping(self, importer: Importer) -> ZygoteHandle | None:
-        """Return the zygote of an importer that has a process for the next trial, which has imported all that it needs."""
+        """Return the importer's zygote that has a process with all imports for the next trial."""
         with self._lock:
             known = self._forked.get(importer.key)
         keeps = known is not None and known.importer is importer and known.zygote.may_keep and not known.zygote.is_dead
@@ -670,7 +693,10 @@ class SlotZygotes:
         return any(zygote.may_keep for zygote in self.all if zygote is not but)
 
     def make_way(self, but: ZygoteHandle | None) -> None:
-        """Have only *but* keep a process, so that a trial has the slot's devices to itself. No trial may be running here."""
+        """Have only *but* keep a process, so that a trial has the slot's devices to itself.
+
+        No trial may be running here.
+        """
         for zygote in self.all:
             if zygote is not but and zygote.may_keep:
                 # A dead one is replaced when it is used next.

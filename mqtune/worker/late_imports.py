@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: The trainables that are remembered, those used last: more than one person works on.
 _REMEMBERED: Final = 200
-#: After so many packages that are not safe to import early, none is imported early for that trainable: each has cost an import.
+#: After so many packages that are not safe to import early, none is imported early for that trainable: each has cost an
+#: import.
 _MOST_REFUSED: Final = 3
 
 
@@ -33,7 +34,10 @@ Changes = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one trainable: modules to import, those of them that no zygote has tried yet, and packages not to import."""
+    """What is known of one trainable.
+
+    It has the modules to import, those of them that no zygote has tried yet, and packages not to import.
+    """
 
     #: Each module with what the trial had changed before it was imported.
     tried: dict[str, Changes] = field(default_factory=dict)
@@ -57,8 +61,9 @@ class _Known:
 class LateImports:
     """Knows what the trials of each trainable import late. Any thread may use it.
 
-    What zygotes have tried is kept in a file beside their logs, one for each Python and environment: a worker that starts again, and the
-    next experiment with the same trainable, begin with it. A file that can't be read or written costs the first trials their imports.
+    What zygotes have tried is kept in a file beside their logs, one for each Python and environment: a worker that
+    starts again, and the next experiment with the same trainable, begin with it. A file that can't be read or written
+    costs the first trials their imports.
 
     Args:
         log_root: the worker's log folder.
@@ -73,7 +78,10 @@ class LateImports:
         self._known: dict[str, _Known] | None = None
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules that a zygote is to import after the trainable's, in their order, without those that it was *told* of."""
+        """Return the modules that a zygote is to import after the trainable's, in order.
+
+        Modules that it was *told* of are left out.
+        """
         with self._lock:
             return self._of(spec).batches(told)
 
@@ -88,7 +96,10 @@ class LateImports:
                         known.untried[name] = tuple(sorted(changes.items()))
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Take in which of the modules that a zygote was asked to import it had to import; the others need not be named again."""
+        """Take in which of the modules that a zygote was asked to import it had to import.
+
+        The others need not be named again.
+        """
         with self._lock:
             known = self._of(spec)
             is_new = any(name in known.untried for name in loaded)

@@ -1,10 +1,12 @@
-"""The worker of a run on one machine, without Celery: it takes the attempts that its driver puts on a queue of their own.
+"""The worker of a run on one machine, without Celery.
 
-Nobody else sends it attempts, so that Celery has nothing to do here; to import it and to shut it down takes longer than all else
-of a short run. What is behind the queue is the same as in any worker (``WorkerRuntime``).
+It takes the attempts that its driver puts on a queue of their own. Nobody else sends it attempts, so that Celery has
+nothing to do here; to import it and to shut it down takes longer than all else of a short run. What is behind the queue
+is the same as in any worker (``WorkerRuntime``).
 
-A driver starts this module as a program while it still gets ready itself. The settings come as one line of JSON through a pipe whose
-other end the driver holds; when that is closed, this process ends at once, and its zygotes kill their trials.
+A driver starts this module as a program while it still gets ready itself. The settings come as one line of JSON through
+a pipe whose other end the driver holds; when that is closed, this process ends at once, and its zygotes kill their
+trials.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 #: How often it is looked whether attempts may be taken again, when no slot has become free.
 _LOOK_S: Final = 1.0
-#: How long after an attempt was taken it is prepared, unless it has a slot by then: it is taken as soon as the one before it gets a slot,
-#: and should not compete with that one's start for the cores.
+#: How long after an attempt was taken it is prepared, unless it has a slot by then: it is taken as soon as the one
+#: before it gets a slot, and should not compete with that one's start for the cores.
 _CALM_S: Final = 0.004
 #: How often it is looked, at the end, whether all attempts have ended.
 _END_LOOK_S: Final = 0.01
@@ -109,12 +111,16 @@ class LocalWorker:
         raise self._errors.get()
 
     def _work(self) -> None:
-        """Take attempts and run them here, with no other thread in between; one thread waits for the next one at a time."""
+        """Take attempts and run them here, with no other thread in between.
+
+        One thread waits for the next one at a time.
+        """
         me = threading.current_thread()
         try:
             while True:
                 with self._taking:
-                    # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this queue.
+                    # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this
+                    # queue.
                     if (task := self._queue.take(self._runtime.queue)) is None or (run := self._run_of(task)) is None:
                         continue
                     if not self._wait_for_slot(_CALM_S):

@@ -1,4 +1,7 @@
-"""The output files of trials, zygotes and submitted scripts: they are kept short, and their content is sent to whoever asks for it."""
+"""The output files of trials, zygotes and submitted scripts.
+
+They are kept short, and their content is sent to whoever asks for it.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,14 @@ logger = logging.getLogger(__name__)
 
 #: Longer files are shortened: this is some million lines, and thousands of trials fit on a disk.
 MAX_BYTES: Final = 64 * 2**20
-#: The parts that are kept. The last part may double while it is moved, and the file must still be shorter than the maximum then.
+#: The parts that are kept. The last part may double while it is moved, and the file must still be shorter than the
+#: maximum then.
 FIRST_BYTES: Final = 8 * 2**20
 LAST_BYTES: Final = 24 * 2**20
 #: How often all files are checked. Between two checks a trial may write as much as the disk takes, about a gigabyte.
 LOOK_S: Final = 0.5
-#: How often it is tried whether the log folder can be written, and how much is written then: a block of a file system, as one that is
-#: full may still take a few bytes.
+#: How often it is tried whether the log folder can be written, and how much is written then: a block of a file system,
+#: as one that is full may still take a few bytes.
 TRY_S: Final = 10.0
 _TRIED_BYTES: Final = 4_096
 #: How long a check that is under way may take when the worker shuts down: a network file system may hang.
@@ -44,8 +48,8 @@ _CLOSE_S: Final = 5.0
 _REMEMBERED: Final = 20_000
 #: How many bytes are moved at once.
 _MOVED_BYTES: Final = 2**20
-#: How often moving the last part begins again, further on, because more was written meanwhile than may be kept. A writer that is
-#: faster than the disk cache for half a gigabyte loses lines.
+#: How often moving the last part begins again, further on, because more was written meanwhile than may be kept. A
+#: writer that is faster than the disk cache for half a gigabyte loses lines.
 _MOVES: Final = 10
 _KIND: Final = "logs"
 
@@ -53,9 +57,9 @@ _KIND: Final = "logs"
 class Logs:
     """Keeps each output file within ``MAX_BYTES``, without making the trial that writes it wait.
 
-    The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written while the last
-    part is moved are kept; those written in the instant in which the file is truncated may be lost. Trials must open their files with
-    O_APPEND.
+    The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written
+    while the last part is moved are kept; those written in the instant in which the file is truncated may be lost.
+    Trials must open their files with O_APPEND.
 
     Args:
         root: the worker's log folder.
@@ -95,8 +99,8 @@ class Logs:
     def make(self, *paths: Path) -> list[Path]:
         """Make these files, with their folder, and return those that were not there.
 
-        Where a disk makes files slowly, this is most of what an attempt waits for. Nothing is raised: what can't be made, ``begin``
-        tries again.
+        Where a disk makes files slowly, this is most of what an attempt waits for. Nothing is raised: what can't be
+        made, ``begin`` tries again.
         """
         made = []
         for path in paths:
@@ -111,7 +115,7 @@ class Logs:
         return made
 
     def unmake(self, paths: Iterable[Path]) -> None:
-        """Delete files that ``make`` has made and nobody will write, unless somebody has, and their folders unless these have other content."""
+        """Delete empty files that ``make`` has made, and their folders if these are empty too."""
         for path in paths:
             with contextlib.suppress(OSError):
                 # Another worker that shares the folder may have run the attempt meanwhile.
@@ -179,7 +183,10 @@ class Logs:
         return "" if (cause := self._impairments.cause_of(WHOLE_WORKER, _KIND)) is None else cause.text
 
     def _try_to_write(self) -> None:
-        """Find out whether the folder can be written: trials whose output is lost go on, so that nobody else would say so."""
+        """Find out whether the folder can be written.
+
+        Trials whose output is lost go on, so that nobody else would say so.
+        """
         self._tried_at = time.monotonic()
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -287,8 +294,9 @@ _MOST_AT_ONCE: Final = 100
 class LogServer:
     """Answers requests for the output of attempts, in a thread of its own: a disk that hangs holds up nothing else.
 
-    Only output of attempts that ran on this worker is sent: those that it has begun since its start, and those that, according to
-    Redis, a worker of its name has claimed. Requests never contain paths. *exchange* returns the channel for an experiment's questions and answers.
+    Only output of attempts that ran on this worker is sent: those that it has begun since its start, and those that,
+    according to Redis, a worker of its name has claimed. Requests never contain paths. *exchange* returns the channel
+    for an experiment's questions and answers.
     """
 
     def __init__(self, worker: str, logs: Logs, exchange: Callable[[str], LogExchange]) -> None:

@@ -23,8 +23,8 @@ _OUT_OF_MEMORY: Final = (
 _ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
 #: A shell or script that was ended by a signal exits with this plus the signal's number.
 _KILLED: Final = 128
-#: By which CUDA and NVIDIA's driver say that a device is broken, in a line of an error that is no quoted code. "unspecified launch failure",
-#: "device-side assert" and the like come of what a trial computes.
+#: By which CUDA and NVIDIA's driver say that a device is broken, in a line of an error that is no quoted code.
+#: "unspecified launch failure", "device-side assert" and the like come of what a trial computes.
 _BROKEN: Final = re.compile(
     r"^\S.*?(uncorrectable (?:ECC|NVLink) error|ECC_?UNCORRECTABLE|NVLINK_?UNCORRECTABLE|\bXid \(PCI[^)]*\)|"
     r"GPU has fallen off the bus|GPU is lost)",
@@ -41,7 +41,8 @@ def broken_device(error: str) -> str:
 def noise(what: str) -> tuple[str, str]:
     """Return type and text of the error of a trial that has sent malformed data."""
     return "Noise", (
-        f"the trial's process sent malformed data: {what}; some code in it has written to the pipe to its worker: don't write to file "
+        f"the trial's process sent malformed data: {what}; some code in it has written to the pipe to its worker: "
+        f"don't write to file "
         "descriptors that the trainable has not opened"
     )
 
@@ -49,7 +50,8 @@ def noise(what: str) -> tuple[str, str]:
 def exceeded(used: str, asked: str) -> tuple[str, str]:
     """Return type and text of the error of a trial that takes more GPU memory than it has asked for, both in words."""
     return "GpuMemoryExceeded", (
-        f"the trial took {used} of its GPU's memory, and it had asked for {asked}, beside others that share the GPU: ask for more by "
+        f"the trial took {used} of its GPU's memory, and it had asked for {asked}, beside others that share the GPU: "
+        f"ask for more by "
         "gpu_memory_gb=, which counts what the GPU's driver needs for each process, or take less"
     )
 
@@ -71,8 +73,8 @@ class Ending(NamedTuple):
 class RunResult:
     """How an attempt ended on this worker.
 
-    ``end`` is None when it was not claimed, or its end was refused. One that ``goes_back`` may run elsewhere: who has taken its task
-    puts that back, at the far end of its queue.
+    ``end`` is None when it was not claimed, or its end was refused. One that ``goes_back`` may run elsewhere: who has
+    taken its task puts that back, at the far end of its queue.
     """
 
     end: AttemptEnd | None
@@ -97,13 +99,15 @@ class AttemptOutcome:
         problem: type and text of the error that kept it from running, or empty.
         status: the wait status of its process; None when there was none, or when it is unknown.
         forced: whether its group was terminated or killed.
-        memory_ran_out: returns whether the kernel has just killed a process for lack of memory; called only where it matters.
+        memory_ran_out: returns whether the kernel has just killed a process for lack of memory; called only where it
+            matters.
         outlived_s: its time to live in seconds, if it ran longer.
         has_gap: whether the journal lacks reports that it sent.
         dropped: how many of its reports were dropped, as it was told to end while the server was full.
         fault: type and text of what its worker has ended it for; None for nothing.
         has_devices: whether its slot has devices.
-        refusal: the error of a child process that has tried to report, if the trial itself has made no report; or empty.
+        refusal: the error of a child process that has tried to report, if the trial itself has made no report; or
+            empty.
     """
 
     intent: Intent
@@ -122,8 +126,8 @@ class AttemptOutcome:
     def ending(self) -> Ending:
         """Return how the attempt ended.
 
-        What the trainable did before it heard of an intent counts as such. After that the intent counts, together with the error
-        that was raised on the way, if any.
+        What the trainable did before it heard of an intent counts as such. After that the intent counts, together with
+        the error that was raised on the way, if any.
         """
         said, intent = self.said, self.intent
         if self.has_gap:
@@ -175,7 +179,10 @@ def _without_dropped(reports: int) -> str:
 
 
 def _outlived(ttl_s: float, error: str) -> str:
-    text = f"the attempt ran longer than its ttl_s of {ttl_s:g} s and was stopped; give trials more time, or smaller budgets"
+    text = (
+        f"the attempt ran longer than its ttl_s of {ttl_s:g} s and was stopped; give trials more time, or smaller "
+        "budgets"
+    )
     return f"{text}\n{error}" if error else text
 
 

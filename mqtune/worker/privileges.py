@@ -12,7 +12,8 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.trainable.bundle import KEY_VARIABLE
 
-#: Variables that carry the broker's password, or the key for code. Trials don't need them, and some log their environment.
+#: Variables that carry the broker's password, or the key for code. Trials don't need them, and some log their
+#: environment.
 _SECRETS: Final = frozenset(
     {
         "MQTUNE_BROKER",
@@ -36,7 +37,8 @@ def without_secrets() -> dict[str, str]:
 def conceal() -> None:
     """Erase the secrets from /proc/PID/environ of this process (Linux only).
 
-    That file shows the initial environment. ``os.environ`` keeps the secrets, and so does a program that replaces this one (exec).
+    That file shows the initial environment. ``os.environ`` keeps the secrets, and so does a program that replaces this
+    one (exec).
     """
     if sys.platform != "linux":
         return

@@ -1,10 +1,11 @@
-"""A worker's processes as the operating system sees them: orphans, leftovers of killed workers, and kills for lack of memory.
+"""A worker's processes as the operating system sees them.
 
-Each zygote has a mark of its worker in its environment. Everything that trials start inherits it, and the process table shows it
-(Linux). It is how the worker's process describes itself, across boots and containers.
+They are orphans, leftovers of killed workers, and kills for lack of memory. Each zygote has a mark of its worker in its
+environment. Everything that trials start inherits it, and the process table shows it (Linux). It is how the worker's
+process describes itself, across boots and containers.
 
-A worker is a subreaper: whatever a zygote leaves behind becomes the worker's child, descendants in other sessions included. Nobody
-else waits for these processes or can end them.
+A worker is a subreaper: whatever a zygote leaves behind becomes the worker's child, descendants in other sessions
+included. Nobody else waits for these processes or can end them.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ _PREFIX: Final = f"{MARK}=".encode()
 def end_leftovers(timeout_s: float) -> list[int]:
     """Kill all processes whose worker is dead, within *timeout_s* seconds, and return them.
 
-    A worker calls it before it starts anything. If this process was a worker before (it restarts in place), the leftovers of that one
-    are killed too.
+    A worker calls it before it starts anything. If this process was a worker before (it restarts in place), the
+    leftovers of that one are killed too.
 
-    Only processes of this user are killed (of any user if this is root), and only those of the same process namespace, because it
-    can't be seen from here whether the worker of another one lives. This process's own ancestors are never killed.
+    Only processes of this user are killed (of any user if this is root), and only those of the same process namespace,
+    because it can't be seen from here whether the worker of another one lives. This process's own ancestors are never
+    killed.
     """
     ancestors, ended = _ancestors(), set[int]()
     deadline = time.monotonic() + timeout_s
@@ -121,8 +123,8 @@ class _Zygote(Protocol):
 class Reaper:
     """Starts importers, and kills and reaps what dead zygotes leave behind. Any thread may call it.
 
-    Importers, zygotes and everything they start are in other sessions than the worker; all its other children are in the worker's
-    session. So a child in another session that is neither is an orphan of a dead one.
+    Importers, zygotes and everything they start are in other sessions than the worker; all its other children are in
+    the worker's session. So a child in another session that is neither is an orphan of a dead one.
     """
 
     def __init__(self) -> None:
@@ -227,7 +229,8 @@ class Reaper:
         return found
 
     def _may_kill(self, orphan: int) -> bool:
-        # The first process of a container gets all orphans, also those of processes that were started in it from outside.
+        # The first process of a container gets all orphans, also those of processes that were started in it from
+        # outside.
         return os.getpid() != 1 or mark_of(orphan) == describe_process()
 
 
@@ -242,7 +245,10 @@ _COUNTER: Final = "oom_kill"
 
 
 def find_counter() -> Path | None:
-    """Return the file that counts kills for lack of memory in this cgroup, or on the machine; None where there is none."""
+    """Return the file that counts kills for lack of memory in this cgroup, or on the machine.
+
+    Return None where there is none.
+    """
     candidates = [folder / "memory.events" for folder in _groups()]
     return next((path for path in [*candidates, _OF_THE_MACHINE] if _count(path) is not None), None)
 
@@ -268,7 +274,9 @@ def _groups() -> list[Path]:
 
 
 class MemoryKills:
-    """Says whether the kernel has just killed a process for lack of memory, by comparing its counter with some seconds ago.
+    """Says whether the kernel has just killed a process for lack of memory.
+
+    It compares the kernel's counter with that of some seconds ago.
 
     Every death by SIGKILL within these seconds counts as such a kill.
 

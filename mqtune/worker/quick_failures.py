@@ -1,4 +1,7 @@
-"""Attempts that fail at once on one device while others do well: the device is broken, and would take all trials of an experiment."""
+"""Attempts that fail at once on one device while others do well.
+
+The device is broken, and would take all trials of an experiment.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ from mqtune.worker.outcome import RunResult, broken_device
 
 logger = logging.getLogger(__name__)
 
-#: An attempt that fails within this time, without a report, has failed at once: a first batch takes less on a sound device, and one
-#: that breaks later takes few trials.
+#: An attempt that fails within this time, without a report, has failed at once: a first batch takes less on a sound
+#: device, and one that breaks later takes few trials.
 QUICK_S: Final = 10.0
-#: How many attempts must fail at once in a row, of how many trials: one trial may be at fault itself, as each trial of an experiment
-#: may. After a quarantine that turns out wrong it takes twice as many.
+#: How many attempts must fail at once in a row, of how many trials: one trial may be at fault itself, as each trial of
+#: an experiment may. After a quarantine that turns out wrong it takes twice as many.
 IN_A_ROW: Final = 3
 OF_TRIALS: Final = 2
-#: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then how they do.
+#: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then how
+#: they do.
 FIRST_PAUSE_S: Final = 15.0
 #: Each probe that fails at once doubles that, up to this: the longest until a repaired device is used again.
 LONGEST_PAUSE_S: Final = 1800.0
@@ -77,13 +81,14 @@ class _Suspicion(Cause):
 class QuickFailures:
     """Quarantines the devices of a slot on which attempts fail at once. Any thread may call it.
 
-    **The rule.** ``IN_A_ROW`` attempts of an experiment, of ``OF_TRIALS`` trials, have failed at once there, and none has done well in
-    between; and elsewhere, on other devices here or on other workers, one of that experiment has done well since; or one runs, or has done
-    well lately, and none has failed at once. So trials that fail everywhere, by their own code, close no device. After a pause one
-    attempt may start as a probe. The quarantine ends when one does well there, and when one fails and others do no better.
+    **The rule.** ``IN_A_ROW`` attempts of an experiment, of ``OF_TRIALS`` trials, have failed at once there, and none
+    has done well in between; and elsewhere, on other devices here or on other workers, one of that experiment has done
+    well since; or one runs, or has done well lately, and none has failed at once. So trials that fail everywhere, by
+    their own code, close no device. After a pause one attempt may start as a probe. The quarantine ends when one does
+    well there, and when one fails and others do no better.
 
-    An error that says that the device is broken is enough by itself, unless one of that experiment has said so of another device in the
-    last ``BROKEN_S``: errors that say it everywhere are the experiment's own.
+    An error that says that the device is broken is enough by itself, unless one of that experiment has said so of
+    another device in the last ``BROKEN_S``: errors that say it everywhere are the experiment's own.
 
     Args:
         worker: the worker's name in the fleet.
@@ -164,7 +169,8 @@ class QuickFailures:
             return
         others = self._compare(journal, "broken" if broken else "failed", devices)
         last = (error.strip().splitlines() or ["?"])[-1]
-        # A probe shows how it is now: where all that is left of an experiment fails, what did well before keeps no device closed.
+        # A probe shows how it is now: where all that is left of an experiment fails, what did well before keeps no
+        # device closed.
         since = suspicion.began_at if suspicion is not None and suspicion.is_open else row.since
         is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(journal, devices, since, others)
         if suspicion is not None and not suspicion.is_open and (is_likely or broken):
@@ -205,11 +211,15 @@ class QuickFailures:
             number=row.number,
         )
         # Whose they were, and what they said, is for the operator alone: everybody sees the note.
-        says = f"{text}. It gets an attempt to try in {pause_s:.0f} s. The last one, of experiment {journal.experiment}: {error}"
+        last = f"The last one, of experiment {journal.experiment}: {error}"
+        says = f"{text}. It gets an attempt to try in {pause_s:.0f} s. {last}"
         self._impairments.put(devices, _KIND, cause, says=says)
 
     def _lift(self, suspicion: _Suspicion, devices: Devices, why: str) -> None:
-        """End a quarantine, and ask more of the experiment whose failures have led to it: they say little about devices."""
+        """End a quarantine, and ask more of the experiment whose failures have led to it.
+
+        They say little about devices.
+        """
         with self._lock:
             known = self._of(suspicion.experiment)
             known.needed = max(known.needed, 2 * suspicion.number)
@@ -250,5 +260,8 @@ def _does_well(run: AttemptRun) -> bool:
 
 
 def _seen_well_at(run: AttemptRun) -> float:
-    """Return when an attempt has last done well: behind the end of one that is gone the slot's next may have failed already."""
+    """Return when an attempt has last done well.
+
+    Behind the end of one that is gone the slot's next may have failed already.
+    """
     return min(time.monotonic(), run.gone_at)

@@ -61,7 +61,8 @@ from mqtune.worker.usage import UsageSampler
 
 logger = logging.getLogger(__name__)
 
-#: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the machine.
+#: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the
+#: machine.
 LEASE_S: Final = 15.0
 #: Five renewals fit into a lease.
 HEARTBEAT_S: Final = 3.0
@@ -75,8 +76,8 @@ LEFTOVERS_S: Final = 5.0
 _REVOKES_S: Final = 1.0
 #: How long a shutdown waits for a heartbeat to end; without a server it ends as soon as the worker is closing.
 _HEARTBEAT_END_S: Final = 2.0
-#: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it
-#: takes to stop a trial.
+#: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time
+#: that it takes to stop a trial.
 SWITCH_INTERVAL_S: Final = 0.0005
 #: For how long it counts whether there are other workers: to look up a thousand takes 20 ms.
 _OTHERS_S: Final = 5.0
@@ -85,7 +86,10 @@ _LEFT_TO_OTHERS: Final = RunResult(None, "not run: its trial has failed here, an
 
 
 def take_process() -> None:
-    """Make this process a worker's: the trial of a killed zygote becomes its child, and its threads take short turns."""
+    """Make this process a worker's.
+
+    The trial of a killed zygote becomes its child, and its threads take short turns.
+    """
     reaper.adopt()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
@@ -193,7 +197,8 @@ class WorkerRuntime:
         self._told: tuple[list[Impairment], int] = ([], 0)
         #: For the figures: how many attempts have ended, by their devices and how.
         self._ended: Counter[tuple[str, str]] = Counter()
-        #: The last heartbeat that the server answered, for the figures by this machine's clock, and by the monotonic clock.
+        #: The last heartbeat that the server answered, for the figures by this machine's clock, and by the monotonic
+        #: clock.
         self._heartbeat_at, self._heard_at = 0.0, -math.inf
         self._joined_at = clock.time()
         self._owner = this_owner(account_of(client))
@@ -203,7 +208,8 @@ class WorkerRuntime:
         self._heart = guarded("mqtune-heartbeat", self._beats)
         #: Steps of others in each round.
         self._also: Callable[[], Iterable[Step]] = tuple
-        # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen importer.
+        # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen
+        # importer.
         self._rounds = guarded("mqtune-rounds", self._looks)
         self._control = guarded("mqtune-control", self._hints)
 
@@ -262,7 +268,10 @@ class WorkerRuntime:
         )
 
     def _room(self) -> Room | None:
-        """Return the room in the server's memory; None where it has not answered of late, as whoever asks for figures does not wait."""
+        """Return the room in the server's memory.
+
+        Return None where it has not answered of late, as whoever asks for figures does not wait.
+        """
         if self._is_heard:
             with contextlib.suppress(BrokerUnavailable):
                 return room_of(self._client, patience_s=0)
@@ -281,7 +290,10 @@ class WorkerRuntime:
         return [(run.devices, run.is_running) for run in runs]
 
     def _on_impairment(self) -> None:
-        """Count the usable slots again, and tell drivers: something keeps the worker or a device from its work, or does no more."""
+        """Count the usable slots again, and tell drivers.
+
+        Something keeps the worker or a device from its work, or does no more.
+        """
         self._slots.review()
         self._look.set()
         self.services.wake_consumer()
@@ -350,8 +362,8 @@ class WorkerRuntime:
     def run(self, run: AttemptRun) -> RunResult:
         """Run an attempt in the next free slot; returns when nothing of it is left.
 
-        Its task goes back, ``PUT_BACK_S`` later, if its trial has failed here a moment ago and may run elsewhere, or if its slot's devices
-        are quarantined.
+        Its task goes back, ``PUT_BACK_S`` later, if its trial has failed here a moment ago and may run elsewhere, or if
+        its slot's devices are quarantined.
         """
         self._here.add(run)
         try:
@@ -440,7 +452,8 @@ class WorkerRuntime:
             attempt: its number.
             token: what proves its claim.
             digest: the digest of the experiment's definition.
-            gpu_memory_bytes: how much of a GPU's memory it asks for, where trials share GPUs by that and ask by their configs.
+            gpu_memory_bytes: how much of a GPU's memory it asks for, where trials share GPUs by that and ask by their
+                configs.
 
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
@@ -488,7 +501,10 @@ class WorkerRuntime:
         return 0
 
     def requeue_all(self, reason: str) -> None:
-        """Start nothing more, and end all attempts so that their trials run again elsewhere; the first reason counts."""
+        """Start nothing more, and end all attempts so that their trials run again elsewhere.
+
+        The first reason counts.
+        """
         self._reason = self._reason or reason
         # An attempt that is not claimed yet won't be.
         for run in tuple(self._here):
@@ -564,7 +580,10 @@ class WorkerRuntime:
                 yield partial(self._renew, by_journal)
 
     def _looks(self) -> Iterator[Step]:
-        """Yield the steps of each round: sample what trials use, look at impaired devices, close unused importers, and reap orphans."""
+        """Yield the steps of each round.
+
+        Sample what trials use, look at impaired devices, close unused importers, and reap orphans.
+        """
         while not self.closing.wait(ROUND_S):
             yield self._usage.sample
             yield from self._impairments.looks()
@@ -613,7 +632,10 @@ class WorkerRuntime:
             os.kill(os.getpid(), SIGTERM)
 
     def _hints(self) -> Iterator[Step]:
-        """Yield what applies each message of the control channel; a lost one comes again with a heartbeat or a report's answer."""
+        """Yield what applies each message of the control channel.
+
+        A lost one comes again with a heartbeat or a report's answer.
+        """
         hints = ControlChannel(self._client, self.name)
         while not self.closing.is_set():
             try:

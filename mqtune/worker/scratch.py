@@ -25,8 +25,8 @@ _FOLDER: Final = ".scratch"
 _PARTS: Final = 3
 #: Suffix of a worker's lock file.
 _LOCK: Final = ".lock"
-#: How often a worker touches its lock file, and after how long without that a worker of another machine counts as gone: clocks may
-#: differ by minutes, and a machine that slept for so long has lost its attempts.
+#: How often a worker touches its lock file, and after how long without that a worker of another machine counts as gone:
+#: clocks may differ by minutes, and a machine that slept for so long has lost its attempts.
 _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
 #: Below an experiment's folder: the working folders of attempts that run, by worker. No trial can have this name.
@@ -50,8 +50,8 @@ def places_of(experiment: str, log_root: Path) -> Path:
 class Scratch:
     """The temporary folders of one worker's attempts, each created by the process that first needs it.
 
-    Several machines, even of the same name, may share the log folder. So each worker locks a file of its own there and touches it
-    from time to time; another worker deletes its folders only when it is surely gone.
+    Several machines, even of the same name, may share the log folder. So each worker locks a file of its own there and
+    touches it from time to time; another worker deletes its folders only when it is surely gone.
 
     Args:
         log_root: the worker's log folder.
@@ -121,8 +121,8 @@ class Scratch:
         process = "process {} on {} ({}.{})".format(parts[0], host, *parts[1:]) if len(parts) == _PARTS else ""
         if is_here(process):
             return is_gone(process)
-        # It belongs to another machine, container or boot. A network file system may not share locks between machines, so the
-        # lock file must also be old.
+        # It belongs to another machine, container or boot. A network file system may not share locks between machines,
+        # so the lock file must also be old.
         try:
             with self._lock_of(worker).open("rb") as lock:
                 if self._clock() - os.fstat(lock.fileno()).st_mtime < _LEFT_S:

@@ -1,7 +1,7 @@
 """The process of a submitted script: it runs the script as Python would, and ends with its worker.
 
-What it is to run comes through standard input, so that the broker's password and the key for code stand in no process's initial
-environment, which others of the same user can read.
+What it is to run comes through standard input, so that the broker's password and the key for code stand in no process's
+initial environment, which others of the same user can read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mqtune.trainable.process.descendants import die_with_parent
 
 #: The command of such a process; without the current folder among those of modules, as the worker's.
 COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.script_process")
-#: The exit code of a script that has given up waiting for the server, or met another driver that lives, such as its last run on a worker
-#: that was cut off: a later run may do better. sysexits.h calls it a temporary failure.
+#: The exit code of a script that has given up waiting for the server, or met another driver that lives, such as its
+#: last run on a worker that was cut off: a later run may do better. sysexits.h calls it a temporary failure.
 AGAIN_CODE: Final = os.EX_TEMPFAIL
 
 

@@ -18,19 +18,20 @@ from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
 
 logger = logging.getLogger(__name__)
 
-#: For how long a seat is held for others at least, unless the worker's operator says otherwise: workers take their tasks within a second,
-#: and a slot should not stay unused much longer because one of them is busy.
+#: For how long a seat is held for others at least, unless the worker's operator says otherwise: workers take their
+#: tasks within a second, and a slot should not stay unused much longer because one of them is busy.
 SEAT_S: Final = 30.0
 #: The longest time that an operator may give.
 LONGEST_SEAT_S: Final = 86_400.0
-#: By how much of that at most it is held longer. Two gangs of different experiments that each hold half of what the other needs must not
-#: both give up at one moment.
+#: By how much of that at most it is held longer. Two gangs of different experiments that each hold half of what the
+#: other needs must not both give up at one moment.
 _SPREAD: Final = 0.5
 #: How often is looked whether the others are taken. While a seat is held, this is all that its worker does for it.
 POLL_S: Final = 0.25
 #: The environment variable with the address under which other machines reach this one.
 ADVERTISE: Final = "MQTUNE_ADVERTISE"
-#: Addresses of documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket has this machine's own address.
+#: Addresses of documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket has this
+#: machine's own address.
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _DISCARD_PORT: Final = 9
 #: Its own, as trials' drivers are seeded.
@@ -51,7 +52,9 @@ class Address:
 
 
 def advertised() -> str:
-    """Return the address under which other machines reach this one: the one that is set, or else that of its usual way to others.
+    """Return the address under which other machines reach this one.
+
+    It is the one that is set, or else that of the usual way to others.
 
     Raises:
         ConfigurationError: the one that is set is none.
@@ -59,7 +62,8 @@ def advertised() -> str:
     if given := os.environ.get(ADVERTISE, "").strip():
         if any(letter.isspace() or letter in "/@" for letter in given):
             raise ConfigurationError(
-                f"{ADVERTISE}={given!r} is no address; give the name or the IP address of this machine, such as 10.1.2.3, without a port"
+                f"{ADVERTISE}={given!r} is no address; give the name or the IP address of this machine, such as "
+                f"10.1.2.3, without a port"
             )
         return _bracketed(given)
     for family, elsewhere in _ELSEWHERE:
@@ -79,8 +83,8 @@ def _bracketed(host: str) -> str:
 def _warn_unreachable() -> None:
     """Warn, once, that gangs over several machines can't meet here."""
     logger.warning(
-        "this machine has no route to others, so a trial over several machines can't meet here: set %s to the address or name by "
-        "which they reach it, such as 10.1.2.3",
+        "this machine has no route to others, so a trial over several machines can't meet here: set %s to the address "
+        "or name by which they reach it, such as 10.1.2.3",
         ADVERTISE,
     )
 
@@ -119,7 +123,9 @@ def claim_seat(
     gives_up: Callable[[], bool],
     look: threading.Event,
 ) -> Grant | Refusal | Seated:
-    """Claim an attempt, or a seat of a gang, which it holds until the others are taken; it gives that back after a while.
+    """Claim an attempt, or a seat of a gang, which it holds until the others are taken.
+
+    It gives that back after a while.
 
     Args:
         journal: the experiment's.

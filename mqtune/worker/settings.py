@@ -59,7 +59,8 @@ class WorkerSettings:
     grace_s: float = GRACE_S
     #: For how long a seat of a gang is held for the others at least.
     seat_s: float = SEAT_S
-    #: The names of the experiments whose trials it runs, with * for any characters, and a comma between several patterns.
+    #: The names of the experiments whose trials it runs, with * for any characters, and a comma between several
+    #: patterns.
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
@@ -87,8 +88,8 @@ class WorkerSettings:
             )
         if not math.isfinite(self.seat_s) or not 0 < self.seat_s <= LONGEST_SEAT_S:
             raise ConfigurationError(
-                f"--hold-seats {self.seat_s:g} is invalid; give the seconds for which a slot waits for the other seats of a gang, up to "
-                f"{LONGEST_SEAT_S:g}"
+                f"--hold-seats {self.seat_s:g} is invalid; give the seconds for which a slot waits for the other seats "
+                f"of a gang, up to {LONGEST_SEAT_S:g}"
             )
         advertised()
         if self.strict_gpu_memory and self.pack_gpus is None:
@@ -229,7 +230,8 @@ def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None
         if found != value:
             shown = redact(found) if isinstance(found, str) else found
             raise WorkerStartError(
-                f"Celery's setting {name} is {shown!r}, but trials need {value!r}: remove it from the configuration, the "
+                f"Celery's setting {name} is {shown!r}, but trials need {value!r}: remove it from the configuration, "
+                f"the "
                 "command line and the environment"
             )
 
@@ -270,7 +272,8 @@ def check_broker(broker: str, celerys: str) -> None:
 def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Take a worker's name for *hold_s* seconds, also from a worker that was killed.
 
-    On this machine such a worker is recognized at once; one on another machine, or in another container, when its hold expires.
+    On this machine such a worker is recognized at once; one on another machine, or in another container, when its hold
+    expires.
 
     Raises:
         WorkerStartError: a running worker has the name.

@@ -23,14 +23,18 @@ THREADS_END_S: Final = 5.0
 
 
 def shutdown_s(grace_s: float) -> float:
-    """Return the longest time that a shutdown takes: stopping trials, killing them, ending the threads, and Celery's own part."""
+    """Return the longest time that a shutdown takes.
+
+    It includes stopping trials, killing them, ending the threads, and Celery's own part.
+    """
     return stop_s(grace_s) + KILL_GRACE_S + 2 * THREADS_END_S
 
 
 class Shutdown:
     """Handles the signals that end a worker. A second Ctrl-C, and SIGQUIT, end it at once.
 
-    *stop*, which ends the main loop, must be safe in a signal handler. The whole shutdown takes at most *within_s* seconds.
+    *stop*, which ends the main loop, must be safe in a signal handler. The whole shutdown takes at most *within_s*
+    seconds.
     """
 
     def __init__(self, stop: Callable[[], None], requeue: Callable[[], None], within_s: float) -> None:

@@ -1,4 +1,7 @@
-"""A worker's slots, each with its devices and its zygotes; how many of them may be used, and which zygote runs an attempt."""
+"""A worker's slots, each with its devices and its zygotes.
+
+It also says how many of them may be used, and which zygote runs an attempt.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +111,8 @@ class Turn:
     def take(self, *, stays: bool) -> bool:
         """Take the slot's devices for a trial; False, and no trial may start, if one of them is quarantined.
 
-        With devices it waits until nothing is left of the previous trial, its GPU memory included, and ends processes that are kept
-        for trials of other trainables.
+        With devices it waits until nothing is left of the previous trial, its GPU memory included, and ends processes
+        that are kept for trials of other trainables.
 
         Args:
             stays: whether the trial's process is kept for further trials; its memory is then not waited for.
@@ -128,9 +131,10 @@ class Turn:
         return taken
 
     def end(self) -> None:
-        """End the turn, when no process of its trial is left; returns when its devices' memory is back, or they are quarantined.
+        """End the turn, when no process of its trial is left.
 
-        A turn that was never used ends when it would have begun.
+        Returns when its devices' memory is back, or they are quarantined. A turn that was never used ends when it would
+        have begun.
         """
         self._before.wait()
         try:
@@ -146,7 +150,7 @@ class Turn:
         self._settles = self.slot.memory is not None
 
     def left_on_devices(self) -> str:
-        """Return in words what the process that stays has left on the slot's devices, if that is too much for another trial."""
+        """Return in words the memory that the kept process holds on the slot's devices, if it is too much."""
         memory, slot = self.slot.memory, self.slot
         if slot.shares_memory:
             return "its GPU is shared by memory, which comes back when a process ends"
@@ -232,9 +236,9 @@ class Slot:
 class Slots:
     """The slots that are free or about to be; those used last are given out first, because their zygotes are warm.
 
-    One with a quarantined device is given out when that is in use again. Where trials share GPUs by memory, one is given out when
-    its GPU has as much as an attempt asks for: the first attempt to wait gets it before those behind, however little they ask for,
-    and of several GPUs with room it takes that with the least.
+    One with a quarantined device is given out when that is in use again. Where trials share GPUs by memory, one is
+    given out when its GPU has as much as an attempt asks for: the first attempt to wait gets it before those behind,
+    however little they ask for, and of several GPUs with room it takes that with the least.
 
     Args:
         plan: the slots.
@@ -305,7 +309,10 @@ class Slots:
                 self._changed.notify_all()
 
     def _take(self, memory_bytes: int, but: AbstractSet[str] | None = None) -> Slot | None:
-        """Take a free slot with so much memory, and with devices other than these, if any are given; None if there is none now."""
+        """Take a free slot with so much memory, and with devices other than these, if any are given.
+
+        Return None if there is none now.
+        """
         needed = self._promise(memory_bytes)
         able = [
             slot
@@ -331,7 +338,10 @@ class Slots:
         return self._room[slot.devices[0]] if self._shares_memory else 0
 
     def leave(self, slot: Slot, memory_bytes: int) -> None:
-        """Take back what an attempt in a slot was promised of its GPU's memory, once nothing of it is left; *memory_bytes* as acquired."""
+        """Take back what an attempt in a slot was promised of its GPU's memory, once nothing of it is left.
+
+        *memory_bytes* is as it was acquired.
+        """
         if needed := self._promise(memory_bytes):
             with self._changed:
                 for device in slot.devices:
@@ -346,7 +356,7 @@ class Slots:
 
     @property
     def most_room(self) -> int:
-        """The most memory that a GPU has for another attempt, where trials share GPUs by that, and 0 where they do not."""
+        """The most memory that a GPU has for another attempt, and 0 where trials don't share GPUs by memory."""
         with self._changed:
             free = (self._room_of(slot) for slot in self._free if not slot.is_quarantined)
             return max(free, default=0)
@@ -390,7 +400,7 @@ class Slots:
         self.importers.end()
 
     def close(self) -> None:
-        """End all processes but those of slots that are not vacant, which import a trainable for an attempt that was not claimed."""
+        """End all processes, except for imports that an unclaimed attempt still waits for."""
         self.importers.close()
 
 
@@ -420,8 +430,8 @@ class ZygoteFinder:
     ) -> tuple[ZygoteHandle | None, Problem]:
         """Return a zygote that has imported an experiment's trainable, or the reason why there is none. Never raises.
 
-        It is called before the claim, because an import may take minutes, in which another worker may have a slot that is
-        ready. *on_import* is called before it waits for an import.
+        It is called before the claim, because an import may take minutes, in which another worker may have a slot that
+        is ready. *on_import* is called before it waits for an import.
         """
         where = f"on worker {self._worker}"
         try:
@@ -493,7 +503,8 @@ def import_in(
             if refused := importer.refused(error):
                 slot.importers.late_imports.refuse(key.spec, *refused)
             elif again and isinstance(error, ZygoteDied) and importer.was_killed:
-                # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
+                # A kill from outside says nothing about the trainable; a second one may be for the memory that it
+                # needs.
                 again = False
             else:
                 raise

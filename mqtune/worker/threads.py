@@ -14,17 +14,18 @@ logger = logging.getLogger(__name__)
 
 Step = Callable[[], object]
 
-#: How often a worker looks at what may take seconds to answer and changes in minutes: what its trials use, devices in quarantine, processes
-#: that nobody needs, and whether it takes what waits. To ask a device's driver takes some milliseconds, or nvidia-smi up to a second.
+#: How often a worker looks at what may take seconds to answer and changes in minutes: what its trials use, devices in
+#: quarantine, processes that nobody needs, and whether it takes what waits. To ask a device's driver takes some
+#: milliseconds, or nvidia-smi up to a second.
 ROUND_S: Final = 10.0
 
 
 def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = False) -> threading.Thread:
     """Return a thread, not started yet, that takes these steps one by one.
 
-    A step that fails is logged, and the next one is taken. If that can't be done, since *steps* itself fails or the thread is *vital*, this
-    process ends at once with an error: a worker without the thread would renew the leases of trials that it no longer serves. Its zygotes
-    then kill their trials, which run again when their leases have expired.
+    A step that fails is logged, and the next one is taken. If that can't be done, since *steps* itself fails or the
+    thread is *vital*, this process ends at once with an error: a worker without the thread would renew the leases of
+    trials that it no longer serves. Its zygotes then kill their trials, which run again when their leases have expired.
 
     Args:
         name: the thread's name.

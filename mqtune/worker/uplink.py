@@ -36,15 +36,17 @@ from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes read from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
+#: The most bytes read from a pipe at once: some thousand reports, and still small next to a Redis client's output
+#: buffer.
 READ_BYTES: Final = 512 * 1024
-#: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred slots would
-#: come near the longest value that Redis accepts (512 MB).
+#: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred
+#: slots would come near the longest value that Redis accepts (512 MB).
 _ENTRY_BYTES: Final = 4 * 2**20
-#: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel for memory,
-#: which takes ten times as long as the read.
+#: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel
+#: for memory, which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
-#: The most checkpoints without a report that are journaled at once: some milliseconds in which Redis serves nobody else.
+#: The most checkpoints without a report that are journaled at once: some milliseconds in which Redis serves nobody
+#: else.
 _SAVED_COUNT: Final = 500
 #: How much a pipe holds while Redis is unreachable; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
@@ -70,7 +72,8 @@ FULL_RETRY_S: Final = 1.0
 _REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
-#: That an attempt is to wait, at the end of an answer: for how many milliseconds, and how many reports it may send then.
+#: That an attempt is to wait, at the end of an answer: for how many milliseconds, and how many reports it may send
+#: then.
 _WAIT: Final = re.compile(rf"(?:^| ){WAIT}(?::(\d{{1,9}}):(\d{{1,9}}))?$", re.ASCII)
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
@@ -133,8 +136,8 @@ class StreamListener(Protocol):
 class Cut(NamedTuple):
     """A part of a stream, in the order in which it must be written.
 
-    ``held`` are checkpoints in memory, which a report of the segment, or ``saved``, names: so whoever writes a part again writes them
-    again. ``saved`` are checkpoints that came without a report, right after the segment.
+    ``held`` are checkpoints in memory, which a report of the segment, or ``saved``, names: so whoever writes a part
+    again writes them again. ``saved`` are checkpoints that came without a report, right after the segment.
     """
 
     segment: Segment | None
@@ -145,8 +148,8 @@ class Cut(NamedTuple):
 class Stream:
     """The data that one attempt sends, on its way from its pipe to the journal.
 
-    User code can write to the pipe, so everything is checked before it is journaled: each report can be decoded, and names only
-    checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` says why.
+    User code can write to the pipe, so everything is checked before it is journaled: each report can be decoded, and
+    names only checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` says why.
     """
 
     def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
@@ -161,7 +164,8 @@ class Stream:
         #: What was written last, and the journal's outages before that.
         self.last: Cut | None = None
         self.written_after = 0
-        #: When it is read on, by the monotonic clock: not before the journal has room, if infinite; 0 while nothing holds it.
+        #: When it is read on, by the monotonic clock: not before the journal has room, if infinite; 0 while nothing
+        #: holds it.
         self.read_from = 0.0
         #: How many reports its next part may have.
         self.most = math.inf
@@ -198,7 +202,10 @@ class Stream:
         return self._read
 
     def read(self) -> Cut | None:
-        """Read the pipe, or the rest of the last read; None when no frame is complete. At the pipe's end ``is_over`` becomes true."""
+        """Read the pipe, or the rest of the last read.
+
+        It is None when no frame is complete. At the pipe's end ``is_over`` becomes true.
+        """
         if self.has_more:
             data = self._rest
         else:
@@ -286,7 +293,9 @@ class Stream:
         return self._ended and not self.has_more
 
     def _cut(self, data: bytes, reports: list[bytes]) -> None:
-        """Add the reports up to the next checkpoints without a report, which are taken too, or to the last complete frame.
+        """Add the reports up to the next checkpoints without a report, or to the last complete frame.
+
+        Those checkpoints are added too.
 
         Raises:
             ValueError, TypeError: the next frame is malformed.
@@ -442,11 +451,13 @@ class Uplink:
             self._selector.register(stream, selectors.EVENT_READ)
 
     def write_again(self, stream: Stream) -> None:
-        """Write again what was written last of a stream, if it may be lost, and have it read on if the journal takes more.
+        """Write the last data of a stream again if it may be lost.
+
+        The stream is read further if the journal takes more.
 
         Where the journal has it, writing changes nothing.
-        A trial that waits after its report would otherwise wait for ever when a server that was set back has lost that, and no driver
-        has read it. It is done in the calling thread if nothing more comes from the stream, else soon.
+        A trial that waits after its report would otherwise wait for ever when a server that was set back has lost that,
+        and no driver has read it. It is done in the calling thread if nothing more comes from the stream, else soon.
         """
         if stream.drained.is_set():
             self._repeat(stream)
@@ -482,7 +493,10 @@ class Uplink:
             yield self._carry_ready
 
     def _carry_ready(self) -> None:
-        """Wait until something is to be done, and do it: one part of each stream, so that none waits for the flood of another."""
+        """Wait until something is to be done, and do it.
+
+        It takes one part of each stream, so that none waits for the flood of another.
+        """
         now = time.monotonic()
         self._release_held(now)
         ready = dict.fromkeys(each for each in self._unfinished if not each.is_held)

@@ -1,7 +1,7 @@
-"""Samples what a worker's attempts use of its machine, at a low rate, and warns of those that hold a GPU and leave it idle.
+"""Samples what a worker's attempts use of its machine, and warns of attempts that leave a GPU idle.
 
-Samples go beside the reports, never with them: each is a key in Redis that expires, and the journal gets a few numbers when an
-attempt ends.
+Samples go beside the reports, never with them: each is a key in Redis that expires, and the journal gets a few numbers
+when an attempt ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: For how long a sample counts at most: a worker that was frozen does not know what happened meanwhile.
 LONGEST_S: Final = 3 * ROUND_S
-#: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or two.
+#: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or
+#: two.
 IDLE_PERCENT: Final = 5.0
 #: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes minutes.
 IDLE_S: Final = 600.0
@@ -36,7 +37,8 @@ IDLE_S: Final = 600.0
 IDLE_UNREPORTED_S: Final = 1_800.0
 #: So many digits of a figure are kept behind the point.
 _DIGITS: Final = 3
-#: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in /proc/PID/stat.
+#: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in
+#: /proc/PID/stat.
 _TIMES: Final = slice(11, 15)
 _RESIDENT: Final = 21
 
@@ -62,7 +64,8 @@ def use_of_process(pid: int) -> ProcessUse | None:
 def _own(pid: int, devices: Iterable[str], there: Mapping[str, Mapping[int, int]]) -> int | None:
     """Return the bytes that a process and its descendants have on devices, by what each process has there.
 
-    None where no device lists one of them: a driver may know processes by the numbers that they have outside a container.
+    None where no device lists one of them: a driver may know processes by the numbers that they have outside a
+    container.
     """
     family = set(_family(pid))
     found = [size for device in devices for number, size in there.get(device, {}).items() if number in family]
@@ -133,7 +136,10 @@ class UsageMeter:
                 self._at = self.began_at = at
 
     def take(self, sample: Sample) -> list[str]:
-        """Take a sample in, and return the devices that have stood idle for so long that it is time to warn; each once in a spell."""
+        """Take a sample in, and return the devices that have stood idle for so long that it is time to warn.
+
+        Each is returned once in a spell.
+        """
         with self._lock:
             before = sample.at if self._at is None else self._at
             for_s = min(sample.at - before, LONGEST_S)
@@ -286,7 +292,10 @@ class UsageSampler:
         self._may_write = True
 
     def close(self) -> None:
-        """Have devices be asked no more; a sample that is under way is not waited for, as a device's driver may hold it."""
+        """Have devices be asked no more.
+
+        A sample that is under way is not waited for, as a device's driver may hold it.
+        """
         self._query.close()
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
@@ -342,8 +351,8 @@ class UsageSampler:
         for device in idle:
             shared = f", as do the other trials there ({self._slots_of[device]} slots share it)"
             logger.warning(
-                "experiment %s, trial %s attempt %d holds device %s and leaves it idle%s: it has computed for less than %.0f %% of the "
-                "time for %.0f minutes%s",
+                "experiment %s, trial %s attempt %d holds device %s and leaves it idle%s: it has computed for less "
+                "than %.0f %% of the time for %.0f minutes%s",
                 run.journal.experiment,
                 run.claim.trial,
                 run.claim.attempt,
@@ -363,6 +372,6 @@ class UsageSampler:
             return
         self._may_write = False
         logger.warning(
-            "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with "
-            "what `mqtune acl` of this version prints"
+            "this worker's account may not write what its trials use, which is seen only when they have ended: make it "
+            "again with what `mqtune acl` of this version prints"
         )

@@ -30,8 +30,8 @@ _STOPPED: Final = "T"
 _LOOK_S: Final = 0.01
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
 START_S: Final = 30.0
-#: How often a zygote that imports is checked; one that is stopped at two checks in a row is killed, because an import may take
-#: minutes, and a stopped one never ends.
+#: How often a zygote that imports is checked; one that is stopped at two checks in a row is killed, because an import
+#: may take minutes, and a stopped one never ends.
 IMPORT_LOOK_S: Final = 5.0
 
 
@@ -60,7 +60,10 @@ class Gone(NamedTuple):
 
 
 class ZygoteProcess:
-    """A zygote's process, as ``subprocess.Popen`` shows one: a child of its importer, and of this process once that is dead."""
+    """A zygote's process, as ``subprocess.Popen`` shows one.
+
+    It is a child of its importer, and of this process once that is dead.
+    """
 
     def __init__(self, pid: int, pidfd: int | None) -> None:
         self.pid = pid
@@ -109,7 +112,9 @@ class ZygoteProcess:
 
 
 class ZygoteHandle:
-    """A zygote process. One thread uses it, except for ``tell``, ``terminate``, ``kill``, ``end`` and ``close``, which any thread may call.
+    """A zygote process.
+
+    One thread uses it, except for ``tell``, ``terminate``, ``kill``, ``end`` and ``close``, which any thread may call.
 
     Args:
         spec: the trainable.
@@ -168,8 +173,8 @@ class ZygoteHandle:
         """
         self.may_keep = self.may_keep or message["reuse"]
         if not self._channel.send({**message, "do": "start"}, fds):
-            # After a message that was sent in part no other can be sent. A thread that still waits for the end of the trial before
-            # gets ZygoteDied.
+            # After a message that was sent in part no other can be sent. A thread that still waits for the end of the
+            # trial before gets ZygoteDied.
             self.end()
             if self.is_dead:
                 raise self._died()
@@ -290,7 +295,10 @@ class ZygoteHandle:
         return ZygoteDied(f"the zygote of {self.spec} died")
 
     def _reap(self) -> int | None:
-        """Kill and reap the zygote and whatever it has left; return its trial's wait status, if that had ended before."""
+        """Kill and reap the zygote and whatever it has left.
+
+        Return its trial's wait status, if that had ended before.
+        """
         trial = self._trial
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
@@ -305,7 +313,10 @@ class ZygoteHandle:
         return status
 
     def end(self) -> None:
-        """Make the zygote kill whatever it runs, and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
+        """Make the zygote kill whatever it runs, and end.
+
+        Whoever waits for its trial gets ZygoteDied. Any thread may call it.
+        """
         self._is_ended = True
         self._channel.end()
 
