@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from mqtune.core.fields import FIELDS, Field
 
-#: The causes, for programs: memory of a device that is not free; the operator's health check; attempts that fail at once; a person;
-#: attempts that can't be started; logs that can't be written; a refused login of the driver slots' account; a worker that shuts down. A
-#: later version may have more.
+#: The causes, for programs: memory of a device that is not free; the operator's health check; attempts that fail at
+#: once; a person; attempts that can't be started; logs that can't be written; a refused login of the driver slots'
+#: account; a worker that shuts down. A later version may have more.
 Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "account", "leaving"]
 #: The kinds that stop no trial, each with a worker's missing service.
 _WITHOUT: Final = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}

@@ -39,7 +39,10 @@ def describe_process(pid: int | None = None) -> str:
 
 
 def process_mark(pid: int | None = None) -> str:
-    """Return where a process is, by default this one, and when it began: with its number, no other process of any machine has that."""
+    """Return where a process is, by default this one, and when it began.
+
+    No other process of any machine has the same place, time and number.
+    """
     return f"{_place()}.{started_at(os.getpid() if pid is None else pid)}"
 
 

@@ -72,7 +72,10 @@ class OutcomeConstraint:
         return value - self.bound if self.relation == "<=" else self.bound - value
 
     def relative_excess(self, metrics: Metrics) -> float:
-        """Return the excess divided by the bound, so that units don't matter; by 1 for a bound of 0, which has no size to go by."""
+        """Return the excess divided by the bound, so that units don't matter.
+
+        The excess over a bound of 0 is divided by 1.
+        """
         return self.excess(metrics) / (abs(self.bound) or 1.0)
 
 

@@ -278,8 +278,8 @@ class BrokerDeployment:
         slots = slot_settings(needed(plan.suits_all, definition), self.local_slots, least_bytes)
         if plan.spec.is_carried and self._worker is None:
             raise TrainableNotFound(
-                f"trainable {plan.spec.name!r} was in the memory of the program that began the experiment, and in no file: run that "
-                f"program again with name={plan.name!r}, which continues the experiment"
+                f"trainable {plan.spec.name!r} was in the memory of the program that began the experiment, and in no "
+                f"file: run that program again with name={plan.name!r}, which continues the experiment"
             )
         worker, self._worker = self._worker or PrivateWorker(folder), None
         worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
@@ -288,8 +288,9 @@ class BrokerDeployment:
     def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
         """Start the worker of a new experiment on this machine alone, which gets ready while the server starts.
 
-        The importer of its program is a fork of this process, if that has no thread and no open file. An experiment that exists may
-        have ended, or be deleted soon, and its worker starts later, unless that importer has the trainable itself.
+        The importer of its program is a fork of this process, if that has no thread and no open file. An experiment
+        that exists may have ended, or be deleted soon, and its worker starts later, unless that importer has the
+        trainable itself.
 
         Raises:
             TrainableNotFound: only a fork of this process could have the trainable, and it can't be forked.
@@ -508,8 +509,8 @@ def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
     """Delete an experiment, of which this process has the lock: what its server, its folder and its store have.
 
-    What stays is the log of a worker, and the folders of a server that is at work, of a store, which deletes what it has, and of the output of submitted
-    scripts, one of which may be this process's.
+    What stays is the log of a worker, and the folders of a server that is at work, of a store, which deletes what it
+    has, and of the output of submitted scripts, one of which may be this process's.
     """
     written = [event for events in driver_events(entries_there(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))

@@ -120,8 +120,8 @@ class Plan:
             if self._searcher.wants_whole_trials and not isinstance(self.scheduler, FIFO):
                 argument = "max_t" if settings.scheduler is None else "the scheduler"
                 raise ConfigurationError(
-                    f"scheduler={type(self.scheduler).__name__}(…): {type(self._searcher).__name__} compares trials that have run to "
-                    f"their own end; leave {argument} out, or end trials by rules: stop=…"
+                    f"scheduler={type(self.scheduler).__name__}(…): {type(self._searcher).__name__} compares trials "
+                    f"that have run to their own end; leave {argument} out, or end trials by rules: stop=…"
                 )
         self.scheduler.check_space(self.space)
         is_open = isinstance(self.space, AnySpace)
@@ -155,7 +155,8 @@ class Plan:
         given, max_t = self.settings.scheduler, self.settings.max_t
         if given is not None and max_t is not None:
             raise ConfigurationError(
-                f"max_t={max_t!r} is for the default scheduler; give it to yours: {type(given).__name__}(max_t={max_t!r}, …)"
+                f"max_t={max_t!r} is for the default scheduler; give it to yours: "
+                f"{type(given).__name__}(max_t={max_t!r}, …)"
             )
         if given is not None or max_t is None:
             return given or FIFO()
@@ -193,7 +194,7 @@ class Plan:
             return None
 
     def keep_default(self, described: Mapping[str, object]) -> None:
-        """Keep the searcher with which an experiment began, by its description, where its user leaves the choice to the default.
+        """Keep the searcher with which an experiment began, where its user leaves the choice to the default.
 
         Raises:
             ConfigurationError: the library of that searcher is not installed.

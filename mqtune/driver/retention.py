@@ -17,12 +17,13 @@ from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 class Retention:
     """Which of a trial's checkpoints are kept: the newest ones, and the best ones by a score.
 
-    Of the checkpoints that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal
-    scores the first is better, as of reports; a missing score, one that is not a number, and NaN are never best. By the experiment's metric, one
-    whose report keeps to the outcome constraints is better than one whose report doesn't. Dicts take memory in Redis: one is
-    kept only while it is the trial's newest checkpoint of all. The newest is always kept, and so is one that is still
-    referenced, for example by a fork that has not begun; it is deleted when the rule is applied next. While reports come with
-    checkpoints, the rule is applied at least every 10 s and after each 32nd of an experiment's.
+    Of the checkpoints that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of
+    equal scores the first is better, as of reports; a missing score, one that is not a number, and NaN are never best.
+    By the experiment's metric, one whose report keeps to the outcome constraints is better than one whose report
+    doesn't. Dicts take memory in Redis: one is kept only while it is the trial's newest checkpoint of all. The newest
+    is always kept, and so is one that is still referenced, for example by a fork that has not begun; it is deleted when
+    the rule is applied next. While reports come with checkpoints, the rule is applied at least every 10 s and after
+    each 32nd of an experiment's.
 
     The rule depends on nothing else, and its result is the same whether it is applied after each checkpoint or now and
     then: a checkpoint that was deleted would not be kept later.

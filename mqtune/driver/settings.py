@@ -362,7 +362,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 class KnownTrainable(NamedTuple):
     """A trainable by its name in a definition, and its code root.
 
-    ``cell`` is its written module, if it has no name in a file. ``carried`` is the trainable itself, if it can't travel.
+    ``cell`` is its written module, if it has no name in a file. ``carried`` is the trainable itself, if it can't
+    travel.
     """
 
     spec: TrainableSpec
@@ -476,7 +477,7 @@ _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     (
         "searcher",
         Searcher,
-        "give one, or the name of one (random, tpe, auto, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
+        "give one, its name (random, tpe, auto, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
     ),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
 )

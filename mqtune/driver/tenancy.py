@@ -1,8 +1,8 @@
 """Marks in a store that name the experiments with checkpoints there.
 
 A driver writes a mark when it begins, and a deletion reads all marks. A copy of a server has the id and the experiments
-of the server. So a mark also has the server's process and address. A deletion keeps the checkpoints where neither is the
-server's own.
+of the server. So a mark also has the server's process and address. A deletion keeps the checkpoints where neither is
+the server's own.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ LOOK_AT_LEASES_S: Final = 0.5
 #: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set
 #: forward: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
 LEASE_GRACE_S: Final = 8.0
-#: The most by which the time since the last look shortens that. A driver that looks late got no processor, and workers on its machine, or
-#: the server, may have been without one, too.
+#: The most by which the time since the last look shortens that. A driver that looks late got no processor, and workers
+#: on its machine, or the server, may have been without one, too.
 _GRACE_STEP_S: Final = 2 * LOOK_AT_LEASES_S
 #: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
 #: shorter stall makes it expire.

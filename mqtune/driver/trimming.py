@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 #: How many chapters' bytes a server keeps at least, for those who follow, and at how many chapters are begun.
 _KEPT: Final = 1
 _MOST: Final = 2
-#: The bytes of a chapter on a full server, which gets rid of all but one chapter of a journal: a quarter of the journal, and no less than
-#: this, as each chapter is a file and a line of some 150 bytes in Redis.
+#: The bytes of a chapter on a full server, which gets rid of all but one chapter of a journal: a quarter of the
+#: journal, and no less than this, as each chapter is a file and a line of some 150 bytes in Redis.
 _LEAST_BYTES: Final = 64 * 1024
 _OF_JOURNAL: Final = 4
 #: How long to wait before a store that could not be written is tried again.
@@ -70,7 +70,7 @@ class Trimmer:
         return self._writing.is_behind
 
     def look(self, *, is_full: bool = False) -> None:
-        """Have readers find the chapters that were written since, and begin to write more if the server has too much.
+        """Have readers find new chapters, and begin to write more if the server has too much.
 
         A server that *is_full* keeps less of a journal than any other.
         """

@@ -135,7 +135,8 @@ def rules_of(
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
-            # A team's own operator sets no quotas, drains no worker, which may be others' too, and wakes none to send output.
+            # A team's own operator sets no quotas, drains no worker, which may be others' too, and wakes none to send
+            # output.
             sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db), *_output(kept)] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
             return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, _AUDITED, *sets, *_audits(experiments)]
@@ -234,7 +235,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),
         Rule("subscribe", channels=(control_channel("*", db),)),
-        # Celery's messages, taken, and put back by a worker that ends in this moment; its events; remote commands, heard and answered.
+        # Celery's messages, taken, and put back by a worker that ends in this moment; its events; remote commands,
+        # heard and answered.
         Rule("brpop llen lpush rpush", queues),
         _BOOKKEEPING,
         _HANDED_OUT,
@@ -340,9 +342,10 @@ def password_hash(password: str) -> str:
 
 
 def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
-    """Return the line that creates an account, or gives one these rules: a command for redis-cli, or a line of an ACL file.
+    """Return the line that creates an account, or gives one these rules.
 
-    By the command an account keeps the passwords that it has, and gets this one besides, so that programs can change from one to the next.
+    A command for redis-cli, or a line of an ACL file. By the command an account keeps the passwords that it has, and
+    gets this one besides, so that programs can change from one to the next.
 
     Args:
         user: its name.

@@ -98,9 +98,10 @@ def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
 
 
 def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, force: bool) -> None:
-    """Refuse to act on another's property, without *force* or an operator's account. Force is noted in the audit stream.
+    """Refuse to act on another's property, without *force* or an operator's account.
 
-    This keeps from accidents, as a process says itself whose it is. To forbid is the accounts' matter.
+    Force is noted in the audit stream. This keeps from accidents, as a process says itself whose it is. To forbid is
+    the accounts' matter.
 
     Args:
         client: a checked connection.

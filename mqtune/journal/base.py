@@ -585,9 +585,9 @@ class Journal(ABC):
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         """Append one entry with the segments that are new and not fenced; an attempt has at most one segment.
 
-        A repeated call must carry the same segments. They are taken in any case: where the journal is full, or reports come faster than
-        a cap allows, the attempts that go on are told to WAIT with more. A server without memory refuses this, ``put_checkpoint`` and
-        ``saved`` by BrokerFull; the caller is not kept waiting.
+        A repeated call must carry the same segments. They are taken in any case: where the journal is full, or reports
+        come faster than a cap allows, the attempts that go on are told to WAIT with more. A server without memory
+        refuses this, ``put_checkpoint`` and ``saved`` by BrokerFull; the caller is not kept waiting.
         """
 
     @abstractmethod

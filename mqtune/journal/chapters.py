@@ -130,8 +130,8 @@ _reading_changed: Final = threading.Condition()
 def _answered(url: str, read: Callable[[], T]) -> T:
     """Return what *read* returns, which reads a store, once no other thread does.
 
-    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread that
-    the process does not wait for. Nobody waits for a store that has not answered the reader before.
+    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread
+    that the process does not wait for. Nobody waits for a store that has not answered the reader before.
 
     Raises:
         StoreUnavailable: the store does not answer in time.

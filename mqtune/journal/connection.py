@@ -598,7 +598,10 @@ def _explain(error: BaseException, url: str) -> BaseException:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the server may be there in a moment; not where a name, a port, a login or a certificate is wrong."""
+    """Return whether the server may be there in a moment.
+
+    It may not where a name, a port, a login or a certificate is wrong.
+    """
     # A timeout is silence too: which of the two clocks runs out first is chance.
     passing = redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError, redis.sentinel.MasterNotFoundError
     if isinstance(error, passing):

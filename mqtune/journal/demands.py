@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 #: How long a demand holds unless it is written again: a driver that is silent for longer may be replaced.
 DEMAND_S: Final = LOCK_S
-#: The silence of a driver, in seconds, after which the unused slots of its share are lent to others: it states its demand each second, and
-#: a new driver takes up to 20 s.
+#: The silence of a driver, in seconds, after which the unused slots of its share are lent to others: it states its
+#: demand each second, and a new driver takes up to 20 s.
 LENT_S: Final = 3.0
-#: How long the table of shares holds unless it is published again, as it is each second: with the second until the next driver asks, another
-#: one divides 5 s after the one that did was killed, frozen or cut off.
+#: How long the table of shares holds unless it is published again, as it is each second: with the second until the next
+#: driver asks, another one divides 5 s after the one that did was killed, frozen or cut off.
 TABLE_S: Final = 4.0
 #: Who begins to divide reads the register if what is published of it is older than this, in which each driver looks at
 #: the fleet anew.

@@ -51,8 +51,8 @@ def run_of(client: RedisClient, *, patience_s: float) -> str:
 def place_of(client: RedisClient) -> str:
     """Return a server's address: its name without a login, and behind a space the IP addresses of that name now.
 
-    The name of a server on this machine is that of the machine. A master behind Sentinels has the names of these, and no
-    IP address.
+    The name of a server on this machine is that of the machine. A master behind Sentinels has the names of these, and
+    no IP address.
     """
     settings = client.get_connection_kwargs()
     pool, db = client.connection_pool, settings.get("db", 0)

@@ -113,7 +113,8 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (
 #: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
 #: its replicas or its master are away, a script holds it up.
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
-#: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal comes by itself.
+#: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal
+#: comes by itself.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
 #: A number of a server's has fewer digits.
 _DIGITS: Final = 20
@@ -162,7 +163,8 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, or an earlier version made the account: "
+                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, "
+                    f"or an earlier version made the account: "
                     "`mqtune acl` of this version makes it again"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):

@@ -15,8 +15,9 @@ _MB: Final = 10**6
 #: What is said of a full server, and what can be done about it.
 FULL: Final = "Redis is full (maxmemory)"
 MAKE_ROOM: Final = (
-    "raise its maxmemory, or make room: mqtune delete an experiment that has ended, with --archive if it is to be kept; if none has, end "
-    "the one that fills it before: mqtune stop NAME --experiment --now; mqtune doctor names the largest"
+    "raise its maxmemory, or make room: mqtune delete an experiment that has ended, with --archive if it is to be "
+    "kept; if none has, end the one that fills it before: mqtune stop NAME --experiment --now; mqtune doctor names the "
+    "largest"
 )
 
 

@@ -19,9 +19,11 @@ from mqtune.journal.connection import RedisClient
 WRONG_TYPE: Final = "WRONGTYPE"
 #: The id of an entry.
 _ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
-#: The beginning of an error's text where a pipeline met it: redis-py has the whole command there. Its name and its key are kept.
+#: The beginning of an error's text where a pipeline met it: redis-py has the whole command there. Its name and its key
+#: are kept.
 _PIPELINED: Final = re.compile(r"Command # \d+ \((\S+(?: \S+)?).*?\) of pipeline caused error: ", re.DOTALL)
-#: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time that reading takes.
+#: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time
+#: that reading takes.
 XRANGE: Final = b"XRANGE"
 XREVRANGE: Final = b"XREVRANGE"
 XREAD: Final = b"XREAD"

@@ -352,7 +352,8 @@ class Submissions:
     ) -> None:
         """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more.
 
-        *process* describes the run's process, which is dead. Where it drove the experiment of the submission's name, its lock is released.
+        *process* describes the run's process, which is dead. Where it drove the experiment of the submission's name,
+        its lock is released.
         """
         keys = ExperimentKeys(name)
         args = [name, token, how, "" if code is None else code, reason, output, process]

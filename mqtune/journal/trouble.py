@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 #: The words of a server without memory, in its own error or, where a script met it (6.2), in a script's.
 FULL_SAYS: Final = "used memory > 'maxmemory'"
-#: The errors of a refused login: the account's password was changed, or the account is gone. For redis-py the server is then away.
+#: The errors of a refused login: the account's password was changed, or the account is gone. For redis-py the server is
+#: then away.
 _REFUSED: Final = (AuthenticationError, AuthorizationError)
 _LOG_IN_AGAIN: Final = "was its password changed? Start this again with the new one in the broker URL"
 

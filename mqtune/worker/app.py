@@ -326,8 +326,8 @@ def _is_given(option: str) -> bool:
 class ListenedDispatcher(EventDispatcher):
     """Sends Celery's heartbeats only while somebody listens to events.
 
-    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. A listener such as Flower has task events
-    enabled, or was there when the worker started: then all groups of events are sent.
+    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. A listener such as Flower
+    has task events enabled, or was there when the worker started: then all groups of events are sent.
     """
 
     def send(self, type: str, *args: object, **kwargs: object) -> object:  # noqa: A002 - as Celery calls it
@@ -510,7 +510,10 @@ def create_app(settings: WorkerSettings) -> TrialApp:
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
-        """Run one attempt, unless it is no longer wanted or another worker has it; see ``Task`` for what it is given."""
+        """Run one attempt, unless it is no longer wanted or another worker has it.
+
+        See ``Task`` for what it is given.
+        """
         with logged_as(experiment=experiment, trial=trial, attempt=attempt):
             try:
                 run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)

@@ -147,7 +147,8 @@ class AttemptRun:
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
-        #: Whether its driver or an operator has ended the trial, so that it drops reports for which a full server has no memory.
+        #: Whether its driver or an operator has ended the trial, so that it drops reports for which a full server has
+        #: no memory.
         self.drops_unwritten = False
         self._reason = self._reason_type = ""
         self._ending = threading.Event()
@@ -726,7 +727,8 @@ class AttemptRun:
 def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: int) -> None:
     """Stop a trial because its task was revoked; doing it again, on any worker, changes nothing.
 
-    The request is in the journal once. The driver, or the next one, carries it out. Until then no worker can begin the attempt.
+    The request is in the journal once. The driver, or the next one, carries it out. Until then no worker can begin the
+    attempt.
 
     Raises:
         JournalGone: there is no such experiment.

@@ -52,14 +52,14 @@ _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each
 #: does so.
 BACK_S: Final = 2 * KEEP_S
-#: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of the
-#: server's.
+#: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of
+#: the server's.
 _HEALED: Final = 100
-#: For how long a worker whose slots were all busy would leave a submission to others, and one of which a part is busy for that part of it:
-#: so scripts go to the worker that has least to do, and the death of one ends few of them.
+#: For how long a worker whose slots were all busy would leave a submission to others, and one of which a part is busy
+#: for that part of it: so scripts go to the worker that has least to do, and the death of one ends few of them.
 SPREAD_S: Final = 4.0
-#: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again waits no longer
-#: than for a worker that is gone.
+#: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again
+#: waits no longer than for a worker that is gone.
 PASS_OVER_S: Final = HOLD_S
 
 
@@ -168,7 +168,10 @@ class DriverSlots:
             yield partial(self._logged_in, partial(self._end, run, "again", "its worker was shut down"))
 
     def _logged_in(self, step: Step) -> None:
-        """Take a step that asks the broker; where that refuses the login, say so and leave the scripts to other workers in time."""
+        """Take a step that asks the broker.
+
+        Where that refuses the login, say so and leave the scripts to other workers in time.
+        """
         try:
             step()
         except BrokerRefused as error:

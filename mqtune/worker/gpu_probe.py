@@ -1,7 +1,8 @@
 """The process that asks the driver about GPUs, so that a worker never loads the driver's library itself.
 
-It asks NVIDIA's with nvidia-ml-py (the extra ``gpu``), and with nvidia-smi where that package is missing; and AMD's with
-rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in JSON:
+It asks NVIDIA's with nvidia-ml-py (the extra ``gpu``), and with nvidia-smi where that package is missing; and AMD's
+with rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in
+JSON:
 
 - ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
 - a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown":

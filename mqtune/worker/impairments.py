@@ -16,7 +16,8 @@ from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
 
-#: Causes that close no slot: a back-off bounds how many attempts are taken, and trials run without logs and driver slots.
+#: Causes that close no slot: a back-off bounds how many attempts are taken, and trials run without logs and driver
+#: slots.
 _CLOSE_NONE: Final = frozenset({"starts", "logs", "account"})
 
 

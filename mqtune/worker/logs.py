@@ -236,7 +236,10 @@ def _make(path: Path) -> None:
 
 
 def _shorten(path: Path, before: int) -> int:
-    """Cut the middle out of a file; return the number of bytes cut out of it in total, *before* being those of earlier cuts."""
+    """Cut the middle out of a file.
+
+    Return the number of bytes cut out of it in total, *before* being those of earlier cuts.
+    """
     file = open_regular(path, os.O_RDWR)
     try:
         for _ in range(_MOVES):

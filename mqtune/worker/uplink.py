@@ -1,10 +1,11 @@
 """The uplink: one thread reads the pipes of all trials of a worker and writes their reports to the journal.
 
-Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of them. So a lone
-report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread waits with its batch, the pipes
-fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an experiment's journal is full, or its reports come faster than a
-cap allows, its pipes are left unread, and no other's. While Redis has no memory left (``maxmemory``), each stream waits for itself, so that
-an attempt that is told to end does not wait: its unwritten reports are dropped, and it can end.
+Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of
+them. So a lone report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread
+waits with its batch, the pipes fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an
+experiment's journal is full, or its reports come faster than a cap allows, its pipes are left unread, and no other's.
+While Redis has no memory left (``maxmemory``), each stream waits for itself, so that an attempt that is told to end
+does not wait: its unwritten reports are dropped, and it can end.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class StreamListener(Protocol):
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial is ended and not run again, so that reports are dropped for which a full server has no memory."""
+        """Whether the trial is ended and not run again: a full server's lack of memory may then cost its reports."""
 
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""
@@ -172,7 +173,8 @@ class Stream:
         #: Whether a full server has refused what was written last, and which of its reports the journal may lack.
         self.is_refused = False
         self.unwritten: Segment | None = None
-        #: How many reports were dropped as the server was full when the attempt was told to end; later ones are dropped too.
+        #: How many reports were dropped as the server was full when the attempt was told to end; later ones are dropped
+        #: too.
         self.dropped = 0
         self._is_dropping = False
         #: The trainable's packed message about its end; None if it sent none.
@@ -609,7 +611,10 @@ class Uplink:
         batches.clear()
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
-        """Write a batch: checkpoints first, then all reports as one entry, then the checkpoints that came without a report."""
+        """Write a batch of reports and checkpoints.
+
+        Checkpoints come first, then all reports as one entry, then the checkpoints that came without a report.
+        """
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
@@ -640,7 +645,8 @@ class Uplink:
     def _tried(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
         """Write data of these streams, pass the answers on, and return them.
 
-        If the write fails the answer is GAP, which ends the attempts, *closing* when the worker is shutting down, or _REFUSED by a full server.
+        If the write fails the answer is GAP, which ends the attempts, *closing* when the worker is shutting down, or
+        _REFUSED by a full server.
         """
         experiment = streams[0].journal.experiment
         try:
