@@ -186,4 +186,5 @@ __getattr__ = found_when_used(
         **{name: f"mqtune.{name}" for name in ("checkpoints", "results", "schedulers", "search")},
         "errors": "mqtune.core.errors",
     },
+    checked_early=("mqtune.schedulers", "mqtune.search"),
 )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final
-
-#: The modules whose names a script uses before it makes a Tuner.
-_OF_SCRIPTS: Final = ("mqtune.schedulers", "mqtune.search")
+from typing import Any
 
 
-def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def found_when_used(
+    package: str, homes: Mapping[str, str], *, checked_early: tuple[str, ...] = ()
+) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``.
 
     Args:
         package: its name.
         homes: the module in which each of its names is defined; a name that is a module's own has that module.
+        checked_early: beginnings of those modules whose objects a script makes before its Tuner. Their wrong arguments
+            end the script with one line, too.
     """
 
     def find(name: str) -> Any:
@@ -28,12 +29,12 @@ def found_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], A
 
             raise no_attribute(f"module {package!r}", name, OF_MODULES)
         home = import_module(homes[name])
-        if homes[name].startswith(_OF_SCRIPTS):
-            from mqtune.core.text import say_in_one_line  # noqa: PLC0415 - as above
+        is_module = home.__name__.rpartition(".")[2] == name
+        if not is_module and homes[name].startswith(checked_early):
+            from mqtune.core.text import say_in_one_line  # noqa: PLC0415 - a trial's process needs it for none of these
 
-            # Their arguments can be wrong before a Tuner is made.
             say_in_one_line()
-        value = home if home.__name__.rpartition(".")[2] == name else getattr(home, name)
+        value = home if is_module else getattr(home, name)
         vars(sys.modules[package])[name] = value
         return value
 

@@ -477,7 +477,7 @@ _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     (
         "searcher",
         Searcher,
-        "give one, its name (random, tpe, auto, ax), or OptunaSearcher(…) of mqtune.integrations.optuna; or leave it out",
+        "give one, its name (random, tpe, auto, ax) or mqtune.integrations.optuna.OptunaSearcher(…), or leave it out",
     ),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
 )

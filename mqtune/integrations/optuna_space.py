@@ -36,8 +36,8 @@ class Shown:
     """
 
     distribution: BaseDistribution
-    to_param: Callable[[Any], Any]
-    to_value: Callable[[Any], Any] = lambda param: param
+    to_param: Callable[[Any], object]
+    to_value: Callable[[Any], object] = lambda param: param
 
 
 def shown_by_value(domain: Domain) -> Shown:

@@ -291,7 +291,7 @@ class Submissions:
         names = [name for name in map(_text, newest) if is_name(name) and serves(name)]
         some = random.sample(names, min(count, len(names)))
 
-        def look() -> list[Any]:
+        def look() -> list[object]:
             with self._client.pipeline(transaction=False) as pipe:
                 for name in some:
                     pipe.hget(ExperimentKeys(name).submission, "state")

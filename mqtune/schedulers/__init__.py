@@ -36,4 +36,4 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
     "stopping": "mqtune.schedulers.stopping",
 }
-__getattr__ = found_when_used(__name__, _HOMES)
+__getattr__ = found_when_used(__name__, _HOMES, checked_early=(__name__,))

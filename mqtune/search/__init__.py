@@ -19,4 +19,4 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("PastTrial", "Searcher", "WAIT"), "mqtune.search.base"),
     "Encoding": "mqtune.search.encoding",
 }
-__getattr__ = found_when_used(__name__, _HOMES)
+__getattr__ = found_when_used(__name__, _HOMES, checked_early=(__name__,))

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import source_hash
 from pathlib import Path
@@ -121,7 +122,8 @@ class _Loader(SourceFileLoader):
 
 @functools.cache
 def _compiled(source: bytes, path: str) -> CodeType:
-    return compile(source, path, "exec", dont_inherit=True)
+    code: CodeType = InspectLoader.source_to_code(source, path)
+    return code
 
 
 _installed = FrozenCode(Path(), {})

@@ -38,4 +38,4 @@ _HOMES: Final[dict[str, str]] = {
     "StopRule": "mqtune.schedulers.stopping.rule",
     "MaximumIteration": "mqtune.schedulers.stopping.trial_rules",
 }
-__getattr__ = found_when_used(__name__, _HOMES)
+__getattr__ = found_when_used(__name__, _HOMES, checked_early=(__name__,))

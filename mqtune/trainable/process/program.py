@@ -132,7 +132,7 @@ def _seed_library(name: str, seed: int | None) -> None:
         _seed_torch(sys.modules[name], seed)
 
 
-def _seed_torch(torch: Any, seed: int) -> None:
+def _seed_torch(torch: ModuleType, seed: int) -> None:
     """Seed PyTorch's generators as ``torch.manual_seed`` does, which would also import its compiler."""
     is_new = torch.initial_seed() != seed
     torch.default_generator.manual_seed(seed)
