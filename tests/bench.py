@@ -455,8 +455,8 @@ class Bench:
     def lose(self, trial: str = "0001") -> Bench:
         """Have the attempt's worker vanish, and the driver notice."""
         self.worker.renew([self.claims[trial]], 0.0)
-        for _ in range(5):
-            # In one go, the server might have been frozen.
-            self.clock.now += 4.0
+        for _ in range(20):
+            # In larger steps the driver might have been without a processor, or the server frozen.
+            self.clock.now += 1.0
             self.step()
         return self

@@ -53,7 +53,7 @@ def only_trial(tuner: mqtune.Tuner) -> Trial:
         (lambda: {"searcher": 3}, "searcher=3"),
         (
             lambda: {"searcher": "tep"},
-            r"searcher='tep' is not a Searcher; give one, or the name of one \(random, tpe, ax\)",
+            r"searcher='tep' is not a Searcher; give one, its name \(random, tpe, auto, ax\)",
         ),
         (lambda: {"resources": {"gpus": 1}}, "resources="),
         (lambda: {"name": "a b"}, "name='a b'"),
@@ -107,7 +107,7 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
         (pow, "not a function"),
     ):
         with pytest.raises(TrainableNotFound, match=what):
-            mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")
+            mqtune.Tuner(trainable, SPACE, metric="loss", mode="min", backend="redis://localhost:1/0")
 
 
 @pytest.mark.parametrize(

@@ -641,6 +641,10 @@ class FaultyLine:
         self.faults = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name == "get_connection_kwargs":
+            # It asks nothing of the server.
+            return self._client.get_connection_kwargs
+
         def call(*args: Any, **kwargs: Any) -> Any:
             command = str(args[0]).lower() if name == "execute_command" else name
             fails = self.faults < self._times and command.startswith(self._on)

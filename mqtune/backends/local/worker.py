@@ -40,6 +40,7 @@ _OF_OPERATORS: Final = frozenset(
         "GRACE",
         "HEALTH_CHECK",
         "HOLD_SEATS",
+        "LOG_FORMAT",
         "METRICS_ADDRESS",
         "METRICS_PORT",
         "PACK_GPUS",

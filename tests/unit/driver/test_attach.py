@@ -70,7 +70,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> None:
     """Have every broker hold these bytes as what the experiment is."""
-    server = SimpleNamespace(client=None, url=BROKER, is_private=False)
+    client = SimpleNamespace(get_connection_kwargs=dict)
+    server = SimpleNamespace(client=client, url=BROKER, is_private=False)
     monkeypatch.setattr(BrokerDeployment, "_connect", lambda place, folder: server)
     monkeypatch.setattr(RedisJournal, "definition", lambda journal: definition)
 

@@ -12,6 +12,7 @@ from test_definitions import RECORDED
 import mqtune
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.plan import Plan
 from mqtune.search.random import RandomSearcher
@@ -63,7 +64,7 @@ def test_without_optuna_it_is_random_search_and_the_first_line_says_why(capsys: 
 
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("x · searcher random (Optuna can't be imported (")
-    assert first.endswith("pip install 'mqtune[optuna]'); no scheduler, each trial runs to its end")
+    assert first.endswith(f"{install_command('optuna')}); no scheduler, each trial runs to its end")
 
 
 @pytest.mark.parametrize(

@@ -778,7 +778,7 @@ def test_the_best_or_newest_checkpoint_that_is_a_folder_is_copied_to_where_it_is
 
         assert (checkpoint.id, (checkpoint.path / "model").read_text()) == (names[-1], names[-1])
         assert target is None or checkpoint.path == target
-    assert trial.get_checkpoint("best").id == names[3]
+    assert trial.get_checkpoint("best").id == names[2]
     with pytest.raises(ConfigurationError, match="which='last' is neither 'newest' nor 'best'"):
         trial.get_checkpoint("last")  # type: ignore[arg-type]
 

@@ -349,5 +349,5 @@ def test_points_come_before_the_configs_of_a_searcher_that_is_named_as_a_tuner_n
     assert tpe.count is None
     assert tpe.can_learn
     assert PointsFirst([{"x": 0.5}], "random").count == 1
-    with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher, nor one of random, tpe, ax"):
+    with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher, nor one of random, tpe, auto, ax"):
         PointsFirst([{"x": 0.5}], "best")
