@@ -136,7 +136,7 @@ def test_all_experiments_are_listed_with_the_newest_first_and_the_number_of_fail
     assert heads.split()[3:5] == ["trials", "failed"]
     assert third.startswith("third ")
     assert "can't be read" in third
-    assert second.split()[3:6] == ["finished", "2", "2"]
+    assert second.split()[3:6] == ["failed", "2", "2"]
     assert first.split()[3:5] == ["finished", "3"]
     assert "loss=0.25" in first
 

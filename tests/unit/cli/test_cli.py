@@ -76,7 +76,7 @@ def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: st
             ["stop", "mine"],
             "name the trials, or give --all, --where or --status; to end the experiment, give --experiment",
         ),
-        (["stop", "mine", "1", "--now"], "--now and --force are for --experiment"),
+        (["stop", "mine", "1", "--now"], "--now is for --experiment"),
         (["stop", "mine", "1", "--experiment"], "leave out the trials and the options for trials"),
         (["resume", "mine"], "name the trials, or give --all, --where or --status"),
         (["label", "mine", "1"], "give --tag, --untag or --note"),
@@ -281,7 +281,7 @@ def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
     book.run("0004", 1.0)
     book.save()
     handle = _Handle()
-    monkeypatch.setattr("mqtune.cli.steer.steered", lambda _: contextlib.nullcontext(handle))
+    monkeypatch.setattr("mqtune.cli.steer.steered", lambda _, force: contextlib.nullcontext(handle))
     monkeypatch.setattr("mqtune.cli.steer.experiment_of", lambda _: mqtune.Results.load("mine").experiment)
 
     with CliRunner().isolation(input=typed) as (_, err, _both):
