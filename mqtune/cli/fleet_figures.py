@@ -63,6 +63,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mqtune_experiment_waiting": ("Attempts that are staged and wait for a slot.", _OWNED),
     "mqtune_experiment_waiting_oldest_seconds": ("For how long the first of them has waited.", _OWNED),
     "mqtune_experiment_driver_up": ("Whether a driver has the experiment.", _OWNED),
+    "mqtune_experiment_script_up": ("Whether a worker runs its submitted script in a driver slot.", _OWNED),
     "mqtune_experiment_driver_behind_seconds": (
         "How old the oldest entry of the journal was that the driver had not read when it kept its lock last.",
         _OWNED,
@@ -239,6 +240,8 @@ class FleetReader:
             yield "mqtune_experiment_last_event_timestamp_seconds", entry_time(state.last), labels
             yield "mqtune_experiment_journal_bytes", state.size, labels
             yield "mqtune_experiment_journal_limit_bytes", state.most, labels
+        for name, is_running in self._states.scripts(states).items():
+            yield "mqtune_experiment_script_up", float(is_running), owned[name]
         for name, each in self._states.under_way(states).items():
             yield "mqtune_experiment_running", each.running, owned[name]
             yield "mqtune_experiment_waiting", each.waiting, owned[name]
