@@ -19,7 +19,6 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, Action, AttemptEnd, Intent, TrialId, is_in_memory
-from mqtune.core.usage import Usage
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
@@ -54,8 +53,6 @@ TERMINATE_GRACE_S: Final = 5.0
 SILENT_S: Final = 10.0
 #: How long that cleaning up may take: a device driver or a disk can hold a killed process for a while.
 GONE_S: Final = 60.0
-#: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
-_LEAST_WAIT_S: Final = 1.0
 #: How long a process may take to disappear after SIGKILL.
 _GO_S: Final = 1.0
 #: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the
@@ -723,13 +720,8 @@ class AttemptRun:
             retired=self._retirement(failed=said is not None and said["end"] == AttemptEnd.FAILED.value),
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
-            usage=self._usage(),
+            usage=self.meter.final(self.stream.waited_s if self.stream is not None else 0.0),
         )
-
-    def _usage(self) -> Usage:
-        waited_s = self.stream.waited_s if self.stream is not None else 0.0
-        waits = {"redis_wait_s": round(waited_s, 1)} if waited_s >= _LEAST_WAIT_S else {}
-        return {**self.meter.figures(), **waits}
 
 
 def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: int) -> None:

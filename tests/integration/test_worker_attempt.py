@@ -944,7 +944,7 @@ def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_serv
         return report(journal, segments)
 
     monkeypatch.setattr("mqtune.worker.uplink.FULL_RETRY_S", 0.01)
-    monkeypatch.setattr("mqtune.worker.attempt._LEAST_WAIT_S", 0.01)
+    monkeypatch.setattr("mqtune.worker.usage._LEAST_WAIT_S", 0.01)
     monkeypatch.setattr(MemoryJournal, "report", refuse)
 
     assert "redis_wait_s" not in usual.usage
