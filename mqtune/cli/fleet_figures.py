@@ -16,6 +16,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
 from mqtune.core.resources import queues_of
 from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
+from mqtune.core.trial import ENDS
 from mqtune.integrations.prometheus import Figure
 from mqtune.journal.base import entry_time
 from mqtune.journal.connection import open_client, redact
@@ -194,7 +195,9 @@ class FleetReader:
                 yield "mqtune_fleet_impaired_seconds", max(0.0, now - each.since), (info.name, each.device, each.kind)
         self._seen = {name: at for name, at in self._seen.items() if seen_at - at < _KEPT_S}
         self._ended = Counter({each: count for each, count in self._ended.items() if each[0] in self._seen})
-        for labels, count in self._ended.items():
+        # A count that begins at 1 is no increase for Prometheus.
+        nothing = {(info.name, devices, end): 0 for info in workers for devices in info.devices for end in ENDS}
+        for labels, count in {**nothing, **self._ended}.items():
             yield "mqtune_fleet_attempts_ended_total", count, labels
 
     # Experiments.

@@ -25,7 +25,7 @@ from mqtune.core.owner import NOBODY
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import Demand, lists_of
 from mqtune.core.submission import Submission
-from mqtune.core.trial import TrialId
+from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim
 from mqtune.journal.demands import Demands
@@ -201,6 +201,20 @@ def test_ends_of_attempts_are_counted_by_device_from_when_it_began_to_look(
 
     assert counted == {f"fleet_attempts_ended_total w-{each.token} 0 completed": 1 for each in (running, later)}
     assert looked(read).items() >= counted.items(), "counters stay"
+
+
+def test_the_count_of_failures_of_each_device_begins_at_0_with_its_worker(
+    redis_client: redis.Redis, reader: Reader
+) -> None:
+    digits, read = Driven(redis_client, "digits"), reader()
+    Fleet(redis_client, patience_s=5).join(worker("w-1", slots=2, devices=["0", "1"]), LONG_S)
+    failed = [f"fleet_attempts_ended_total w-1 {device} failed" for device in "01"]
+    assert [looked(read)[each] for each in failed] == [0, 0]
+
+    claim = digits.start()
+    digits.journal.end(claim, ended(claim.trial, end=AttemptEnd.FAILED))
+
+    assert [looked(read)[each] for each in failed] == [1, 0]
 
 
 def test_a_long_journal_is_not_read_again_and_what_can_not_be_read_is_passed_over(
