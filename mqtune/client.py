@@ -48,7 +48,7 @@ from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import RedisJournal, number, retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
-from mqtune.journal.submissions import Submissions
+from mqtune.journal.submissions import Submissions, SubmissionState
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
@@ -242,6 +242,8 @@ class ExperimentState:
     too_fast: str = ""
     #: Its creator.
     owner: Owner = NOBODY
+    #: Its submitted script, if that has not ended; None once the experiment has ended, and while it has a driver.
+    script: SubmissionState | None = None
 
 
 class _Broker:
@@ -267,10 +269,13 @@ class _Broker:
 
     def _way_to_script(self, name: str) -> str:
         """Return how to learn what has become of the script that was submitted under this name; empty where none was."""
+        return "" if self.submission(name) is None else f"; a script was submitted for it: mqtune why {name}"
+
+    def submission(self, name: str) -> SubmissionState | None:
+        """Return the script that was submitted under a name; None if nothing was, or the account may not read it."""
         with contextlib.suppress(AccessDenied):
-            if Submissions(self.redis, patience_s=CONNECT_TIMEOUT_S).state(name) is not None:
-                return f"; a script was submitted for it: mqtune why {name}"
-        return ""
+            return Submissions(self.redis, patience_s=CONNECT_TIMEOUT_S).state(name)
+        return None
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return the answer to a command, trying again for some seconds while the server is away."""
@@ -307,18 +312,20 @@ class ExperimentHandle:
         last = self._journal.newest(_LAST_COUNT)
         is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
         waits = self._meta("waits") if is_driven else None
-        metric = created.definition.get("metric", "")
+        metric, outcome = created.definition.get("metric", ""), _outcome(last)
+        script = None if outcome or is_driven else self._broker.submission(self.name)
         return ExperimentState(
             name=self.name,
             metric=", ".join(map(str, metric)) if isinstance(metric, list) else str(metric),
             created_at=created.at,
-            outcome=_outcome(last),
+            outcome=outcome,
             is_driven=is_driven,
             age_s=self._age_s(last[0].id),
             entries=self._journal.count(),
             waits=(waits or b"").decode(errors="replace"),
             too_fast=self._too_fast(),
             owner=created.owner,
+            script=None if script is None or script.has_ended else script,
         )
 
     def _created(self) -> ExperimentCreated | None:

@@ -16,6 +16,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
 from mqtune.core.resources import queues_of
 from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
+from mqtune.core.trial import ENDS
 from mqtune.integrations.prometheus import Figure
 from mqtune.journal.base import entry_time
 from mqtune.journal.connection import open_client, redact
@@ -63,6 +64,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mqtune_experiment_waiting": ("Attempts that are staged and wait for a slot.", _OWNED),
     "mqtune_experiment_waiting_oldest_seconds": ("For how long the first of them has waited.", _OWNED),
     "mqtune_experiment_driver_up": ("Whether a driver has the experiment.", _OWNED),
+    "mqtune_experiment_script_up": ("Whether a worker runs its submitted script in a driver slot.", _OWNED),
     "mqtune_experiment_driver_behind_seconds": (
         "How old the oldest entry of the journal was that the driver had not read when it kept its lock last.",
         _OWNED,
@@ -193,7 +195,9 @@ class FleetReader:
                 yield "mqtune_fleet_impaired_seconds", max(0.0, now - each.since), (info.name, each.device, each.kind)
         self._seen = {name: at for name, at in self._seen.items() if seen_at - at < _KEPT_S}
         self._ended = Counter({each: count for each, count in self._ended.items() if each[0] in self._seen})
-        for labels, count in self._ended.items():
+        # A count that begins at 1 is no increase for Prometheus.
+        nothing = {(info.name, devices, end): 0 for info in workers for devices in info.devices for end in ENDS}
+        for labels, count in {**nothing, **self._ended}.items():
             yield "mqtune_fleet_attempts_ended_total", count, labels
 
     # Experiments.
@@ -239,6 +243,8 @@ class FleetReader:
             yield "mqtune_experiment_last_event_timestamp_seconds", entry_time(state.last), labels
             yield "mqtune_experiment_journal_bytes", state.size, labels
             yield "mqtune_experiment_journal_limit_bytes", state.most, labels
+        for name, is_running in self._states.scripts(states).items():
+            yield "mqtune_experiment_script_up", float(is_running), owned[name]
         for name, each in self._states.under_way(states).items():
             yield "mqtune_experiment_running", each.running, owned[name]
             yield "mqtune_experiment_waiting", each.waiting, owned[name]

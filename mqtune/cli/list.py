@@ -16,7 +16,7 @@ from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
 from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, opened
-from mqtune.cli.submit import in_words, state_on
+from mqtune.cli.submit import state_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.owner import NOBODY
@@ -24,7 +24,14 @@ from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_config, short_value
-from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder, with_failures
+from mqtune.results.experiments import (
+    duration,
+    saved_experiments,
+    script_in_words,
+    state_in_words,
+    state_of_folder,
+    with_failures,
+)
 from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
@@ -209,7 +216,7 @@ def _described_submission(name: str, state: SubmissionState, place: str) -> _Sum
     """Return what is known of a script that was submitted, and has begun no experiment of its name."""
     owner, at = (NOBODY, state.began) if state.submission is None else (state.submission.owner, state.submission.at)
     plain = {"name": name, "outcome": "", "created_at": at, "owner": owner._asdict(), "metric": ""}
-    return {**plain, "state": in_words(state), "place": place}
+    return {**plain, "state": script_in_words(state), "place": place}
 
 
 def described_there(state: ExperimentState, url: str, place: str, most: float = ENTRIES) -> _Summary:
@@ -217,7 +224,7 @@ def described_there(state: ExperimentState, url: str, place: str, most: float = 
     if state.entries <= most:
         with opened(Place(state.name, None, url)) as view:
             return described_experiment(view)
-    words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
+    words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s, script=state.script)
     plain = {"name": state.name, "outcome": state.outcome, "created_at": state.created_at}
     plain["owner"] = state.owner._asdict()
     return {**plain, "metric": state.metric, "state": words, "place": place}
@@ -248,7 +255,7 @@ def _cells(summary: _Summary) -> list[str]:
     started, trials = _time(summary["created_at"]), str(summary.get("trials", ""))
     failed = str(summary.get("statuses", {}).get(TrialStatus.FAILED.value, ""))
     owner = printable(str(owner_of(summary)))
-    return [printable(summary["name"]), owner, started, summary["state"], trials, failed, value, tags]
+    return [printable(summary["name"]), owner, started, printable(summary["state"]), trials, failed, value, tags]
 
 
 def _summary(folder: Path) -> _Summary:

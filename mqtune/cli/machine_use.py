@@ -149,6 +149,8 @@ def _process_parts(usage: Mapping[str, float]) -> Iterator[str]:
 def _span(usage: Mapping[str, float]) -> Iterator[str]:
     if "sampled_s" in usage:
         yield f"sampled for {duration(usage['sampled_s'])}"
+    if "redis_wait_s" in usage:
+        yield f"data waited {duration(usage['redis_wait_s'])} for Redis"
 
 
 def _size(count: float) -> str:

@@ -53,7 +53,7 @@ def say(text: str, *, nl: bool = True) -> None:
 #: Columns of numbers, those that are cut where there is no room, and those that a narrow terminal has not.
 _NUMBERS: Final = frozenset(
     {"trials", "attempts", "experiments", "failed", "busy", "slots", "workers", "waiting", "reports"}
-    | {"GPU-hours", "slot-hours", "kWh"}
+    | {"GPU-hours", "slot-hours", "kWh", "waited"}
 )
 _CUT: Final = frozenset({"status", "config", "queue", "note", "tags"})
 _WIDE: Final = frozenset({"started", "ran", "gpus", "devices"})

@@ -182,7 +182,11 @@ def _read_there(name: str, url: str) -> Iterator[View]:
     with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         experiment = there.experiment(name)
         results, found = experiment.results(Path(folder)), experiment.state()
-        state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+        state = (
+            ""
+            if found is None
+            else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s, script=found.script)
+        )
         yield View(results, with_failures(state, results.experiment.statuses), there.place)
 
 
@@ -206,7 +210,7 @@ def _state(place: Place, folder: Path, results: Results) -> str:
             found = there.experiment(place.name).state()
             # Another experiment may have this name there.
             if found is not None and found.created_at == results.experiment.created_at:
-                return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+                return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s, script=found.script)
     return state_of_folder(folder, results.outcome)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -19,9 +18,9 @@ from mqtune.core.machine import INTERRUPTED_CODE, mqtune_home
 from mqtune.core.owner import NOBODY, this_owner
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, Submission, SubmittedRun
-from mqtune.core.text import names_in_words, printable
+from mqtune.core.text import printable
 from mqtune.core.version import meets
-from mqtune.results.experiments import duration
+from mqtune.results.experiments import script_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -170,7 +169,7 @@ def _follow(name: str, broker: str) -> None:
         sys.exit(INTERRUPTED_CODE)
     state = state_on(name, broker)
     if state is not None and state.how != "done":
-        click.echo(printable(f"mqtune: {name}: {in_words(state)}"), err=True)
+        click.echo(printable(f"mqtune: {name}: {script_in_words(state)}"), err=True)
         sys.exit(state.code if state.code and state.code > 0 else 1)
 
 
@@ -195,21 +194,3 @@ def state_on(name: str, url: str) -> SubmissionState | None:
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(url, role="reader")) as client:
         return Submissions(client, patience_s=CONNECT_TIMEOUT_S).state(name)
     return None
-
-
-def in_words(state: SubmissionState) -> str:
-    """Return the state of a submission in words."""
-    refused = f"; {names_in_words(state.refused_by)} may not run it: {state.refusal}" if state.refused_by else ""
-    if state.state == "waiting":
-        return f"its script waits for a driver slot{refused}"
-    if not state.has_ended:
-        if not state.is_kept:
-            return f"its script ran on {state.worker}, which keeps it no longer, and waits for a driver slot{refused}"
-        again = f", its run {state.run}" if state.run > 1 else ""
-        return f"its script has run on {state.worker} for {duration(max(0.0, time.time() - state.began))}{again}"
-    if state.how == "done":
-        return "its script has ended"
-    if state.how == "stopped":
-        return f"its script was stopped{f': {state.reason}' if state.reason else ''}"
-    last = state.output.strip().rpartition("\n")[2]
-    return f"its script has failed: {state.reason}{f': {last}' if last else ''}"

@@ -30,7 +30,7 @@ _HEADS: Final = {
     "team": ("account", "experiments"),
     "experiment": ("experiment", "owner"),
 }
-_SUMS: Final = ("trials", "attempts", "GPU-hours", "slot-hours", "kWh")
+_SUMS: Final = ("trials", "attempts", "GPU-hours", "slot-hours", "kWh", "waited")
 #: The name of the account that has none.
 _DEFAULT: Final = "default"
 
@@ -87,9 +87,18 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
         return
     total = sum((used for _, used in groups), Used())
     rows = [[*_heading(group, by), *_cells(used)] for group, used in groups]
-    print_table([*_HEADS[by], *_SUMS], [*rows, ["all", "" if by == "experiment" else str(len(shares)), *_cells(total)]])
+    rows.append(["all", "" if by == "experiment" else str(len(shares)), *_cells(total)])
+    heads = [*_HEADS[by], *_SUMS]
+    # Most fleets have none.
+    columns = len(heads) if total.waited_slot_s else len(heads) - 1
+    print_table(heads[:columns], [row[:columns] for row in rows])
     if 0 < total.measured_gpu_s < total.gpu_s:
         say(f"energy is known of {100 * total.measured_gpu_s / total.gpu_s:.0f} % of the GPU-hours")
+    if total.waited_slot_s:
+        say(
+            f"waited: slot-hours in which data of trials waited for Redis; {total.waited_gpu_s / _HOUR_S:.1f} of the "
+            f"GPU-hours were so"
+        )
     say(f"since {when}")
 
 
@@ -202,13 +211,16 @@ def _figures(used: Used) -> dict[str, object]:
         "slot_hours": used.slot_s / _HOUR_S,
         "energy_kwh": used.energy_j / _J_PER_KWH if used.measured_gpu_s else None,
         "measured_gpu_hours": used.measured_gpu_s / _HOUR_S,
+        "waited_gpu_hours": used.waited_gpu_s / _HOUR_S,
+        "waited_slot_hours": used.waited_slot_s / _HOUR_S,
     }
 
 
 def _cells(used: Used) -> list[str]:
     energy = f"{used.energy_j / _J_PER_KWH:.1f}" if used.measured_gpu_s else ""
     hours = (f"{seconds / _HOUR_S:.1f}" for seconds in (used.gpu_s, used.slot_s))
-    return [str(used.trials), str(used.attempts), *hours, energy]
+    waited = f"{used.waited_slot_s / _HOUR_S:.1f}" if used.waited_slot_s else ""
+    return [str(used.trials), str(used.attempts), *hours, energy, waited]
 
 
 COMMANDS: Final = {"usage": command}

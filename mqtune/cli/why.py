@@ -29,7 +29,7 @@ from mqtune.cli.fleet import (
 )
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
-from mqtune.cli.submit import in_words, submission_of, way_to_end, why_no_driver_slot
+from mqtune.cli.submit import submission_of, way_to_end, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.rates import too_fast
@@ -42,7 +42,7 @@ from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
-from mqtune.results.experiments import duration
+from mqtune.results.experiments import duration, script_in_words
 from mqtune.trainable.bundle import KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def why_not_begun(place: Place) -> Reason | None:
         if there.has_begun(place.name):
             return None
     if not state.has_ended and not state.is_kept:
-        return _of_waiting(place, state, f"{place.name} has not begun: {in_words(state)}")
+        return _of_waiting(place, state, f"{place.name} has not begun: {script_in_words(state)}")
     cause = "ended" if state.has_ended else "starting"
-    return Reason(cause, f"{place.name} has not begun: {in_words(state)}", way_out=_way_to_output(place.name))
+    return Reason(cause, f"{place.name} has not begun: {script_in_words(state)}", way_out=_way_to_output(place.name))
 
 
 def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
@@ -319,7 +319,7 @@ class Inquiry:
         if state is None:
             return Reason("no driver", f"nobody drives {name}, so nothing starts", way_out=self._go_on)
         if (submitted := submission_of(self._place)) is not None:
-            text = f"nobody drives {name}, so nothing new starts: {in_words(submitted)}"
+            text = f"nobody drives {name}, so nothing new starts: {script_in_words(submitted)}"
             if not submitted.has_ended and not submitted.is_kept:
                 return _of_waiting(self._place, submitted, text)
             if not submitted.has_ended or submitted.how == "failed":

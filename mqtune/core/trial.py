@@ -295,6 +295,10 @@ class AttemptEnd(Enum):
     HANDED_BACK = "handed_back"  #: its worker was drained or preempted, or could not start it; or its driver left
 
 
+#: The values of all ends, for counts of attempts.
+ENDS: Final = tuple(end.value for end in AttemptEnd)
+
+
 class Intent(Enum):
     """What the driver wants of an attempt; durable in Redis until the attempt ends."""
 

@@ -28,6 +28,7 @@ FIGURES: Final = {
     "gpu_idle_s": "the longest time for which one of them stood idle, if the worker has warned of that",
     "gpu_slots": "how many slots share each of its devices, if more than its own",
     "cpus": "how many processors its processes kept busy, on average",
+    "redis_wait_s": "for how many seconds its data waited for a Redis that was full, away or refused the login",
     "memory_bytes_peak": "the most resident memory of its processes; what several share counts for each",
 }
 #: Some of these figures, or all, by their names.

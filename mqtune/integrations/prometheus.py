@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIServer
 
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Attempt, Trial
+from mqtune.core.trial import ENDS, Attempt, Trial
 from mqtune.core.version import install_command
 
 try:
@@ -140,7 +140,8 @@ class _Figures(Collector):
 
     def __init__(self) -> None:
         self.experiment: Experiment | None = None
-        self.ends: Counter[str] = Counter()
+        # A count that begins at 1 is no increase for Prometheus.
+        self.ends = Counter(dict.fromkeys(ENDS, 0))
 
     def collect(self) -> Iterator[Metric]:
         experiment = self.experiment

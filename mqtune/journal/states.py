@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import redis
 
-from mqtune.core.keys import ExperimentKeys
+from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.journal.base import entry_time
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import experiments_on, number, retrying
@@ -145,6 +145,22 @@ class States:
             for name, running, waiting, first in each
             if None not in (running, waiting, first)
         }
+
+    def scripts(self, names: Iterable[str]) -> Mapping[str, bool]:
+        """Return whether a worker runs the submitted script of each of these experiments.
+
+        Experiments that this account may not read are left out.
+
+        Raises:
+            BrokerUnavailable: the server is away.
+        """
+        names = list(names)
+        commands: list[tuple[str, ...]] = []
+        for name in names:
+            commands += [("HGET", ExperimentKeys(name).submission, "state"), ("ZSCORE", SUBMISSIONS, name)]
+        *answers, (seconds, _) = ask_each(self._client, [*commands, ("TIME",)], patience_s=self._patience_s)
+        each = zip(names, answers[::2], answers[1::2], strict=True)
+        return {name: state == b"running" and float(until or 0) > seconds * 1000 for name, state, until in each}
 
     def next_times(self, after: Mapping[str, str]) -> dict[str, float]:
         """Return for each experiment when the entry was written that follows this one; without those that have none.

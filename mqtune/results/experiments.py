@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from mqtune.core.errors import ConfigurationError, ImpossibleEvent, MessageVersionError, MqtuneError
 from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event, events_in_order
@@ -16,9 +16,13 @@ from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
 from mqtune.core.objective import metric_of
+from mqtune.core.text import names_in_words
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, is_written
+
+if TYPE_CHECKING:
+    from mqtune.journal.submissions import SubmissionState
 
 #: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5
@@ -184,11 +188,36 @@ def state_of_folder(folder: Path, outcome: str) -> str:
     return state_in_words(outcome, is_driven=is_written(copy), age_s=time.time() - copy.stat().st_mtime)
 
 
-def state_in_words(outcome: str, *, is_driven: bool, age_s: float) -> str:
-    """Return the state of an experiment in a few words, from its outcome, whether it has a driver, and its newest event's age."""
+def state_in_words(outcome: str, *, is_driven: bool, age_s: float, script: SubmissionState | None = None) -> str:
+    """Return the state of an experiment in a few words.
+
+    Args:
+        outcome: how it has ended; empty if it has not.
+        is_driven: whether it has a driver.
+        age_s: how long ago its newest event was.
+        script: its submitted script, if that has not ended: it runs without a driver yet, or waits for a slot.
+    """
     if outcome or is_driven:
         return outcome or _RUNNING
-    return f"driver away for {duration(max(0.0, age_s))}"
+    return f"driver away for {duration(max(0.0, age_s))}" if script is None else script_in_words(script)
+
+
+def script_in_words(state: SubmissionState) -> str:
+    """Return the state of a submitted script in words."""
+    refused = f"; {names_in_words(state.refused_by)} may not run it: {state.refusal}" if state.refused_by else ""
+    if state.state == "waiting":
+        return f"its script waits for a driver slot{refused}"
+    if not state.has_ended:
+        if not state.is_kept:
+            return f"its script ran on {state.worker}, which keeps it no longer, and waits for a driver slot{refused}"
+        again = f", its run {state.run}" if state.run > 1 else ""
+        return f"its script has run on {state.worker} for {duration(max(0.0, time.time() - state.began))}{again}"
+    if state.how == "done":
+        return "its script has ended"
+    if state.how == "stopped":
+        return f"its script was stopped{f': {state.reason}' if state.reason else ''}"
+    last = state.output.strip().rpartition("\n")[2]
+    return f"its script has failed: {state.reason}{f': {last}' if last else ''}"
 
 
 def with_failures(state: str, counts: Mapping[str, int]) -> str:

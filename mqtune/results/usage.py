@@ -32,6 +32,8 @@ class Used:
         gpu_s: the same, times the GPUs of each slot; half a GPU counts as half.
         energy_j: what their GPUs have drawn, as far as that was sampled; of a GPU that slots share, each has its part.
         measured_gpu_s: the part of ``gpu_s`` of those attempts whose energy is known.
+        waited_slot_s: the part of ``slot_s`` in which data of the attempts waited for Redis, as far as that is known.
+        waited_gpu_s: the same part of ``gpu_s``.
     """
 
     trials: int = 0
@@ -40,6 +42,8 @@ class Used:
     gpu_s: float = 0.0
     energy_j: float = 0.0
     measured_gpu_s: float = 0.0
+    waited_slot_s: float = 0.0
+    waited_gpu_s: float = 0.0
 
     def __add__(self, other: Used) -> Used:
         return Used(
@@ -49,6 +53,8 @@ class Used:
             self.gpu_s + other.gpu_s,
             self.energy_j + other.energy_j,
             self.measured_gpu_s + other.measured_gpu_s,
+            self.waited_slot_s + other.waited_slot_s,
+            self.waited_gpu_s + other.waited_gpu_s,
         )
 
 
@@ -109,8 +115,11 @@ class JournalUse:
             if took_s <= 0:
                 continue
             trials.add(each.trial)
-            gpus = each.gpus + each.gpus_beside
-            used += Used(0, 1, took_s * each.slots, took_s * gpus, *_energy(each, took_s, end - each.begin))
+            gpus, whole_s = each.gpus + each.gpus_beside, end - each.begin
+            # As no journal says when it waited, each part of the attempt has its share.
+            waited_s = min(each.figures.get("redis_wait_s", 0.0), whole_s) * took_s / whole_s
+            energy = _energy(each, took_s, whole_s)
+            used += Used(0, 1, took_s * each.slots, took_s * gpus, *energy, waited_s * each.slots, waited_s * gpus)
         used.trials = len(trials)
         return used
 

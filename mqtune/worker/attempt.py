@@ -720,7 +720,7 @@ class AttemptRun:
             retired=self._retirement(failed=said is not None and said["end"] == AttemptEnd.FAILED.value),
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
-            usage={**self.meter.figures()},
+            usage=self.meter.final(self.stream.waited_s if self.stream is not None else 0.0),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -26,7 +27,7 @@ from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
 from mqtune.core.seats import is_seat, seat_in
-from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialId
+from mqtune.core.trial import DEVICE_BROKEN, ENDS, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
@@ -196,7 +197,9 @@ class WorkerRuntime:
         self._look = threading.Event()
         self._told: tuple[list[Impairment], int] = ([], 0)
         #: For the figures: how many attempts have ended, by their devices and how.
-        self._ended: Counter[tuple[str, str]] = Counter()
+        #: A count that begins at 1 is no increase for Prometheus, so that all are there from the beginning.
+        slots = {",".join(devices) for devices in self.plan.devices}
+        self._ended = Counter(dict.fromkeys(itertools.product(slots, ENDS), 0))
         #: The last heartbeat that the server answered, for the figures by this machine's clock, and by the monotonic
         #: clock.
         self._heartbeat_at, self._heard_at = 0.0, -math.inf

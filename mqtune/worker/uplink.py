@@ -173,6 +173,10 @@ class Stream:
         #: Whether a full server has refused what was written last, and which of its reports the journal may lack.
         self.is_refused = False
         self.unwritten: Segment | None = None
+        #: When the call began that a full server refused first; None while nothing waits for memory.
+        self._refused_since: float | None = None
+        #: For how many seconds its data has waited for a server that was full, away or refused the login.
+        self.waited_s = 0.0
         #: How many reports were dropped as the server was full when the attempt was told to end; later ones are dropped
         #: too.
         self.dropped = 0
@@ -250,6 +254,7 @@ class Stream:
 
     def hear(self, answer: Answer) -> Answer:
         """Hold the stream as an answer of the journal says, and return the orders in it."""
+        self._count_refusal()
         wait = None if self.listener.is_ending else _WAIT.search(answer)
         if wait is None:
             self.read_from, self.most = 0.0, math.inf
@@ -269,8 +274,13 @@ class Stream:
             self._drop_last()
         return not self._is_dropping
 
-    def refuse(self) -> None:
-        """Hold the stream, as a full server has refused the part that was written last, or drop that part."""
+    def refuse(self, since: float) -> None:
+        """Hold the stream, as a full server has refused the part that was written last, or drop that part.
+
+        *since* is when the refused call began, by the monotonic clock.
+        """
+        if self._refused_since is None:
+            self._refused_since = since
         if self.listener.drops_unwritten:
             self._is_dropping = True
             self._drop_last()
@@ -283,6 +293,13 @@ class Stream:
             # The end says up to which report the journal has all.
             self.sequence = self.unwritten.first - 1
         self.last, self.unwritten, self.is_refused, self.read_from = None, None, False, 0.0
+        self._count_refusal()
+
+    def _count_refusal(self) -> None:
+        """Count the time since the first refusal as waited, as nothing waits for memory any more."""
+        if self._refused_since is not None:
+            self.waited_s += time.monotonic() - self._refused_since
+            self._refused_since = None
 
     @property
     def is_in_doubt(self) -> bool:
@@ -606,9 +623,22 @@ class Uplink:
                 self._drop(stream)
 
     def _write_all(self, batches: dict[Journal, list[tuple[Stream, Cut]]]) -> None:
+        unwritten = {stream for batch in batches.values() for stream, _ in batch}
         for journal, batch in batches.items():
+            began, outages = time.monotonic(), journal.outages
             self._write(journal, batch)
+            if journal.outages != outages:
+                self._count_outage(unwritten, time.monotonic() - began)
+            unwritten.difference_update(stream for stream, _ in batch)
         batches.clear()
+
+    def _count_outage(self, unwritten: set[Stream], away_s: float) -> None:
+        """Count an outage as waited by all streams whose data was read and is not written, or is in their pipes."""
+        readable = {key.fileobj for key, _ in self._selector.select(0) if isinstance(key.fileobj, Stream)}
+        for stream in unwritten | readable:
+            # The time of a refused one counts from its refused call on.
+            if not stream.is_refused:
+                stream.waited_s += away_s
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
         """Write a batch of reports and checkpoints.
@@ -648,7 +678,7 @@ class Uplink:
         If the write fails the answer is GAP, which ends the attempts, *closing* when the worker is shutting down, or
         _REFUSED by a full server.
         """
-        experiment = streams[0].journal.experiment
+        experiment, began = streams[0].journal.experiment, time.monotonic()
         try:
             answers = write()
         except BrokerFull as error:
@@ -656,7 +686,7 @@ class Uplink:
                 self._full_since = time.monotonic()
                 logger.warning("%s", error, extra={"action": "broker_is_full"})
             for stream in streams:
-                stream.refuse()
+                stream.refuse(began)
             return [_REFUSED] * len(streams)
         except BrokerUnavailable:
             # Raised only when the worker is shutting down: until then the journal tries again.

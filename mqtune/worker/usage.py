@@ -35,6 +35,8 @@ IDLE_PERCENT: Final = 5.0
 IDLE_S: Final = 600.0
 #: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer.
 IDLE_UNREPORTED_S: Final = 1_800.0
+#: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
+_LEAST_WAIT_S: Final = 1.0
 #: So many digits of a figure are kept behind the point.
 _DIGITS: Final = 3
 #: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in
@@ -210,6 +212,11 @@ class UsageMeter:
         """Return the figures so far; empty before the first sample."""
         with self._lock:
             return self._figures()
+
+    def final(self, waited_s: float) -> Usage:
+        """Return the figures of an attempt that has ended, whose data has waited *waited_s* seconds for Redis."""
+        waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= _LEAST_WAIT_S else {}
+        return {**self.figures(), **waits}
 
     def _figures(self) -> Usage:
         if not self._sampled_s:

@@ -41,6 +41,7 @@ def test_slots_ends_and_heartbeats_are_those_of_the_moment(
     with running_worker(broker, tmp_path / "worker.log", *options, name="figures"):
         resources = mqtune.Resources(cpus=CPUS)
         first = tune("fails_above_a_half", {"x": mqtune.grid_search([0.5, 2.0])}, resources=resources)
+        eventually(lambda: scraped(port).get(f"{ENDED} failed") == 0)
         first.run()
         # An attempt is counted when nothing of it is left here, a moment after its end is journaled.
         eventually(lambda: scraped(port).items() >= {f"{ENDED} completed": 1, f"{ENDED} failed": 1}.items())

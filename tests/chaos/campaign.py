@@ -39,6 +39,8 @@ _BEGUN_S: Final = 0.1
 LOSS_GRACE_S: Final = 1.0
 #: Not faults at all: requests.
 _REQUESTS: Final = ("request made", "request doubled", "answer lost", "task revoked", "operator oversteps")
+#: Among whose faults there is a request to end an experiment.
+_ENDING: Final = "memory ended"
 #: What an operator changes in how experiments share the fleet, and how often in a run at most.
 _SHARING: Final = ("quota changed", "standing changed")
 _MOST_SHARING: Final = 3
@@ -367,7 +369,7 @@ class Campaign:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
             if kind in ("worker killed", "machine killed"):
                 self._killed_workers.append((what, at))
-        elif kind in (*_REQUESTS, *_SHARING):
+        elif kind in (*_REQUESTS, *_SHARING, _ENDING):
             # There is nothing yet that anything could be asked for.
             self.later(_ASK_AGAIN_S, lambda: self._strike(kind))
 
@@ -513,7 +515,7 @@ class Campaign:
         reader = world.start_driver(driving.experiment, host=driving.host)
         world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
         second = json.loads(results.read_text())
-        asked = {what.split()[1] for _, kind, what in self.outcome.faults if kind in _REQUESTS}
+        asked = {what.split()[1] for _, kind, what in self.outcome.faults if kind in (*_REQUESTS, _ENDING)}
         if world.how_it_ended(reader) != "finished" or is_another(first, second, may_grow=bool(_GROWING & asked)):
             self.wrong("6", f"read again, the experiment is another: {_tail(world.log_of(reader))}")
         return self._observed(driving, second, stalls)

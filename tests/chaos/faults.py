@@ -69,6 +69,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "clients paused": Fault(server_faults.clients_paused, weight=1, on="lone"),
     "memory full": Fault(memory_faults.memory_full),
     "memory made": Fault(memory_faults.memory_made),
+    "memory ended": Fault(memory_faults.memory_ended, weight=1),
     # In which the oldest entries of journals are, besides.
     "store away": Fault(server_faults.store_away, may_lose=True, weight=1),
     "queue lost": Fault(server_faults.queue_lost),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import time
 from typing import Any, Final
 
 import msgpack
 import redis
 from befalling import Run
+from request_faults import end_experiment
 from server_faults import tell
 
 from mqtune.core.errors import MqtuneError
@@ -23,6 +25,10 @@ _BALLAST: Final = 24_000_000
 _SETTLES_S: Final = 1.5
 _AGAIN_S: Final = 0.2
 _PATIENCE_S: Final = 1.0
+#: How many experiments there must be, so that another one than the ended one continues.
+_SEVERAL: Final = 2
+#: Within what time an experiment ends on a full Redis: a request, the stop ladder, and a loaded machine.
+_ENDS_S: Final = 60.0
 
 
 def memory_full(run: Run) -> str:
@@ -60,6 +66,46 @@ def memory_made(run: Run) -> str:
 
     run.later(_SETTLES_S, fill)
     return f"for {for_s:.1f} s, until {name} is deleted"
+
+
+def memory_ended(run: Run) -> str:
+    """No memory is left and no experiment has ended, until a person ends one of several: it ends, and there is memory again.
+
+    The others continue then, as each run ends with all its experiments.
+    """
+    running = [each for each in run.world.experiments if run.world.has_begun(each) and run.world.living_drivers(each)]
+    if any(each.results.exists() for each in run.world.experiments) or len(running) < _SEVERAL:
+        return ""
+    ended = run.random.choice(running)
+    drivers = run.world.living_drivers(ended)
+    if not tell(run, "CONFIG", "SET", "maxmemory", 1):
+        return ""
+    full_s = run.random.choice([0.0, 2.0])
+    end_by = time.monotonic() + full_s + _ENDS_S
+    run.later(full_s, lambda: end_experiment(run, ended))
+
+    def look() -> None:
+        has_ended, is_driven = ended.results.exists(), any(driver.lives for driver in drivers)
+        if not has_ended and is_driven and time.monotonic() < end_by and _is_full(run):
+            run.later(_AGAIN_S, look)
+            return
+        # A driver that was killed has another one, which waits until it may begin.
+        if not has_ended and is_driven and _is_full(run):
+            run.wrong("full", f"{ended.name} has not ended on a full Redis within {_ENDS_S:g} s")
+        make_room()
+
+    def make_room() -> None:
+        if not tell(run, "CONFIG", "SET", "maxmemory", 0):
+            run.later(_AGAIN_S, make_room)
+
+    run.later(full_s, look)
+    return f"{ended.name}: end on a full Redis, after {full_s:g} s"
+
+
+def _is_full(run: Run) -> bool:
+    """Return whether the Redis still has its limit, which a restart forgets; True while it doesn't answer."""
+    said = _answer(run, "CONFIG GET", "maxmemory")
+    return said is None or said["maxmemory"] == "1"
 
 
 def _begin_and_end(run: Run, name: str) -> bool:

@@ -103,6 +103,11 @@ def ask_of(run: Run, experiment: Experiment, trial: str, action: str) -> None:
         run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
 
 
+def end_experiment(run: Run, experiment: Experiment) -> None:
+    """Ask that an experiment ends now."""
+    run.world.ask(experiment, _request(run, "end", "", {"now": True}))
+
+
 def experiment_under_way(run: Run) -> Experiment | None:
     """Return an experiment that is under way: a trial has run, and not all have ended."""
     under_way = [each for each in run.world.experiments if run.world.has_begun(each) and not each.results.exists()]

@@ -84,9 +84,11 @@ RUNS = {
         "driver killed",
         "quota changed",
     ],
+    # With two experiments, both of which run on without a driver.
+    195: ["memory ended"],
 }
 #: Which of them go on at once.
-TOGETHER = [(101, 121, 131), (103, 105, 141), (104, 106, 151), (161, 182)]
+TOGETHER = [(101, 121, 131), (103, 105, 141), (104, 106, 151), (161, 182, 195)]
 #: A run has a deadline of its own.
 STUCK_S = 280
 

@@ -21,9 +21,11 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, busy_as
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.owner import NOBODY
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import Demand, lists_of
-from mqtune.core.trial import TrialId
+from mqtune.core.submission import Submission
+from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim
 from mqtune.journal.demands import Demands
@@ -31,6 +33,8 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.lock import LOCK_S
 from mqtune.journal.quotas import Quotas
 from mqtune.journal.redis import RedisJournal
+from mqtune.journal.submissions import Submissions
+from mqtune.trainable.bundle import Bundle, File
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures
@@ -144,6 +148,26 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     assert accounts.refused() == []
 
 
+def test_a_submitted_script_counts_while_a_worker_runs_it(redis_client: redis.Redis, reader: Reader) -> None:
+    there = Submissions(redis_client, patience_s=5)
+    bundle = Bundle.of({"tune.py": File(b"print(1)")})
+    there.submit(Submission("digits", "tune.py", (), bundle.digest, NOBODY, 1.0), bundle, "the key of this test")
+    Driven(redis_client, "digits").journal.unlock("driver")
+    Driven(redis_client, "by-hand")
+    read = reader()
+
+    def scripts() -> tuple[float, float]:
+        found = looked(read)
+        first, second = (found[f"experiment_script_up {name} ada a-driver"] for name in ("digits", "by-hand"))
+        return first, second
+
+    assert scripts() == (0, 0)
+    assert there.take("digits", "w", "a token")
+    assert scripts() == (1, 0)
+    there.leave("digits", "a token", "again", code=None, reason="", output="")
+    assert scripts() == (0, 0)
+
+
 def test_an_experiment_leaves_when_it_ends_and_comes_back_when_it_goes_on(
     redis_client: redis.Redis, reader: Reader
 ) -> None:
@@ -177,6 +201,20 @@ def test_ends_of_attempts_are_counted_by_device_from_when_it_began_to_look(
 
     assert counted == {f"fleet_attempts_ended_total w-{each.token} 0 completed": 1 for each in (running, later)}
     assert looked(read).items() >= counted.items(), "counters stay"
+
+
+def test_the_count_of_failures_of_each_device_begins_at_0_with_its_worker(
+    redis_client: redis.Redis, reader: Reader
+) -> None:
+    digits, read = Driven(redis_client, "digits"), reader()
+    Fleet(redis_client, patience_s=5).join(worker("w-1", slots=2, devices=["0", "1"]), LONG_S)
+    failed = [f"fleet_attempts_ended_total w-1 {device} failed" for device in "01"]
+    assert [looked(read)[each] for each in failed] == [0, 0]
+
+    claim = digits.start()
+    digits.journal.end(claim, ended(claim.trial, end=AttemptEnd.FAILED))
+
+    assert [looked(read)[each] for each in failed] == [1, 0]
 
 
 def test_a_long_journal_is_not_read_again_and_what_can_not_be_read_is_passed_over(

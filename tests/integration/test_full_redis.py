@@ -34,8 +34,10 @@ from waiting import DEADLINE_S, eventually
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.errors import BrokerFull
-from mqtune.core.events import AttemptEnded, Requested, decode_event
+from mqtune.core.events import AttemptEnded, ExperimentCreated, Requested, decode_event
+from mqtune.core.owner import NOBODY
 from mqtune.core.shares import Demand, Share
+from mqtune.core.submission import Submission
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import FENCED, Chapter, Claim, Grant, Order, Unclaimed
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
@@ -44,6 +46,8 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.identity import identify
 from mqtune.journal.quotas import Quotas
 from mqtune.journal.redis import RedisJournal
+from mqtune.journal.submissions import Submissions
+from mqtune.trainable.bundle import Bundle, File
 
 #: How long a call goes on trying where a person waits for it.
 PATIENCE_S = 0.1
@@ -241,6 +245,34 @@ def test_the_room_that_is_left_is_known(full: Filled) -> None:
     room = full.driver.room()
     assert room is not None
     assert "nearly full" in room.shortage
+
+
+@pytest.mark.parametrize(
+    ("is_taken", "words"), [(True, "its script has run on w for "), (False, "its script waits for")]
+)
+def test_an_experiment_whose_submitted_script_waits_on_a_full_server_is_listed_so(
+    full: Filled, server: EmbeddedServer, is_taken: bool, words: str
+) -> None:
+    definition = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": {"scheduler": "fifo"}}
+    created = ExperimentCreated(name="y", definition=definition, at=1.0)
+    full.make_room()
+    there = Submissions(full.client, patience_s=PATIENCE_S)
+    bundle = Bundle.of({"tune.py": File(b"print(1)")})
+    there.submit(Submission("y", "tune.py", (), bundle.digest, NOBODY, 1.0), bundle, "the key of this test")
+    # An earlier run of it has begun the experiment.
+    driver = RedisJournal(full.client, "y", patience_s=PATIENCE_S)
+    driver.lock("driver-1", "process 1 on head", LONG_S)
+    driver.record(created.encode(), definition=DEFINITION)
+    driver.unlock("driver-1")
+    full.client.config_set("maxmemory", 1)
+    if is_taken:
+        assert there.take("y", "w", "a token")
+
+    done = CliRunner().invoke(group, ["list", "--broker", server.url, "--json"])
+
+    assert done.exit_code == 0, done.output
+    (found,) = [each for each in json.loads(done.stdout) if each["name"] == "y"]
+    assert found["state"].startswith(words)
 
 
 def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: EmbeddedServer) -> None:

@@ -25,6 +25,7 @@ from waiting import DEADLINE_S, eventually, is_gone, lives
 
 from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.codec import encode_value
+from mqtune.core.errors import BrokerFull
 from mqtune.core.events import (
     START,
     AttemptEnded,
@@ -929,6 +930,25 @@ def test_a_trial_that_a_real_time_signal_kills_has_failed_by_that(machine: Machi
 
     assert (ended.end, ended.error_type, ended.signal) == (AttemptEnd.FAILED, "Killed", 40)
     assert ended.error == "the trial's process was killed by signal 40"
+
+
+def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_server(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = machine.start("reports_twice").ended()
+    report, refusals = MemoryJournal.report, iter(range(20))
+
+    def refuse(journal: MemoryJournal, segments: Sequence[Segment]) -> list[Answer]:
+        if next(refusals, None) is not None:
+            raise BrokerFull("Redis is full")
+        return report(journal, segments)
+
+    monkeypatch.setattr("mqtune.worker.uplink.FULL_RETRY_S", 0.01)
+    monkeypatch.setattr("mqtune.worker.usage._LEAST_WAIT_S", 0.01)
+    monkeypatch.setattr(MemoryJournal, "report", refuse)
+
+    assert "redis_wait_s" not in usual.usage
+    assert machine.start("reports_twice").ended().usage["redis_wait_s"] >= 0.1
 
 
 def test_an_attempt_that_its_worker_cannot_end_is_handed_back_with_the_error(

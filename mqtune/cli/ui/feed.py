@@ -444,7 +444,7 @@ def _open_there(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Call
     def state(outcome: str) -> str:
         if outcome or (found := handle.state()) is None:
             return outcome
-        return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+        return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s, script=found.script)
 
     return source, state, folder
 

@@ -126,7 +126,9 @@ class Places:
                     if (state := experiment.state()) is not None:
                         key, version = (state.name,), (state.entries, state.is_driven)
                         made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
-                        words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
+                        words = state_in_words(
+                            state.outcome, is_driven=state.is_driven, age_s=state.age_s, script=state.script
+                        )
                         yield _listed(made.value, words)
                 except BrokerUnavailable:
                     # The list says that it is incomplete.

@@ -126,6 +126,31 @@ def test_a_part_of_a_gpu_by_memory_is_its_share_of_the_hours_and_of_the_energy(m
     assert row["energy_kwh"] == pytest.approx(4 / 4, abs=0.01)
 
 
+def test_the_time_in_which_data_waited_for_redis_is_shown_apart_as_the_part_within_the_time(mqtune_home: Path) -> None:
+    experiment(
+        mqtune_home, "waits",
+        # Half of it lies before.
+        started("0001", 34), ended("0001", 14, redis_wait_s=4 * HOUR),
+        replace(started("0002", 9), seat=0), replace(started("0002", 9), seat=1), ended("0002", 7, redis_wait_s=HOUR),
+        # A worker can't have waited for longer than the attempt took.
+        started("0003", 6), ended("0003", 5, redis_wait_s=100 * HOUR),
+        gpus=2,
+    )  # fmt: skip
+    experiment(mqtune_home, "older", started("0001", 3), ended("0001", 2))
+
+    waits, older = used("--by", "experiment", "--since", "24h")
+
+    assert waits["slot_hours"] == pytest.approx(10 + 4 + 1, abs=0.01)
+    assert waits["waited_slot_hours"] == pytest.approx(2 + 2 + 1, abs=0.01)
+    assert waits["waited_gpu_hours"] == pytest.approx(10, abs=0.02)
+    assert older["waited_slot_hours"] == older["waited_gpu_hours"] == 0
+    shown = CliRunner().invoke(group, ["usage", "--since", "24h"]).stdout
+    lines = shown.splitlines()
+    assert [line.split()[-1] for line in lines[:3]] == ["waited", "5.0", "5.0"]
+    assert "10.0 of the GPU-hours" in shown
+    assert "waited" not in CliRunner().invoke(group, ["usage", "--since", "4h"]).stdout
+
+
 def test_what_is_summed_up_is_by_person_by_account_or_by_experiment(mqtune_home: Path) -> None:
     hour = started("0001", 5), ended("0001", 4)
     experiment(mqtune_home, "one", *hour, account="team-a")

@@ -66,6 +66,8 @@ def test_figures_are_those_of_the_moment_and_the_server_ends_with_the_driver() -
         "mqtune_reports_total": 3.0,
         "mqtune_attempts_ended_total completed": 2.0,
         "mqtune_attempts_ended_total failed": 1.0,
+        # It would be no increase if it began at 1.
+        "mqtune_attempts_ended_total lost": 0.0,
         "mqtune_best_value loss": 0.25,
         # Of a simulation nobody is the owner.
         "mqtune_experiment_info   ": 1.0,

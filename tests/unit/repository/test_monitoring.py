@@ -219,6 +219,18 @@ CASES: Final[dict[str, tuple[list[dict[str, str]], str, list[str]]]] = {
         "30m",
         ["MqtuneExperimentWithoutDriver", "MqtuneNoWorkers"],
     ),
+    "a submitted script waits for a full Redis": (
+        [
+            {"series": "mqtune_redis_up", "values": "1x60"},
+            {"series": "mqtune_redis_memory_bytes", "values": "101x60"},
+            {"series": "mqtune_redis_memory_limit_bytes", "values": "100x60"},
+            {"series": 'mqtune_queue_workers{queue="q", version="0.2.0"}', "values": "1x60"},
+            owned("mqtune_experiment_driver_up", "0x60"),
+            owned("mqtune_experiment_script_up", "1x60"),
+        ],
+        "30m",
+        ["MqtuneRedisFull", "MqtuneRedisNearlyFull"],
+    ),
     "a low experiment gets nothing for hours": (
         [
             {"series": "mqtune_redis_up", "values": "1x300"},

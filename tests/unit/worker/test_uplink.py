@@ -659,6 +659,7 @@ def test_what_a_full_server_refuses_is_written_once_there_is_room_and_other_expe
     eventually(lambda: book.told() == [*EACH_KIND, "0001:2"])
     assert one.answers == []
     assert (one.stream.sequence, one.stream.dropped) == (2, 0)
+    assert one.stream.waited_s > 0 == other.stream.waited_s
     assert caplog.text.count("Redis is full") == 1
     one.close()
     assert one.stream.drained.wait(DEADLINE_S)
@@ -686,3 +687,53 @@ def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_co
     assert book.told() == (EACH_KIND[:1] if call == "saved" else [])
     assert (one.stream.sequence, one.stream.dropped) == ((1, 2) if call == "saved" else (0, 3))
     assert not one.stream.is_in_doubt
+    assert one.stream.waited_s > 0
+
+
+# Time in which data waited for a server.
+
+
+class AwayOnce(Book):
+    """A journal whose server is away during the first report, until ``is_back`` is set."""
+
+    def __init__(self, is_back: threading.Event, is_away: threading.Event) -> None:
+        super().__init__()
+        self._is_back, self._is_away = is_back, is_away
+        self.lock("driver", "a test", 60)
+
+    def report(self, segments: Sequence[Segment]) -> list[Answer]:
+        if not self._is_away.is_set():
+            self._is_away.set()
+            assert self._is_back.wait(DEADLINE_S)
+            self.outages += 1
+        return super().report(segments)
+
+
+def test_an_outage_counts_as_waited_for_each_stream_with_unwritten_data_and_for_no_other(
+    senders: list[Sender],
+) -> None:
+    is_back, is_away = threading.Event(), threading.Event()
+    books = [AwayOnce(is_back, is_away) for _ in range(4)]
+    senders += [Sender(book, "0001") for book in books]
+    *early, late, silent = senders
+    for one in early:
+        one.frames(a_report())
+
+    with contextlib.closing(Uplink(time)) as uplink:
+        for one in senders:
+            uplink.attach(one.stream)
+        began = time.monotonic()
+        uplink.start()
+        assert is_away.wait(DEADLINE_S)
+        late.frames(a_report())
+        since = time.monotonic()
+        time.sleep(0.05)
+        away_s = time.monotonic() - since
+        is_back.set()
+        eventually(lambda: all(book.told() for book in books[:3]))
+        silent.frames(a_report())
+        eventually(books[3].told)
+        passed_s = time.monotonic() - began
+
+    assert all(away_s <= one.stream.waited_s <= passed_s for one in (*early, late))
+    assert silent.stream.waited_s == 0

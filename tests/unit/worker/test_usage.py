@@ -98,6 +98,9 @@ def test_figures_are_a_line_of_what_is_known_and_say_when_they_are_those_of_a_sh
     assert shown.usage_text({"gpu_memory_bytes_peak": 5 * GB}) == "GPU up to 5.0 GB"
     assert shown.usage_text({"memory_bytes_peak": 13_520_896}) == "up to 14 MB of memory"
     assert shown.usage_text({"gpu_power_w": 400.0, "gpu_energy_j": 7_200_000.0}) == "GPU 400 W (2.0 kWh)"
+    assert shown.usage_text({"sampled_s": 7380.0, "redis_wait_s": 690.0}) == (
+        "sampled for 2 h 03 min, data waited 11 min 30 s for Redis"
+    )
     assert shown.usage_text({}) == ""
 
 

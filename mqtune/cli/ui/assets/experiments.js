@@ -96,4 +96,4 @@ export function experimentsPage(main) {
 }
 
 // The state without its numbers.
-const kindOf = ({ error, state }) => (error ? "unreadable" : state.startsWith("driver away") ? "driver away" : state);
+const kindOf = ({ error, state }) => (error ? "unreadable" : (/^(driver away|its script)/.exec(state) ?? [state])[0]);

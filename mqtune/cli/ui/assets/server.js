@@ -25,7 +25,7 @@ export function show(kind, text) {
 
 // How an experiment stands, in the corner of the page.
 export function showState({ problem: wrong, state }) {
-  show(wrong ? "off" : /^(driver away|waiting|interrupted)/.test(state) ? "waits" : state === "failed" ? "off" : state === "finished" ? "done" : "on", wrong ? "no news" : state);
+  show(wrong ? "off" : /^(driver away|its script|waiting|interrupted)/.test(state) ? "waits" : state === "failed" ? "off" : state === "finished" ? "done" : "on", wrong ? "no news" : state);
 }
 
 // What the server says is wrong; an empty text where nothing is.
